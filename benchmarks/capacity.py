@@ -6,8 +6,8 @@ ratios are medians over turns.
 
     fold      A round of dense updates (720,967 float32, 2.88 MB) and the step that ends it: bare numpy doing the same
               sums; Shoal's checks, ``Partial`` and step; the same from frames; the same through the role ``Leader``.
-    sparse    The sums that a 1 % update needs (uint32 places, float32 values), with and without checks. There is no
-              sparse codec yet: decoding is not included, and this is what a codec will be measured against.
+    sparse    The sums that a 1 % update needs (uint32 places, float32 values), with and without checks. Decoding is not
+              included: ``benchmarks.codec`` measures it.
     memory    The role ``Leader`` with 10, 100 and 1,000 workers that each send a round: how its peak grows.
     served    A real manager that leads for real connections with mutual TLS: what an update (model down, update up), a
               connection, a device that waits and a row of history cost it; and what bare gRPC pays for a small one.

@@ -34,7 +34,7 @@ CORNERS = ((3, 50.0), (3, 1000.0), (10, 50.0), (10, 1000.0))
 QUICK_CORNERS = ((3, 50.0), (5, 50.0))
 BATCH_S = 0.5
 TIMED = 5
-#: Versions that ``auto`` has to measure, choose, be wrong and choose anew.
+#: Versions that ``auto`` has to measure, choose, be wrong and choose again.
 CHOOSING = 24
 QUICK_CHOOSING = 10
 LONGEST_S = 300.0

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dst.oracles import HistoryOracle
+from dst.parts_oracle import PartsOracle
 from dst.privacy_oracle import PrivacyOracle
 from dst.seal_oracle import SealOracle
+from dst.sealed_shape_oracle import SealedShapeOracle
 from dst.sum_oracle import SumOracle
 from shoal.compress.codec import Codec
 from shoal.sim.fuzz_case import FuzzCase, fuzz_case
@@ -32,10 +34,10 @@ class CheckedRun(FuzzRun):
         super().__init__(what, observers=observers)
         jobs = {job.spec.job: (job.spec, _update_bytes(job)) for job in what.jobs}
         self._invariants = Invariants(jobs, budget_bytes=what.upload_budget_bytes)
-        self._history = HistoryOracle([job.spec for job in what.jobs], self.world.leader_at)
-        specs = [job.spec for job in what.jobs]
-        self.world.observers += [self._invariants, SumOracle(self.world.leader_at), self._history]
-        self.world.observers += [PrivacyOracle(specs), SealOracle(specs)]
+        specs, sums = [job.spec for job in what.jobs], SumOracle(self.world.leader_at)
+        self._history = HistoryOracle(specs, self.world.leader_at, sums)
+        self.world.observers += [self._invariants, sums, self._history]
+        self.world.observers += [PrivacyOracle(specs), SealOracle(specs), PartsOracle(specs, sums), SealedShapeOracle()]
 
     def begin(self) -> None:
         super().begin()

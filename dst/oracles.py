@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dst.privacy_oracle import noise_at
-from dst.sum_oracle import LeaderAt
+from dst.sum_oracle import LeaderAt, SumOracle
 from dst.trust_oracle import Clip, outvoted
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
@@ -22,6 +22,7 @@ from shoal.learning.outer_rule import ADAPTIVE
 from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.schedule import Schedule
 from shoal.roles.actions import Send
+from shoal.roles.events import UpdateSealed
 from shoal.roles.leader.training_state import RESIDUAL
 from shoal.roles.node.checkpoint_transfer import gaps_in
 from shoal.scheduling.ledger import Applied
@@ -30,7 +31,7 @@ from shoal.sim.jobs import examples_to_train
 from shoal.sim.observe import Mark, Step
 from shoal.sim.toy_task import FIRST_MODEL, LAYOUT, judge, toy_update
 from shoal.wire.coded import code, sizes_of
-from shoal.wire.messages import EvaluationView, Go, JobSpec, Reduce, Work
+from shoal.wire.messages import EvaluationView, Go, JobSpec, Reduce, Update, Work
 
 #: A job whose time is over may still evaluate, and a lease of that may fail; longer where leases have no fixed time.
 OVERTIME_S = 45.0
@@ -65,6 +66,8 @@ class _Paper:
     moved: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     #: (term, lease) -> what its leader had an aggregator count it for, and at which version.
     counted: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+    #: (term, lease) -> how much an aggregator of a tree kept of its way from which centre, and at which version.
+    cut: dict[tuple[int, int], tuple[float, np.ndarray, int]] = field(default_factory=dict)
     #: (term, version) -> what its leader knew of usual distances then.
     clips: dict[tuple[int, int], Clip] = field(default_factory=dict)
     #: Term -> the version that its leader began from, and the normals that it drew, one after the other.
@@ -72,6 +75,8 @@ class _Paper:
     normals: dict[int, list[np.ndarray]] = field(default_factory=dict)
     #: (term, lease) -> what its device masked last, in steps, and the noise in it.
     shares: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    #: (term, lease) -> what its device masked last, where it holds the rest back.
+    parts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.outer = OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size)
@@ -156,9 +161,13 @@ class _Paper:
             late = lent[0].version - 1 - version
             factor = 1.0 if plan.outer in ADAPTIVE else schedule.factor(version)
             past = [each for _, each in came]
-            update = self._cut(
-                self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches, factor=factor))
-            )
+            if plan.codec.startswith("led"):
+                # What a device holds back is its own to know (``seal_oracle`` watches it).
+                update = self.parts[term, lease]
+            else:
+                update = self._cut(
+                    self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches, factor=factor))
+                )
             counts = self._worth(term, lease, late, past) * update * self._damped(term, version, late)
             total += examples * counts
             weight += examples
@@ -167,7 +176,7 @@ class _Paper:
         if isinstance(plan.privacy, SharedPrivacy):
             mean = self._noisy(plan.privacy, [(term, lease) for lease in leases], voices).astype(np.float32)
         else:
-            mean = self._believed(term, rows[0].version, voices, total / weight).astype(np.float32)
+            mean = self._believed(term, rows[0].version, list(leases), voices, total / weight).astype(np.float32)
         rate = plan.outer_rate * (schedule.factor(rows[0].version - 1) if plan.outer in ADAPTIVE else 1.0)
         weights = self.model[: LAYOUT.parameters_size]
         change, self.outer = outer_step(plan.outer_rule, self.outer, mean, rate=rate, weights=weights)
@@ -189,7 +198,12 @@ class _Paper:
         return total / steps / privacy.devices
 
     def _believed(
-        self, term: int, version: int, voices: list[tuple[str, float, np.ndarray]], mean: np.ndarray
+        self,
+        term: int,
+        version: int,
+        leases: Sequence[int],
+        voices: list[tuple[str, float, np.ndarray]],
+        mean: np.ndarray,
     ) -> np.ndarray:
         """What a version is made of, given its updates and their mean."""
         trust, privacy = self.spec.plan.believes, self.spec.plan.privacy
@@ -206,8 +220,22 @@ class _Paper:
         if trust.rule == "clip":
             # A leader knows what it saw under its own term.
             before = self.clips.get((term, version - 1), Clip(np.zeros(LAYOUT.size)))
-            mean, self.clips[term, version] = before.next(voices)
+            cuts = [self._told_cut(term, lease, update) for lease, (_, _, update) in zip(leases, voices, strict=True)]
+            mean, self.clips[term, version] = before.next(voices, cuts)
         return mean
+
+    def _told_cut(self, term: int, lease: int, update: np.ndarray) -> tuple[float, np.ndarray] | None:
+        """How much an aggregator of a tree was told to keep of an update, from which centre; None: it came another way.
+        It is what was usual at that version, where that was known."""
+        if (told := self.cut.get((term, lease))) is None:
+            return None
+        kept, centre, version = told
+        radius = self.clips[term, version].radius if (term, version) in self.clips else None
+        far = float(np.linalg.norm(update - centre))
+        expected = kept if radius is None or not far else min(1.0, radius / far)
+        if not math.isclose(kept, expected, rel_tol=1e-2, abs_tol=1e-4):
+            raise Violation(f"lease {lease} of term {term} keeps {kept} of its way, {far} where {radius} is usual")
+        return kept, centre
 
     def _sent(self, update: np.ndarray) -> np.ndarray:
         """What a codec without feedback leaves of it. Words of a sealed sum are rounded by chance."""
@@ -247,11 +275,14 @@ class _Paper:
 class HistoryOracle:
     """An observer that raises where the disk holds what cannot be."""
 
-    def __init__(self, specs: Sequence[JobSpec], leader_at: LeaderAt) -> None:
+    def __init__(self, specs: Sequence[JobSpec], leader_at: LeaderAt, sums: SumOracle) -> None:
         self._leader_at = leader_at
+        self._sums = sums
         self._papers = {spec.job: _Paper(spec, models={0: FIRST_MODEL}) for spec in specs}
 
     def step(self, step: Step) -> None:
+        if step.role == "worker":
+            self._know_part(step)
         if step.role != "leader":
             return
         self._know_model(step)
@@ -262,13 +293,36 @@ class HistoryOracle:
                 case Work(kind="train") as work:
                     self._papers[step.job].lent[work.term, work.lease] = work.version
                     self._papers[step.job].owned[work.term, work.lease] = work.examples
+                case Reduce() if self._papers[step.job].spec.plan.believes.rule == "nearest":
+                    # A scale is what an update counts for among others, which ``_believed`` works out.
+                    pass
+                case Reduce(kept=(_, *_)) as count:
+                    # What it is worth was said when it was measured.
+                    if self._papers[step.job].spec.plan.topology == "tree":
+                        self._cut(self._papers[step.job], count)
                 case Reduce() as count:
                     told = {(count.term, lease): scale for lease, scale in zip(count.leases, count.scales, strict=True)}
                     self._papers[step.job].counted |= {key: (told[key], count.version - 1) for key in told}
                 case Go(formation=0) as go:
                     self._papers[step.job].counted.pop((go.term, go.lease), None)
+                    self._papers[step.job].cut.pop((go.term, go.lease), None)
                 case _:
                     pass
+
+    def _know_part(self, step: Step) -> None:
+        """What a device sends of an update whose rest it holds back."""
+        kept = step.event.kept if isinstance(step.event, UpdateSealed) else None
+        for action in step.actions:
+            if kept is not None and kept.sent is not None and isinstance(action, Send):
+                assert isinstance(action.message, Update)
+                part = np.zeros(LAYOUT.size)
+                part[kept.sent[0]] = kept.sent[1]
+                self._papers[step.job].parts[action.message.term, action.message.lease] = part
+
+    def _cut(self, paper: _Paper, count: Reduce) -> None:
+        for lease, kept in zip(count.leases, count.kept, strict=True):
+            centre = self._sums.measured(count.job, count.term, count.formation, lease)
+            paper.cut[count.term, lease] = (kept, centre, count.version - 1)
 
     def _know_model(self, step: Step) -> None:
         paper, leader = self._papers[step.job], self._leader_at(step.node, step.job)

@@ -2,21 +2,25 @@
 
 No label is used twice by a device, whatever died in between; no device opens a sum of fewer than the plan says, or
 agrees to two sets of members under one label; no update is opened in two sums; and only masked words leave a device.
+Where a sum has some places alone, they are the same for all its devices, and what a device adds to an update is what it
+held back of those before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from dst.privacy_oracle import smallest_sum
 from shoal.roles.actions import Seal, Send
-from shoal.roles.events import Received
+from shoal.roles.events import Reassigned, Received, Started, Trained, TrainerFailed, UpdateSealed
 from shoal.sealing.label import Label
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
-from shoal.wire.messages import Agree, Agreed, JobSpec, Opened, Update
+from shoal.wire.coded import decode_places
+from shoal.wire.messages import Agree, Agreed, Bind, JobSpec, Opened, Unbind, Update, UpdateRefused, UpdateShard
 
 
 class LabelCount:
@@ -60,12 +64,16 @@ class SealOracle:
         self._updates: dict[tuple[str, str, int, int], np.ndarray] = {}
         #: (node, job, term, lease) -> the group in which it was opened.
         self._opened: dict[tuple[str, str, int, int], int] = {}
+        self._rests = RestOracle()
 
     def mark(self, mark: Mark) -> None:
         pass
 
     def step(self, step: Step) -> None:
-        if step.role != "worker" or step.job not in self._least:
+        if step.job not in self._least:
+            return
+        self._rests.step(step)
+        if step.role != "worker":
             return
         for action in step.actions:
             if isinstance(action, Seal):
@@ -84,9 +92,12 @@ class SealOracle:
 
     def _said(self, step: Step, message: object) -> None:
         match message:
-            case Update():
+            case Update() | UpdateShard():
                 told = self._updates.get((step.node, step.job, message.term, message.group))
-                is_masked = set(message.tensors) == {"words", "seals"} and told is not None
+                carries = {"words"} if isinstance(message, UpdateShard) else {"words", "seals"}
+                if isinstance(message, Update) and message.formation:
+                    carries = {"seals"}
+                is_masked = set(message.tensors) == carries and told is not None
                 self._hold(is_masked, step, f"{step.node} sent lease {message.lease} without masks")
             case Agreed():
                 self._agreed_to(step, message)
@@ -115,3 +126,97 @@ class SealOracle:
     def _hold(holds: bool, step: Step, what: str) -> None:
         if not holds:
             raise Violation(f"at {step.at_s:.3f} s: {what}")
+
+
+@dataclass(slots=True)
+class _Rest:
+    """What is known of a device that holds back what it has not sent."""
+
+    #: What was held back before the last update that it sealed, and after it, if that was sent; its term and lease.
+    before: np.ndarray
+    after: np.ndarray
+    sealed: tuple[int, int] = (0, 0)
+    #: That update was not sent, or may have come to nothing.
+    is_back: bool = True
+    #: The update in hand as it was trained, and with what was held back before.
+    trained: tuple[int, np.ndarray] | None = None
+    total: np.ndarray | None = None
+
+
+class RestOracle:
+    """Sums of some places alone: their places, and what devices hold back."""
+
+    def __init__(self) -> None:
+        #: (job, term, group) -> its places, as they were told first.
+        self._told: dict[tuple[str, int, int], bytes] = {}
+        self._rests: dict[tuple[str, str], _Rest | None] = {}
+
+    def step(self, step: Step) -> None:
+        if step.role == "leader":
+            for action in step.actions:
+                if isinstance(action, Send) and isinstance(action.message, Bind) and action.message.tensors:
+                    bind = action.message
+                    told = bind.tensors["places"].tobytes()
+                    first = self._told.setdefault((step.job, bind.term, bind.group), told)
+                    self._hold(first == told, step, f"{action.to} was told other places of group {bind.group}")
+            return
+        if step.role != "worker":
+            return
+        match step.event:
+            case Started():
+                self._rests[step.node, step.job] = None
+            case Trained() as trained:
+                self._trained(step, trained)
+            case UpdateSealed(kept=kept) if kept is not None and kept.sent is not None:
+                rest = self._rests[step.node, step.job]
+                if rest is not None and rest.total is not None and any(isinstance(each, Send) for each in step.actions):
+                    rest.after = rest.total.copy()
+                    rest.after[kept.sent[0]] -= kept.sent[1]
+                    rest.is_back = False
+            case Received(message=Unbind() | UpdateRefused()) | Reassigned() | TrainerFailed():
+                if (known := self._rests.get((step.node, step.job))) is not None:
+                    known.is_back = True
+            case _:
+                pass
+        for action in step.actions:
+            if isinstance(action, Seal) and action.request.places is not None:
+                self._sealed(step, action)
+
+    def _trained(self, step: Step, trained: Trained) -> None:
+        delta, key = trained.tensors["delta"].astype(np.float64), (step.node, step.job)
+        rest = self._rests.get(key)
+        if rest is None:
+            rest = self._rests[key] = _Rest(before=np.zeros(delta.size), after=np.zeros(delta.size))
+        rest.trained = (trained.lease, delta)
+
+    def _sealed(self, step: Step, action: Seal) -> None:
+        request, label, node = action.request, action.request.label, step.node
+        told = self._told[step.job, label.term, label.group]
+        assert request.places is not None
+        places = decode_places(
+            {"places": np.frombuffer(told, np.uint8)}, count=request.places.size, size=request.update.size
+        )
+        self._hold(np.array_equal(places, request.places), step, f"{node} sealed other places than it was told")
+        rest = self._rests.get((node, step.job))
+        assert rest is not None
+        assert rest.trained is not None
+        assert rest.trained[0] == action.lease
+        total = request.update.astype(np.float64)
+        held = total - rest.trained[1]
+        if rest.sealed == (label.term, action.lease):
+            known = [rest.before]
+        elif rest.sealed[0] != label.term:
+            # A new leader may go on from before several updates: then nothing of them is held back.
+            known = [rest.before, rest.after, np.zeros(held.size)]
+        else:
+            known = [rest.before, rest.after] if rest.is_back else [rest.after]
+        room = 1e-5 * (1 + float(np.abs(total).max()))
+        self._hold(
+            any(np.allclose(held, each, rtol=1e-4, atol=room) for each in known),
+            step,
+            f"{node} added {held} to lease {action.lease}, and held back {rest.after}, before that {rest.before}",
+        )
+        rest.before, rest.after, rest.total, rest.is_back = held, held, total, True
+        rest.sealed = (label.term, action.lease)
+
+    _hold = staticmethod(SealOracle._hold)

@@ -6,6 +6,7 @@ version, and of a trainer what it was given: the two must be one, bit for bit, w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,7 +19,17 @@ from shoal.roles.events import Liveness, PeerChanged, Received
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.wire.coded import decode, decode_exact
-from shoal.wire.messages import Reduce, ReduceResult, Route, SetUpAggregator, ShardAck, Update, UpdateShard, Work
+from shoal.wire.messages import (
+    Reduce,
+    ReduceResult,
+    RelayModel,
+    Route,
+    SetUpAggregator,
+    ShardAck,
+    Update,
+    UpdateShard,
+    Work,
+)
 
 #: Finds the leader of a job on a node; None: there is none.
 LeaderAt = Callable[[str, str], Role | None]
@@ -33,10 +44,14 @@ class _Tray:
 
     #: Lease -> its newest piece that was taken.
     pieces: dict[int, np.ndarray] = field(default_factory=dict)
-    #: Lease -> the weight and scale that the leader gave it.
-    counted: dict[int, tuple[float, float]] = field(default_factory=dict)
+    #: Lease -> the weight and scale that the leader gave it, and how much of its way from the centre it keeps.
+    counted: dict[int, tuple[float, float, float]] = field(default_factory=dict)
     #: Leases in a sum that was sent.
     summed: set[int] = field(default_factory=set)
+    #: Where pieces are cut back to, if they are.
+    centre: np.ndarray | None = None
+    #: Lease -> where it was measured from.
+    measured: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 class SumOracle:
@@ -84,7 +99,7 @@ class SumOracle:
                 case SetUpAggregator() as form:
                     self._formed.setdefault((step.node, form.job, form.term, form.formation), set()).add(action.to)
                     self._forms[form.job, form.term, form.formation, action.to] = form
-                case Reduce() as count:
+                case Reduce(weigh="") as count:
                     self._count(step, action.to, count)
                 case Work() as work if work.formation or work.values_by:
                     self._lends(step, action.to, work)
@@ -102,8 +117,10 @@ class SumOracle:
 
     def _count(self, step: Step, to: str, count: Reduce) -> None:
         tray = self._tray(step.job, count.term, count.formation, to)
-        for lease, weight, scale in zip(count.leases, count.weights, count.scales, strict=True):
-            again = tray.counted.setdefault(lease, (weight, scale)) != (weight, scale)
+        kept = count.kept or (1.0,) * len(count.leases)
+        for lease, *told in zip(count.leases, count.weights, count.scales, kept, strict=True):
+            weight, scale, way = told
+            again = tray.counted.setdefault(lease, (weight, scale, way)) != (weight, scale, way)
             self._hold(not again, step, f"{to} was told to count lease {lease} twice, each time for another weight")
             self._hold(lease in tray.pieces, step, f"{to} was told to count lease {lease}, and never took its piece")
 
@@ -116,6 +133,8 @@ class SumOracle:
 
     def _aggregator(self, step: Step) -> None:
         event = step.event
+        if isinstance(event, Received):
+            self._hears_of_centre(step, event.message)
         for action in step.actions:
             if not isinstance(action, Send):
                 continue
@@ -125,16 +144,39 @@ class SumOracle:
                     assert isinstance(event.message, UpdateShard)
                     tray = self._tray(step.job, taken.term, taken.formation, step.node)
                     form = self._forms[step.job, taken.term, taken.formation, step.node]
+                    if form.word_bits:
+                        # What is in them, nobody knows here: ``sealed_shape_oracle`` adds them up.
+                        tray.pieces.setdefault(taken.lease, np.empty(0))
+                        continue
                     codec = Codec.parse(form.codec)
                     piece = decode(
                         codec, event.message.tensors, form.sizes or (form.stop - form.start,), entries=form.entries
                     )
                     flat = piece.dense() if isinstance(piece, Sparse) else piece
                     tray.pieces.setdefault(taken.lease, flat.astype(np.float64))
-                case ReduceResult() as gathered:
+                case ReduceResult(weighed="") as gathered:
                     self._gathered(step, gathered)
                 case _:
                     pass
+
+    def _hears_of_centre(self, step: Step, message: object) -> None:
+        match message:
+            case SetUpAggregator() | RelayModel() if "centre" in message.tensors:
+                tray = self._tray(step.job, message.term, message.formation, step.node)
+                form = self._forms[step.job, message.term, message.formation, step.node]
+                told = {"centre": message.tensors["centre"]}
+                tray.centre = decode_exact("centre", told, size=form.stop - form.start).astype(np.float64)
+            case Reduce(weigh="clip"):
+                tray = self._tray(step.job, message.term, message.formation, step.node)
+                if tray.centre is not None:
+                    tray.measured |= dict.fromkeys(message.leases, tray.centre)
+            case _:
+                pass
+
+    def measured(self, job: str, term: int, formation: int, lease: int) -> np.ndarray:
+        """The centre that an update was measured from by its aggregator in a tree."""
+        trays = (tray for place, tray in self._trays.items() if place[:3] == (job, term, formation))
+        return next(tray.measured[lease] for tray in trays if lease in tray.measured)
 
     def _gathered(self, step: Step, gathered: ReduceResult) -> None:
         """A sum is of leases that the leader counted, of each once, and is their mean."""
@@ -143,18 +185,43 @@ class SumOracle:
         self._hold(len(set(leases)) == len(leases), step, f"a sum of {step.node} names a lease twice: {leases}")
         strange = [lease for lease in leases if lease not in tray.counted]
         self._hold(not strange, step, f"a sum of {step.node} is also of leases {strange}, which nobody counted")
+        if gathered.group:
+            # A device may seal an update again, in another group.
+            return
         again = [lease for lease in leases if lease in tray.summed]
         self._hold(not again, step, f"leases {again} are in a second sum of {step.node}")
         tray.summed.update(leases)
         if not leases:
             return
         weights = [tray.counted[lease][0] for lease in leases]
-        worth = [weight * tray.counted[lease][1] for lease, weight in zip(leases, weights, strict=True)]
-        total = sum(tray.pieces[lease] * each for lease, each in zip(leases, worth, strict=True))
+        total = np.zeros(tray.pieces[leases[0]].size)
+        for lease in leases:
+            weight, scale, way = tray.counted[lease]
+            total += weight * scale * way * tray.pieces[lease]
+            if way < 1.0:
+                total += weight * (1.0 - way) * tray.measured[lease]
         told = f"a sum of {step.node} of leases {leases}"
-        self._hold(gathered.weight == sum(weights), step, f"{told} weighs {gathered.weight}, not {sum(weights)}")
+        self._hold(
+            math.isclose(gathered.weight, sum(weights), rel_tol=1e-12),
+            step,
+            f"{told} weighs {gathered.weight}, not {sum(weights)}",
+        )
         mean = decode_exact("mean", {"mean": gathered.tensors["mean"]}, size=tray.pieces[leases[0]].size)
         self._hold(np.allclose(mean, total / sum(weights), atol=1e-5), step, f"{told} is not their mean")
+        if (
+            tray.centre is not None
+            and self._forms[step.job, gathered.term, gathered.formation, step.node].kind == "shard"
+        ):
+            tray.centre = mean.astype(np.float64)
+
+    def whole(self, job: str, term: int, formation: int, lease: int) -> np.ndarray:
+        """Every aggregator of a shard took its piece of an update."""
+        parts = {
+            form.start: self._trays[place].pieces[lease]
+            for place, form in self._forms.items()
+            if place[:3] == (job, term, formation)
+        }
+        return np.concatenate([parts[start] for start in sorted(parts)])
 
     def _worker(self, step: Step) -> None:
         event = step.event
@@ -173,7 +240,8 @@ class SumOracle:
 
     def _reported(self, step: Step, update: Update) -> None:
         """A leader hears of an update when every aggregator has its piece."""
-        self._hold(not update.tensors, step, f"{step.node} sent lease {update.lease} in pieces and whole")
+        is_bare = set(update.tensors) == ({"seals"} if update.group else set())
+        self._hold(is_bare, step, f"{step.node} sent lease {update.lease} in pieces and whole")
         for hop in self._hops[step.node, step.job, update.term, update.formation]:
             tray = self._tray(step.job, update.term, update.formation, hop)
             self._hold(

@@ -55,14 +55,20 @@ class Clip:
     far: dict[str, float] = field(default_factory=dict)
     radius: float | None = None
 
-    def next(self, updates: Sequence[tuple[str, float, np.ndarray]]) -> tuple[np.ndarray, Clip]:
-        """The mean of a version of these updates in their order (device, examples, update), and what is known then."""
+    def next(
+        self,
+        updates: Sequence[tuple[str, float, np.ndarray]],
+        cuts: Sequence[tuple[float, np.ndarray] | None],
+    ) -> tuple[np.ndarray, Clip]:
+        """The mean of a version of these updates in their order (device, examples, update), and what is known then.
+        ``cuts``: how much was kept of some, from which centre, where they were cut before they came."""
         far, total = dict(self.far), np.zeros(self.centre.size)
-        for node, examples, update in updates:
-            way = update - self.centre
+        for (node, examples, update), cut in zip(updates, cuts, strict=True):
+            centre = self.centre if cut is None else cut[1]
+            way = update - centre
             far[node] = float(np.linalg.norm(way))
             radius = self.radius if self.radius is not None else median_low(far.values())
-            kept = min(1.0, radius / far[node]) if far[node] else 1.0
-            total += examples * (self.centre + kept * way)
+            usual = min(1.0, radius / far[node]) if far[node] else 1.0
+            total += examples * (centre + (usual if cut is None else cut[0]) * way)
         mean = total / sum(examples for _, examples, _ in updates)
         return mean, Clip(mean, far, median_low(far.values()) if len(far) >= 3 else None)

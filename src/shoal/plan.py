@@ -105,8 +105,8 @@ class Plan:
     topology: str = "star"
     #: When the model moves: ``sync``, ``buffered``, ``async`` or ``auto``.
     pace: str = "sync"
-    #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, ``int16`` where sealed, or such as ``top1%+ef+4bit``
-    #: (docs/codecs.md).
+    #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, or such as ``top1%+ef+4bit``; where sealed ``int16`` or
+    #: such as ``led5%+ef`` (docs/codecs.md).
     codec: str = "dense"
     #: ``leased`` lends the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
     #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
@@ -336,7 +336,7 @@ class Plan:
                 f"momentum = {self.momentum:g} at the leader and worker_momentum = {self.device_momentum:g} on devices"
                 f" would add up under trust = {self.trust!r}: leave momentum out, or set worker_momentum = 0"
             )
-        if self.topology != "star":
+        if self.topology == "chain" or (trust.rule == "nearest" and self.topology not in ("star", "shard")):
             self._refuse_topology(trust)
         if trust.rule == "nearest":
             self._check_nearest()
@@ -354,10 +354,15 @@ class Plan:
                 f"{said} with data = {self.data!r}: every member has those examples anyway, so there is nothing to"
                 " hide. Set data = 'local', or trust = 'identity'"
             )
-        if self.topology != "star":
+        if self.topology == "chain":
             raise Misuse(
-                f"{said} with topology = {self.topology!r}: aggregators do not add up masked updates yet. Set topology"
-                " = 'star'"
+                f"{said} with topology = 'chain': nobody leads, so that nobody could ask devices to open a sum. Set"
+                " topology = 'star', 'tree' or 'shard'"
+            )
+        if self.topology in ("shard", "auto") and self.down != "dense":
+            raise Misuse(
+                f"{said} with topology = {self.topology!r} and codec_down = {self.codec_down!r}: aggregators of a"
+                " sealed shard give out whole values. Leave codec_down out, or set topology = 'star' or 'tree'"
             )
         if self.pace != "sync":
             why = {
@@ -371,7 +376,13 @@ class Plan:
             if Codec.parse(self.codec).form == "top":
                 why = "the places that a device sends tell what moved, and nobody hides a device that is alone at one"
             raise Misuse(
-                f"{said} with codec = {self.codec!r}: {why}. Set codec = 'dense', or 'int16' for half the bytes"
+                f"{said} with codec = {self.codec!r}: {why}. Set codec = 'dense', or 'int16' for half the bytes, or"
+                " 'led10%+ef' for a twentieth"
+            )
+        if Codec.parse(self.codec).form == "led" and self.topology != "star":
+            raise Misuse(
+                f"{said} with codec = {self.codec!r} and topology = {self.topology!r}: aggregators lead parts of the"
+                " model, and words of some places do not lie in them yet. Set topology = 'star', or codec = 'int16'"
             )
         if self.share_labels:
             raise Misuse(f"{said} with share_labels: a device would tell its labels. Leave share_labels out")
@@ -389,15 +400,19 @@ class Plan:
 
     def _check_words(self) -> None:
         """Whole numbers of 16 bits are rounded by the sealing, to a bound that the leader takes from the last sum."""
-        if self.codec == "int16" and self.believes.sealed is None:
+        codec, down = Codec.parse(self.codec), Codec.parse(self.down)
+        if codec.is_sealed_only and self.believes.sealed is None:
+            other = "'bf16', which has as few bytes"
+            if codec.form == "led":
+                other = "'top1%+ef+4bit', whose places each device chooses for itself, in fewer bytes"
             raise Misuse(
-                f"codec = 'int16' with trust = {self.trust!r}: whole numbers of 16 bits are what masks are added to."
-                " Set trust = 'sealed', or codec = 'bf16', which has as few bytes"
+                f"codec = {self.codec!r} with trust = {self.trust!r}: whole numbers of 16 bits are what masks are added"
+                f" to. Set trust = 'sealed', or codec = {other}"
             )
-        if self.down == "int16":
+        if down.is_sealed_only:
             raise Misuse(
-                "codec_down = 'int16': a version is not sealed on its way to the devices. Set codec_down = 'dense' or"
-                " 'bf16', or leave it out"
+                f"codec_down = {self.down!r}: a version is not sealed on its way to the devices. Set codec_down ="
+                " 'dense' or 'bf16', or leave it out"
             )
 
     def _refuse_topology(self, trust: Trust) -> None:
@@ -405,10 +420,10 @@ class Plan:
             "chain": "pairs see two updates at a time: there is no majority to compare with",
             "tree": "an aggregator sums a group before the leader could compare the devices, and a group may have a"
             " majority of liars",
-            "shard": "each aggregator sees a part of an update, and they do not add up their comparisons yet",
-            "auto": "it may choose a tree or a shard, in which devices are not compared yet",
+            "auto": "it may choose a tree, in which devices are not compared",
         }[self.topology]
-        raise Misuse(f"trust = {trust.text!r} with topology = {self.topology!r}: {why}. Set topology = 'star'")
+        others = "'star' or 'shard'" if trust.rule == "nearest" else "'star', 'tree' or 'shard'"
+        raise Misuse(f"trust = {trust.text!r} with topology = {self.topology!r}: {why}. Set topology = {others}")
 
     def _check_nearest(self) -> None:
         said = f"trust = {self.trust!r}"
@@ -501,7 +516,7 @@ class Plan:
                 "weighs updates against each other: one device then moves what others count for, and no clip bounds"
                 " that. Set trust = 'private(...)' alone, whose clip bounds each device, or 'robust' alone"
             )
-        if self.topology != "star":
+        if self.topology != "star" and not trust.sealed:
             why = {
                 "chain": "the last device of a chain has the sum without noise, and nobody leads",
                 "tree": "aggregators do not bound updates yet",
@@ -662,7 +677,7 @@ class Plan:
         carries all of them on, so that it moves in more places than any one of them."""
         codec = Codec.parse(self.codec)
         if self.codec_down or codec.form != "top":
-            return self.codec_down or ("dense" if codec.form == "int16" else self.codec)
+            return self.codec_down or ("dense" if codec.is_sealed_only else self.codec)
         percent = min(100, max(1, DOWN_TIMES * codec.share_ppm // 10_000))
         return f"top{percent}%" + (f"+{codec.bits}bit" if codec.bits < 32 else "")
 

@@ -48,6 +48,8 @@ class SealPhase(StrEnum):
 
     #: Its members seal their updates and send them.
     UPLOADING = "uploading"
+    #: Aggregators are asked for the sums of the words that they have.
+    SUMMING = "summing"
     #: They are asked whether they were told of the same members.
     AGREEING = "agreeing"
     #: They are asked for shares of the masks that are left in the sum.

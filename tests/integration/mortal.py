@@ -17,9 +17,21 @@ from typing import Any
 from shoal.roles.actions import Role
 from shoal.runtime import agent, manager_main
 from shoal.runtime.role_host import RoleHost
-from shoal.wire.messages import Agree, Agreed, Bind, Message, Open, Opened, Update
+from shoal.wire.messages import (
+    Agree,
+    Agreed,
+    Bind,
+    Message,
+    Open,
+    Opened,
+    Reduce,
+    ReduceResult,
+    ShardAck,
+    Update,
+    UpdateShard,
+)
 
-WORDS = (Bind, Update, Agree, Agreed, Open, Opened)
+WORDS = (Bind, Update, Agree, Agreed, Open, Opened, UpdateShard, ShardAck, Reduce, ReduceResult)
 
 
 class Orders:
@@ -29,7 +41,7 @@ class Orders:
 
     def heed(self, message: Message) -> None:
         """Called before each message is sent."""
-        if not isinstance(message, WORDS) or (isinstance(message, Update) and not message.group):
+        if not isinstance(message, WORDS) or not getattr(message, "group", 0):
             return
         try:
             word, time = self._path.read_text().split()

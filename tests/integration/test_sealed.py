@@ -27,7 +27,7 @@ PULL = ("--child-module", "pull_trainer")
 VALUES, BATCHES = 200, 60
 
 
-async def _started(site: Site, directory: Path) -> str:
+async def _started(site: Site, directory: Path, codec: str = "dense") -> str:
     folder = directory / "job"
     folder.mkdir()
     job = echo_job(folder, values=VALUES, batches=BATCHES)
@@ -37,15 +37,17 @@ async def _started(site: Site, directory: Path) -> str:
         "data": "local",
         "workers_min": 3,
         "epoch_leases": 40,
+        "codec": codec,
         "until": {"accuracy": 0.9, "epochs": 15},
     }
     return await site.operator.submit(job, plan=plan)
 
 
-def test_a_sealed_job_reaches_its_target(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", ["dense", "led30%+ef"])
+def test_a_sealed_job_reaches_its_target(tmp_path: Path, codec: str) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=4, options=PULL) as site:
-            job = await _started(site, tmp_path)
+            job = await _started(site, tmp_path, codec)
             view = await site.ended(job)
             assert "reached" in view.reason, view.reason
             rows, _ = site.history(job)
@@ -90,7 +92,7 @@ def mortals(orders: Path) -> Iterator[None]:
         yield
 
 
-async def _tallying(site: Site, directory: Path) -> str:
+async def _tallying(site: Site, directory: Path, **changes: object) -> str:
     folder = directory / "job"
     folder.mkdir()
     job = echo_job(folder, values=VALUES, batches=BATCHES)
@@ -103,6 +105,7 @@ async def _tallying(site: Site, directory: Path) -> str:
         "momentum": 0.0,
         "checkpoint_every_s": 0.5,
         "until": {"epochs": EPOCHS},
+        **changes,
     }
     return await site.operator.submit(job, plan=plan)
 

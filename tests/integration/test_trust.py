@@ -46,6 +46,36 @@ def test_a_fifth_of_the_devices_lie_and_the_job_reaches_its_target(tmp_path: Pat
     run(story())
 
 
+@pytest.mark.parametrize(
+    ("trust", "topology"), [("robust", "shard"), ("robust(clip)", "shard"), ("robust(clip)", "tree")]
+)
+def test_a_formation_outvotes_the_liar_too(tmp_path: Path, trust: str, topology: str) -> None:
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=4, options=PULL) as site:
+            job = await _started(site, tmp_path, trust=trust, topology=topology, until={"epochs": 10_000})
+            formed = await site.progress(job, topology, lambda progress: progress.topology.startswith(topology))
+            # Events tell of ever fewer versions in which a device was weighed down; reports tell of the last one.
+            await site.progress(job, "versions of it", lambda progress: progress.version >= formed.version + 60)
+            await site.progress(
+                job,
+                "the liar weighed down",
+                lambda progress: any(
+                    worker.node == LIAR and worker.reason.startswith("weighed down in version")
+                    for worker in progress.workers
+                ),
+            )
+            await site.operator.stop(job)
+            await site.ended(job, "stopped")
+            told = site.events(job)
+            assert not [event.text for event in told if event.kind == "aggregator"]
+            rows, _ = site.history(job)
+            assert len({(row.epoch, row.batch) for row in rows}) == len(rows), "every batch counts once all the same"
+            if trust == "robust":
+                assert (site.evaluations(job)[-1].accuracy or 0) >= 0.9
+
+    run(story())
+
+
 def test_where_everyone_is_believed_the_liar_wins(tmp_path: Path) -> None:
     """So the test above can fail."""
 

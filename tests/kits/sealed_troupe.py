@@ -101,6 +101,8 @@ class SealedTroupe:
         #: (device, lease) -> its update and examples.
         self.made: dict[tuple[str, int, int], tuple[np.ndarray, int]] = {}
         self.sealed: list[tuple[str, Seal]] = []
+        #: (device, term, lease) -> what its words say, where a sum has some places alone.
+        self.parts: dict[tuple[str, int, int], np.ndarray] = {}
         #: Where the plan is private too. Device -> its participations, on its disk; (device, group) -> words and noise.
         self.disks: dict[str, list[tuple[int, int]]] = {}
         self.shares: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray]] = {}
@@ -180,7 +182,10 @@ class SealedTroupe:
             if to == HOME:
                 self._leads(event)
             elif to in self.devices:
-                self._works(to, event)
+                self._hears(to, event)
+
+    def _hears(self, node: str, event: Received) -> None:
+        self._works(node, event)
 
     def hears(self, to: str, message: Message) -> None:
         """The leader says this, whatever it is."""
@@ -190,7 +195,7 @@ class SealedTroupe:
 
     def _leads(self, event: Event) -> None:
         actions = self.leader.handle(event, self.now_s)
-        self.oracle.step(Step(self.now_s, HOME, "leader", "job", event, actions))
+        self._observe(Step(self.now_s, HOME, "leader", "job", event, actions))
         for action in actions:
             match action:
                 case Send() if action.to in self.devices:
@@ -203,10 +208,13 @@ class SealedTroupe:
                 case _:
                     pass
 
+    def _observe(self, step: Step) -> None:
+        self.oracle.step(step)
+
     def _works(self, node: str, event: Event) -> None:
         device = self.devices[node]
         actions = device.worker.handle(event, self.now_s)
-        self.oracle.step(Step(self.now_s, node, "worker", "job", event, actions))
+        self._observe(Step(self.now_s, node, "worker", "job", event, actions))
         for action in actions:
             self._acts(node, device, action)
 
@@ -227,6 +235,10 @@ class SealedTroupe:
                 words, seals, kept = device.keys.seal(action.request, base=device.base[1])
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
                 group = action.request.label.group
+                if kept.sent is not None:
+                    part = np.zeros(SIZE)
+                    part[kept.sent[0]] = kept.sent[1]
+                    self.parts[node, action.request.label.term, action.lease] = part
                 self._works(node, UpdateSealed(lease=action.lease, group=group, tensors=tensors, kept=kept))
             case Participate():
                 self._notes(node, action)
@@ -275,5 +287,8 @@ class SealedTroupe:
         """What a version must have moved the model by, from the updates in its history."""
         rows = [row for save in self.saves for row in save.applied if row.version == version]
         made = [self.made[row.node, self.leader.term, row.lease] for row in rows]
+        if self.parts:
+            parts = (self.parts[row.node, self.leader.term, row.lease] for row in rows)
+            made = [(part, examples) for part, (_, examples) in zip(parts, made, strict=True)]
         total = sum(np.float64(examples) * delta for delta, examples in made)
         return np.asarray(total / sum(examples for _, examples in made))

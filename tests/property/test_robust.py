@@ -9,13 +9,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from shoal.compress.sparse import Sparse
 from shoal.errors import Misuse
 from shoal.learning.robust import (
     clip_factor,
     distances,
     gram,
+    gram_of,
     liars_borne,
     nearest_weights,
+    squared_distance,
     weighted_sum,
 )
 
@@ -46,6 +49,27 @@ def test_gram_matrices_of_parts_add_up(updates: np.ndarray, data: st.DataObject)
     liars = liars_borne(len(updates), SHARE)
     parted, at_once = (nearest_weights(each, liars=liars) for each in (together, whole))
     np.testing.assert_allclose(parted, at_once, rtol=0, atol=1e-6)
+
+
+@given(cohorts(), st.data())
+def test_updates_that_lie_apart_have_the_same_products(updates: np.ndarray, data: st.DataObject) -> None:
+    scales = data.draw(st.lists(st.sampled_from((1.0, 0.5, 0.1)), min_size=len(updates), max_size=len(updates)))
+    scaled = updates * np.array(scales, dtype=np.float32)[:, None]
+    sparse = [Sparse(row.size, np.flatnonzero(row), row[row != 0]) for row in updates]
+    for each in (list(updates), sparse):
+        np.testing.assert_allclose(gram_of(each, scales), gram(scaled), rtol=1e-6)
+    centre = updates.mean(axis=0)
+    far = [float(((row - centre).astype(np.float64) ** 2).sum()) for row in scaled]
+    for row, like, scale, expected in zip(updates, sparse, scales, far, strict=True):
+        most = float((row.astype(np.float64) ** 2).sum()) + float((centre.astype(np.float64) ** 2).sum())
+        assert squared_distance(row, centre, scale=scale) == pytest.approx(expected, abs=1e-4 * most)
+        assert squared_distance(like, centre, scale=scale) == pytest.approx(expected, abs=1e-4 * most)
+
+
+def test_updates_that_cancel_out_are_weighed_all_the_same() -> None:
+    # Of a mixture that is nothing, rounding may leave a square below zero.
+    products = np.array([[1.0, -1.0 - 1e-12], [-1.0 - 1e-12, 1.0]])
+    np.testing.assert_allclose(nearest_weights(products, liars=0), 0.5)
 
 
 @given(cohorts(), st.randoms())

@@ -225,6 +225,7 @@ def test_no_part_of_a_label_may_be_left_out() -> None:
         "bound": 4,
         "weight_most": 2,
         "base": bytes([1]) * 32,
+        "places": bytes([1]) * 32,
     }
     digests = {party.label(**{name: value}).digest() for name, value in changes.items()} | {label.digest()}
     assert len(digests) == len(changes) + 1

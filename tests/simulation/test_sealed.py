@@ -13,23 +13,33 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from sealed_troupe import HOME, SealedTroupe, a_plan
+from caught import is_caught
+from sealed_troupe import HOME, SIZE, SealedTroupe, a_plan
 
 from benchmarks.sealed import labels_of
 from dst.fuzz import fuzz
+from dst.seal_oracle import SealOracle
+from shoal.compress.feedback import Feedback
+from shoal.compress.sparse import Sparse
 from shoal.roles.device_sealing import DeviceSealing
 from shoal.roles.leader import sealing as leader_sealing
+from shoal.roles.worker import Worker
 from shoal.sealing import device
 from shoal.sealing.device import Agreement, SealedUpdate
 from shoal.sealing.group import bits_of
 from shoal.sealing.label import Label
 from shoal.sealing.opening import Mask, SumOpening
 from shoal.sim.driver.seal_keys import SimSealKeys
-from shoal.sim.fuzz_case import SEALED_AFTER, WORDS_AFTER, fuzz_case
+from shoal.sim.fuzz_case import LED_AFTER, LED_UNTIL, SEALED_AFTER, WORDS_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
+from shoal.wire.coded import encode_places
 from shoal.wire.messages import Agree, Agreed, Bind, MemberKey, Message, Open, Opened, Update
 
 NAMES = [f"d{number}" for number in range(6)]
+
+#: A bug that seeds are to find is found within so many.
+SEEDS_MAX = 40
+
 Story = Callable[[], None]
 
 
@@ -152,6 +162,51 @@ def words_of_16_bits_are_summed() -> None:
         raise Violation("the version is not the sum of its updates")
 
 
+def _of_some_places(codec: str = "led30%+ef") -> SealedTroupe:
+    troupe = SealedTroupe(a_plan(codec=codec))
+    troupe.joins(*NAMES)
+    return troupe
+
+
+def sums_of_some_places_are_exact() -> None:
+    """Version by version; the troupe's oracle watches what devices hold back."""
+    troupe = _of_some_places()
+    for version in (1, 2, 3):
+        before = troupe.leader.model.copy()
+        troupe.run(lambda wanted=version: troupe.leader.version >= wanted)
+        moved, mean = troupe.leader.model - before, troupe.mean_of(version)
+        if not np.allclose(moved, mean, atol=1e-5) or not moved.any():
+            raise Violation(f"version {version} is not the sum of its updates")
+
+
+def a_group_is_void_and_its_updates_are_sealed_again() -> None:
+    """Three of six die with their uploads: too few are left, until others come."""
+    troupe = _of_some_places()
+    troupe.run_to(Update, count=6)
+    troupe.loses(*NAMES[3:])
+    troupe.run(lambda: not troupe.queue)
+    troupe.joins("e0", "e1", "e2")
+    troupe.run(lambda: troupe.leader.version >= 3)
+    again = [node for node, seal in troupe.sealed if seal.request.label.group == 2]
+    if troupe.leader.version < 3 or not set(again) >= set(NAMES[:3]):
+        raise Violation("the job stands still")
+
+
+def tells_devices_other_places() -> None:
+    """One device is told other places: what it masks does not add up with the rest, and nothing opens."""
+    troupe = _of_some_places()
+
+    def lies(sender: str, to: str, message: Message) -> list[Message]:
+        if isinstance(message, Bind) and to == "d2":
+            return [replace(message, tensors=encode_places(np.arange(9), SIZE))]
+        return [message]
+
+    troupe.lies, troupe.oracle = lies, SealOracle([])
+    troupe.run(lambda: troupe.leader.version >= 1, most=1500)
+    if troupe.leader.version:
+        raise Violation("a sum of updates at different places was opened")
+
+
 STORIES: list[Story] = [
     dies_at_each_word,
     leader_dies_at_each_word,
@@ -160,6 +215,9 @@ STORIES: list[Story] = [
     wants_an_update_in_two_sums,
     asks_for_too_few,
     words_of_16_bits_are_summed,
+    sums_of_some_places_are_exact,
+    a_group_is_void_and_its_updates_are_sealed_again,
+    tells_devices_other_places,
 ]
 
 
@@ -266,6 +324,55 @@ def each_device_fills_a_word() -> AbstractContextManager[Any]:
     return patch.object(leader_sealing.FixedPoint, "limit", property(of_one))
 
 
+def a_device_uses_other_places() -> AbstractContextManager[Any]:
+    """It seals the places beside those that it was told."""
+    request = DeviceSealing._request
+
+    def beside(self: DeviceSealing, update: Update, bind: Bind) -> Any:
+        asked = request(self, update, bind)
+        if asked.places is None:
+            return asked
+        return replace(asked, places=np.sort((asked.places + 1) % asked.update.size))
+
+    return patch.object(DeviceSealing, "_request", beside)
+
+
+def places_missing_from_the_label() -> AbstractContextManager[Any]:
+    digest = Label.digest
+    return patch.object(Label, "digest", lambda self: digest(replace(self, places=b"")))
+
+
+def nothing_is_held_back() -> AbstractContextManager[Any]:
+    """What was not sent is forgotten."""
+
+    def forget(self: Feedback, sent: Any) -> None:
+        self.reset()
+
+    return patch.object(Feedback, "sent", forget)
+
+
+def what_was_sent_is_held_back_too() -> AbstractContextManager[Any]:
+    return patch.object(Worker, "_hold_back", lambda self, held, event: None)
+
+
+def sealed_again_it_is_taken_off_twice() -> AbstractContextManager[Any]:
+    """What a void group would have had is missing from then on."""
+
+    def twice(self: Worker, held: Any, event: Any) -> None:
+        if event.kept is not None and event.kept.sent is not None and self._feedback is not None:
+            self._feedback.sent(Sparse(self._feedback.size, *event.kept.sent))
+
+    return patch.object(Worker, "_hold_back", twice)
+
+
+def the_sum_is_put_beside_its_places() -> AbstractContextManager[Any]:
+    class Beside(Sparse):
+        def dense(self) -> np.ndarray:
+            return np.roll(Sparse.dense(self), 1)
+
+    return patch.object(leader_sealing, "Sparse", Beside)
+
+
 MUTANTS = [
     term_missing_from_the_label,
     share_after_edge,
@@ -276,20 +383,18 @@ MUTANTS = [
     edges_of_the_lost_stay,
     weights_are_forgotten,
     each_device_fills_a_word,
+    a_device_uses_other_places,
+    places_missing_from_the_label,
+    nothing_is_held_back,
+    what_was_sent_is_held_back_too,
+    sealed_again_it_is_taken_off_twice,
+    the_sum_is_put_beside_its_places,
 ]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_bug_is_caught(mutant: Callable[[], AbstractContextManager[Any]]) -> None:
-    caught = []
-    with mutant():
-        for story in STORIES:
-            try:
-                story()
-            except (Violation, AssertionError) as found:
-                caught.append(f"{story.__name__}: {found}")
-                break
-    assert caught, f"{mutant.__name__} went unnoticed"
+    assert is_caught(mutant, STORIES), f"{mutant.__name__} went unnoticed"
 
 
 # Seeds ----------------------------------------------------------------------------------------------------------
@@ -306,6 +411,39 @@ def test_only_the_last_of_them_draw_words_of_16_bits() -> None:
 @pytest.mark.parametrize("seed", range(WORDS_AFTER + 1, WORDS_AFTER + 9))
 def test_a_seed_of_short_words_holds(seed: int) -> None:
     fuzz(seed)
+
+
+def test_only_seeds_of_their_range_draw_places_that_devices_agree_on() -> None:
+    def is_led(seed: int) -> bool:
+        return any(job.spec.plan.codec.startswith("led") for job in fuzz_case(seed).jobs)
+
+    outside = (*range(LED_AFTER - 60, LED_AFTER + 1), *range(LED_UNTIL + 1, LED_UNTIL + 60))
+    assert not any(is_led(seed) for seed in outside)
+    assert sum(is_led(seed) for seed in range(LED_AFTER + 1, LED_AFTER + 61)) > 30
+
+
+@pytest.mark.parametrize("seed", range(LED_AFTER + 1, LED_AFTER + 13))
+def test_a_seed_of_agreed_places_holds(seed: int) -> None:
+    fuzz(seed)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        a_device_uses_other_places,
+        nothing_is_held_back,
+        what_was_sent_is_held_back_too,
+        the_sum_is_put_beside_its_places,
+    ],
+)
+def test_a_bug_with_agreed_places_is_caught_by_seeds(mutant: Callable[[], AbstractContextManager[Any]]) -> None:
+    with mutant():
+        for seed in range(LED_AFTER + 1, LED_AFTER + 1 + SEEDS_MAX):
+            try:
+                fuzz(seed)
+            except Violation:
+                return
+    pytest.fail(f"{mutant.__name__} was not seen in {SEEDS_MAX} seeds")
 
 
 def test_only_later_seeds_draw_sealed_sums() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,10 +13,13 @@ import pytest
 
 from dst.fuzz import fuzz
 from shoal.compress.sparse import Sparse
+from shoal.roles.aggregation.aggregator import Aggregator
+from shoal.roles.aggregation.comparing import ComparedRound
 from shoal.roles.leader import weighing
-from shoal.roles.leader.weighing import ClippedWeighing, NearestWeighing
-from shoal.sim.fuzz_case import TRUST_AFTER, fuzz_case
+from shoal.roles.leader.weighing import ClippedWeighing, NearestWeighing, WeightsGiven
+from shoal.sim.fuzz_case import PARTS_AFTER, TRUST_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
+from shoal.wire.messages import Reduce, RelayModel
 
 SEEDS_MAX = 60
 HISTORY = "is not what its history says"
@@ -84,6 +88,146 @@ def cut_towards_nothing() -> AbstractContextManager[Any]:
         return mean(self)
 
     return patch.object(ClippedWeighing, "mean", without)
+
+
+def summed_up_before_it_is_weighed() -> AbstractContextManager[Any]:
+    """An aggregator sums its pieces up when it is to compare them: by their examples."""
+    on_count = Aggregator._on_count
+
+    def sum_at_once(self: Aggregator, count: Reduce) -> None:
+        on_count(self, count)
+        if count.weigh:
+            on_count(self, replace(count, weigh=""))
+
+    return patch.object(Aggregator, "_on_count", sum_at_once)
+
+
+def one_part_is_left_out() -> AbstractContextManager[Any]:
+    """The leader weighs by the products of all parts but the first."""
+
+    def total(self: ComparedRound) -> np.ndarray:
+        return np.asarray(
+            sum(self.parts[node] for node in sorted(self.parts)[1:]) + 0 * next(iter(self.parts.values()))
+        )
+
+    return patch.object(ComparedRound, "total", total)
+
+
+def weights_stay_at_home() -> AbstractContextManager[Any]:
+    """The leader works weights out, and aggregators sum up by examples."""
+    weigh = NearestWeighing.weigh
+
+    def alike(self: NearestWeighing, nodes: Any, examples: Any, products: np.ndarray) -> WeightsGiven:
+        return replace(weigh(self, nodes, examples, products), voices=(1.0,) * len(examples))
+
+    return patch.object(NearestWeighing, "weigh", alike)
+
+
+def scales_of_another_order() -> AbstractContextManager[Any]:
+    """The products of a part are in the order in which its pieces came."""
+    compare = Aggregator._compare
+
+    def as_they_came(self: Aggregator, count: Reduce) -> None:
+        came = (
+            sorted(count.leases, key=list(self._tray).index) if set(count.leases) <= set(self._tray) else count.leases
+        )
+        with patch.object(self, "_tray", {old: self._tray[new] for old, new in zip(count.leases, came, strict=True)}):
+            compare(self, count)
+
+    return patch.object(Aggregator, "_compare", as_they_came)
+
+
+def a_part_is_cut_towards_nothing() -> AbstractContextManager[Any]:
+    """An aggregator does not make up for what it cut off by the centre."""
+    on_count = Aggregator._on_count
+
+    def without(self: Aggregator, count: Reduce) -> None:
+        self._measured = {lease: np.zeros_like(centre) for lease, centre in self._measured.items()}
+        on_count(self, count)
+
+    return patch.object(Aggregator, "_on_count", without)
+
+
+def a_part_has_an_old_centre() -> AbstractContextManager[Any]:
+    """An aggregator cuts pieces back to the mean that it was set up with."""
+    reduce = Aggregator._reduce
+
+    def and_keep(self: Aggregator, count: Reduce) -> None:
+        centre = self._centre
+        reduce(self, count)
+        self._centre = centre
+
+    return patch.object(Aggregator, "_reduce", and_keep)
+
+
+def a_tree_is_not_told_of_a_new_centre() -> AbstractContextManager[Any]:
+    """An aggregator of a tree measures from where it began."""
+    on_pass = Aggregator._on_pass
+
+    def as_before(self: Aggregator, passed: RelayModel) -> None:
+        centre = self._centre
+        on_pass(self, passed)
+        self._centre = centre
+
+    return patch.object(Aggregator, "_on_pass", as_before)
+
+
+def nothing_is_cut_in_a_tree() -> AbstractContextManager[Any]:
+    """The leader of a tree hears how far updates are, and has all of them counted whole."""
+    weigh = ClippedWeighing.weigh
+
+    def whole(self: ClippedWeighing, nodes: Any, examples: Any, products: np.ndarray) -> WeightsGiven:
+        verdict = weigh(self, nodes, examples, products)
+        return replace(verdict, kept=(1.0,) * len(verdict.kept))
+
+    return patch.object(ClippedWeighing, "weigh", whole)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("mutant", "rule", "said"),
+    [
+        (a_tree_is_not_told_of_a_new_centre, "clip", "is not their mean"),
+        (nothing_is_cut_in_a_tree, "clip", "of its way"),
+        (summed_up_before_it_is_weighed, "nearest", "is not their mean"),
+        (one_part_is_left_out, "nearest", "which is not what whole updates come to"),
+        (weights_stay_at_home, "nearest", "which is not what whole updates come to"),
+        (scales_of_another_order, "nearest", "which is not what whole updates come to"),
+        (one_part_is_left_out, "clip", HISTORY),
+        (a_part_is_cut_towards_nothing, "clip", "is not their mean"),
+        (a_part_has_an_old_centre, "clip", "is not their mean"),
+    ],
+)
+def test_a_bug_of_a_robust_formation_is_caught(
+    mutant: Callable[[], AbstractContextManager[Any]], rule: str, said: str
+) -> None:
+    for seed in range(PARTS_AFTER + 1, PARTS_AFTER + 1 + SEEDS_MAX):
+        if not any(job.spec.plan.believes.rule == rule for job in fuzz_case(seed).jobs):
+            continue
+        with mutant():
+            try:
+                fuzz(seed)
+                continue
+            except Violation as violation:
+                if said not in str(violation):
+                    continue
+        # The seed fails for the mutant's sake alone.
+        fuzz(seed)
+        return
+    pytest.fail(f"{mutant.__name__} was not seen in {SEEDS_MAX} seeds")
+
+
+def test_seeds_of_parts_draw_formations_and_others_none() -> None:
+    drawn = [job.spec.plan for seed in range(PARTS_AFTER + 1, PARTS_AFTER + 40) for job in fuzz_case(seed).jobs]
+    assert {(plan.trust, plan.topology, plan.pace) for plan in drawn} >= {
+        ("robust", "shard", "sync"),
+        ("robust(clip)", "shard", "sync"),
+        ("robust(clip)", "tree", "sync"),
+        ("robust(clip)", "tree", "buffered"),
+        ("robust(clip)", "tree", "async"),
+    }
+    before = [job.spec.plan for seed in (TRUST_AFTER + 1, 25_000, PARTS_AFTER) for job in fuzz_case(seed).jobs]
+    assert not any(plan.believes.rule is not None and plan.topology != "star" for plan in before)
 
 
 @pytest.mark.timeout(900)

@@ -25,6 +25,8 @@ from benchmarks.trust import (
     predicted,
     stamped,
 )
+from benchmarks.trust_led import LedSum, summary
+from shoal.compress.codec import Codec
 
 
 def sent() -> np.ndarray:
@@ -72,3 +74,24 @@ def test_a_sealed_sum_is_exact_and_hardly_larger() -> None:
     assert lost.exact
     # Seals are of a fixed size, here of a small vector.
     assert 1.0 < none.bytes_ratio < 1.03
+
+
+def test_bytes_to_a_target_are_of_words_and_of_what_opens_them() -> None:
+    found = {("dense", 0): (10, 4000), ("led5%+ef", 0): (20, 100), ("led10%+ef", 0): (15, 200)}
+    told = summary(found)
+    assert told["led5_bytes"] == 20 * 100 / (10 * 4000)
+    assert told["led10_bytes"] == 15 * 200 / (10 * 4000)
+    assert isinstance(told["led5_bytes_with_seals"], float)
+    assert told["led5_bytes_with_seals"] > told["led5_bytes"]
+    assert told["led5_versions"] == [20]
+
+
+def test_what_led_sums_leave_out_stays_on_devices() -> None:
+    """The target of this task is a sum: all of it arrives, if late."""
+    made = LedSum(Codec.parse("led10%+ef"), 50, seed=0)
+    updates = np.random.default_rng(0).normal(0, 0.1, (8, 50)).astype(np.float32)
+    arrived = made.mean(updates)
+    assert np.count_nonzero(arrived) == 5
+    for _ in range(60):
+        arrived = arrived + made.mean(np.zeros_like(updates))
+    np.testing.assert_allclose(arrived, updates.mean(0), atol=1e-3)

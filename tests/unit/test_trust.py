@@ -61,10 +61,9 @@ def test_what_cannot_is_refused_with_what_there_is(text: str, told: str) -> None
     [
         ({"pace": "async"}, "has no neighbours.*Set pace = 'sync' or 'buffered', or trust = 'robust\\(clip\\)'"),
         ({"pace": "auto"}, "has to be known.*Set pace = 'sync'"),
-        ({"topology": "tree"}, "majority of liars. Set topology = 'star'"),
-        ({"topology": "shard"}, "Set topology = 'star'"),
-        ({"topology": "auto"}, "Set topology = 'star'"),
-        ({"topology": "chain", "data": "local"}, "pairs see two updates at a time.*Set topology = 'star'"),
+        ({"topology": "tree"}, "majority of liars. Set topology = 'star' or 'shard'"),
+        ({"topology": "auto"}, "it may choose a tree.*Set topology = 'star' or 'shard'"),
+        ({"topology": "chain", "data": "local"}, "pairs see two updates at a time.*Set topology = 'star' or 'shard'"),
         ({"pace": "buffered", "buffer": 2}, "buffer = 2: a version is of 3 to 256 devices"),
         ({"pace": "buffered", "buffer": 257}, "buffer = 257"),
         ({"cohort": 2}, "cohort = 2: a version is of 3 to 256"),
@@ -81,6 +80,24 @@ def test_what_nearest_cannot_do_says_what_to_change(said: dict[str, object], tol
 @pytest.mark.parametrize("pace", ["sync", "buffered", "async", "auto"])
 def test_clipping_is_for_every_pace(pace: str) -> None:
     assert Plan(trust="robust(clip)", pace=pace).device_momentum == 0.9
+
+
+@pytest.mark.parametrize("topology", ["star", "tree", "auto"])
+@pytest.mark.parametrize("pace", ["sync", "buffered", "async", "auto"])
+def test_clipping_is_for_every_pace_in_a_tree_too(topology: str, pace: str) -> None:
+    assert Plan(trust="robust(clip)", topology=topology, pace=pace).topology == topology
+
+
+def test_a_chain_has_no_centre() -> None:
+    with pytest.raises(Misuse, match=r"pairs see two updates.*Set topology = 'star', 'tree' or 'shard'"):
+        Plan(trust="robust(clip)", topology="chain", data="local")
+
+
+@pytest.mark.parametrize("trust", ["robust", "robust(clip)"])
+def test_updates_are_compared_in_parts_too(trust: str) -> None:
+    assert Plan(trust=trust, topology="shard").topology == "shard"
+    with pytest.raises(Misuse, match="a shard moves in step"):
+        Plan(trust="robust", topology="shard", pace="buffered")
 
 
 @pytest.mark.parametrize("codec", ["dense", "bf16", "fp16", "top1%+ef+4bit"])
@@ -208,11 +225,20 @@ def test_sealed_words_of_16_bits_go_up_and_versions_come_down_whole() -> None:
     assert Plan(**{**SEALED, "codec": "int16", "codec_down": "bf16"}).down == "bf16"
 
 
+@pytest.mark.parametrize("topology", ["tree", "shard", "auto"])
+def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None:
+    assert Plan(**{**SEALED, "topology": topology, "codec": "int16"}).believes.sealed is not None
+    assert Plan(**{**SEALED, "topology": "tree", "codec_down": "bf16"}).down == "bf16"
+    assert both(topology=topology).privacy is not None
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
         ({"data": "shared"}, "every member has those examples.*Set data = 'local'"),
-        ({"topology": "tree"}, "do not add up masked updates yet. Set topology = 'star'"),
+        ({"topology": "chain"}, "nobody leads.*Set topology = 'star', 'tree' or 'shard'"),
+        ({"topology": "shard", "codec_down": "bf16"}, "give out whole values. Leave codec_down out"),
+        ({"topology": "auto", "codec_down": "bf16"}, "give out whole values. Leave codec_down out"),
         ({"pace": "async"}, "difference of two versions is the update.*Set pace = 'sync'"),
         ({"pace": "buffered"}, "do not exist yet. Set pace = 'sync'"),
         ({"pace": "auto"}, "Set pace = 'sync'"),
@@ -220,6 +246,8 @@ def test_sealed_words_of_16_bits_go_up_and_versions_come_down_whole() -> None:
         ({"codec": "int16", "codec_down": "int16"}, "not sealed on its way.*Set codec_down = 'dense' or 'bf16'"),
         ({"codec": "int16", "trust": "identity"}, "what masks are added to. Set trust = 'sealed', or codec = 'bf16'"),
         ({"codec": "top1%"}, "the places that a device sends.*Set codec = 'dense'"),
+        ({"codec": "led5%+ef", "topology": "tree"}, "words of some places.*Set topology = 'star', or codec = 'int16'"),
+        ({"codec": "led5%+ef", "topology": "auto"}, "words of some places.*Set topology = 'star', or codec = 'int16'"),
         ({"share_labels": True}, "Leave share_labels out"),
         ({"workers_min": 7}, "Set workers_min to 8 or more, or write sealed\\(7\\)"),
         ({"epoch_leases": 5}, "Set epoch_leases to 8 or more"),
@@ -263,7 +291,7 @@ def test_devices_that_seal_add_noise_for_the_smallest_sum() -> None:
     ("said", "told"),
     [
         ({"apart": 3}, "Leave apart out"),
-        ({"topology": "tree"}, "Set topology = 'star'"),
+        ({"topology": "chain"}, "Set topology = 'star', 'tree' or 'shard'"),
         ({"codec": "top1%"}, "Set codec = 'dense'"),
         ({"data": "shared"}, "Set data = 'local'"),
         ({"pace": "buffered", "cohort": 0}, "Set pace = 'sync'"),
@@ -284,3 +312,15 @@ def test_devices_that_seal_add_noise_for_the_smallest_sum() -> None:
 def test_what_cannot_be_sealed_and_private_is_refused(said: dict[str, object], told: str) -> None:
     with pytest.raises(Misuse, match=told):
         both(**said)
+
+
+def test_places_that_devices_agree_on_are_for_sealed_plans() -> None:
+    plan = Plan(**{**SEALED, "codec": "led10%+ef"})
+    assert (plan.codec, plan.down) == ("led10%+ef", "dense")
+    with pytest.raises(Misuse, match=r"what masks are added to\. Set trust = 'sealed', or codec = 'top1%\+ef\+4bit'"):
+        Plan(data="local", codec="led10%+ef")
+    with pytest.raises(Misuse, match="not sealed on its way"):
+        Plan(**{**SEALED, "codec": "int16", "codec_down": "led10%+ef"})
+    for name in ("led10%", "led10%+ef+4bit", "led0%+ef", "led101%+ef", "led10%+4bit"):
+        with pytest.raises(Misuse, match="no codec is called"):
+            Plan(**{**SEALED, "codec": name})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.errors import Misuse
 from shoal.plan import Plan
@@ -16,6 +16,15 @@ from shoal.trust import Trust
 DEVICES_MAX = 256
 
 _AIR = "the access point's air"
+
+
+def refusal_of(plan: Plan, topology: str) -> str | None:
+    """Why this plan cannot have this topology; None: it can."""
+    try:
+        replace(plan, topology=topology)
+    except Misuse as problem:
+        return str(problem)
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +56,13 @@ class Sketch:
         # Refuses a trust that there is not.
         _ = self.plan
 
+    def plan_in(self, topology: str) -> Plan:
+        """The plan of the topology that was chosen: trust has another price there than in a star."""
+        return replace(self.plan, topology=topology)
+
     @property
     def plan(self) -> Plan:
-        """Of a star: what trust costs is known there."""
+        """Of a star: every trust is known there."""
         if (sealed := Trust.parse(self.trust).sealed) is not None:
             least = sealed.least
             return Plan(topology="star", trust=self.trust, data="local", workers_min=least, workers_max=max(least, 64))
@@ -78,8 +91,11 @@ class Sketch:
         why = {topology: f"takes at least {least} workers" for topology, least in LEAST.items() if self.devices < least}
         if self.devices > SHARD_MOST:
             why["shard"] = f"for at most {SHARD_MOST} workers: each is connected with every other"
-        if self.plan.believes.rule is not None:
-            why |= dict.fromkeys(sorted({*TOPOLOGIES} - {"star"}), "robust compares devices in a star alone")
+        if self.plan.believes.rule == "nearest":
+            why["tree"] = "robust compares devices in a star or a shard"
+        for topology in TOPOLOGIES:
+            if topology not in why and (refused := refusal_of(self.plan, topology)) is not None:
+                why[topology] = refused
         return why
 
     def choose(self) -> Choice:

@@ -12,15 +12,16 @@ from typing import Literal
 
 from shoal.errors import Misuse
 
-Form = Literal["dense", "fp16", "bf16", "int16", "top"]
+Form = Literal["dense", "fp16", "bf16", "int16", "led", "top"]
 
 #: What a person may write, for errors and help.
 GRAMMAR = (
-    "dense, fp16 or bf16 (+ef for either of these), int16 for sealed updates, or top and a percentage such as top1% or"
-    " top0.1%, then +ef for error feedback and +2bit to +8bit for coarse values, as in top1%+ef+4bit"
+    "dense, fp16 or bf16 (+ef for either of these), int16 or such as led5%+ef for sealed updates, or top and a"
+    " percentage such as top1% or top0.1%, then +ef for error feedback and +2bit to +8bit for coarse values, as in"
+    " top1%+ef+4bit"
 )
 
-_TOP = re.compile(r"top(\d{1,3}(?:\.\d{1,4})?)%", re.ASCII)
+_SHARE = re.compile(r"(top|led)(\d{1,3}(?:\.\d{1,4})?)%", re.ASCII)
 _BITS = re.compile(r"([2-8])bit", re.ASCII)
 _NAME_MAX_CHARS = 40
 _PPM_PER_PERCENT = 10_000
@@ -32,9 +33,9 @@ class Codec:
 
     name: str
     form: Form
-    #: Of ``top``: how much of each tensor, in parts of a million.
+    #: Of ``top``: how much of each tensor, in parts of a million; of ``led``: how much of the model.
     share_ppm: int = 0
-    #: Of ``top`` and ``int16``: bits of a value; 32 are the float32 it is.
+    #: Of ``top``, ``led`` and ``int16``: bits of a value; 32 are the float32 it is.
     bits: int = 32
     feedback: bool = False
 
@@ -44,11 +45,16 @@ class Codec:
         first, *rest = name.split("+") if len(name) <= _NAME_MAX_CHARS else [name]
         feedback = rest[:1] == ["ef"]
         rest = rest[feedback:]
-        if top := _TOP.fullmatch(first):
-            share_ppm = int(Decimal(top[1]) * _PPM_PER_PERCENT)
+        if share := _SHARE.fullmatch(first):
+            share_ppm = int(Decimal(share[2]) * _PPM_PER_PERCENT)
             bits = _BITS.fullmatch(rest[0]) if len(rest) == 1 else None
             if not 1 <= share_ppm <= 100 * _PPM_PER_PERCENT or (rest and not bits):
                 raise _unknown(name)
+            if share[1] == "led":
+                if rest or not feedback:
+                    # At places that others chose too, a device without feedback would say next to nothing.
+                    raise _unknown(name)
+                return cls(name=name, form="led", share_ppm=share_ppm, bits=16, feedback=True)
             return cls(name=name, form="top", share_ppm=share_ppm, bits=int(bits[1]) if bits else 32, feedback=feedback)
         if first == "dense" and not feedback and not rest:
             return cls(name=name, form="dense")
@@ -63,7 +69,12 @@ class Codec:
     @property
     def word_bits(self) -> int:
         """Bits of a whole number of this codec where updates are sealed; 0: masks do not fit it."""
-        return {"dense": 32, "int16": 16}.get(self.form, 0)
+        return {"dense": 32, "int16": 16, "led": 16}.get(self.form, 0)
+
+    @property
+    def is_sealed_only(self) -> bool:
+        """Its values are the words of a sealed sum, and no update by themselves."""
+        return self.form in ("int16", "led")
 
     def __str__(self) -> str:
         return self.name

@@ -87,6 +87,13 @@ def largest(update: np.ndarray, sizes: Sequence[int], *, share_ppm: int) -> Spar
     return Sparse(update.size, places, update[places])
 
 
+def largest_places(values: np.ndarray, count: int) -> np.ndarray:
+    """Where the largest so many of these float32 values lie, as ``largest`` chooses; fewer where others are zero."""
+    if not count:
+        return np.empty(0, dtype=np.int64)
+    return _largest(np.ascontiguousarray(values, dtype=np.float32).view(np.uint32), count)
+
+
 def _largest(raw: np.ndarray, count: int) -> np.ndarray:
     """Exact, whatever the sample says: a bad guess costs time alone."""
     floor = _guess(raw, count)

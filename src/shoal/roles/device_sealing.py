@@ -11,14 +11,13 @@ Keys and chance are the driver's. A process that starts again has new keys.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.actions import CheckRoster, MakeSealKey, Seal
-from shoal.roles.aggregation.delivery import Held
+from shoal.roles.aggregation.delivery import Held, SealedWords, UpdateDelivery
 from shoal.roles.events import Participated, RosterChecked, SealKeyMade, UpdateSealed
 from shoal.roles.participation import Participation
 from shoal.roles.worker_machine import WorkerMachine
@@ -28,6 +27,7 @@ from shoal.sealing.group import MaskGraph, members_of
 from shoal.sealing.label import Label
 from shoal.sealing.request import SealRequest
 from shoal.states import WorkerPhase
+from shoal.wire.coded import decode_places, entries_max, places_digest
 from shoal.wire.messages import (
     Agree,
     Agreed,
@@ -50,8 +50,11 @@ if TYPE_CHECKING:
 class DeviceSealing:
     """Keeps no lease itself: inputs that concern one name the one in hand."""
 
-    def __init__(self, worker: WorkerMachine, spec: JobSpec, participation: Participation) -> None:
+    def __init__(
+        self, worker: WorkerMachine, spec: JobSpec, participation: Participation, delivery: UpdateDelivery
+    ) -> None:
         self._worker = worker
+        self._delivery = delivery
         self._spec = spec
         self._sealed = spec.plan.believes.sealed
         #: A sum of fewer devices is not helped to.
@@ -73,6 +76,8 @@ class DeviceSealing:
         self._waiting: Bind | None = None
         #: (term, group) of the newest label.
         self._newest = (0, 0)
+        #: The formation whose aggregators its words go to; 0: straight to the leader.
+        self._way = 0
         #: The group of the update that was sealed last, its lease, and what is kept of it.
         self._kept: tuple[int, int, SealedUpdate] | None = None
         #: (term, lease) of the last update for which this device answered ``Open``.
@@ -137,7 +142,7 @@ class DeviceSealing:
         if self._roster is not None and self._roster.roster == bind.roster and self._bad is None:
             self._waiting = bind
             return
-        self._newest = (bind.term, bind.group)
+        self._newest, self._way = (bind.term, bind.group), bind.formation
         self._kept = self._counting = None
         try:
             request = self._request(held.result, bind)
@@ -182,6 +187,11 @@ class DeviceSealing:
             raise PeerViolation(f"a group of {len(members)}, where the plan's share of liars is of {privacy.devices}")
         if not 0 < update.examples <= bind.weight_most or abs(bind.bound) > BOUND_MAX:
             raise PeerViolation(f"an update of {update.examples} examples, of at most {bind.weight_most}")
+        delta, codec = update.tensors["delta"], Codec.parse(self._spec.plan.codec)
+        words_at = None
+        if codec.form == "led":
+            count = entries_max(codec, (delta.size,))
+            words_at = decode_places(bind.tensors, count=count, size=delta.size)
         shape = shape_of(len(members), sealed.colluding, sealed.lost)
         label = Label(
             origin=self._spec.signature,
@@ -192,19 +202,21 @@ class DeviceSealing:
             members=tuple((one.node, one.public) for one in members),
             bound=bind.bound,
             weight_most=bind.weight_most,
+            places=places_digest(bind.tensors),
         )
         return SealRequest(
             label=label,
             group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=least),
             place=members.index(key),
             factor=update.examples / bind.weight_most if privacy is None else 1.0,
-            word_bits=Codec.parse(self._spec.plan.codec).word_bits,
+            word_bits=codec.word_bits,
+            places=words_at,
             noise=privacy.point if privacy is not None else None,
-            update=update.tensors["delta"],
+            update=delta,
         )
 
     def on_sealed(self, held: Held, event: UpdateSealed) -> None:
-        """The masked update goes to the leader. It stays here unmasked until the leader is done with it."""
+        """The masked update goes its way. It stays here unmasked until the leader is done with it."""
         worker = self._worker
         if (held.work.term, event.group) != self._newest or not isinstance(held.result, Update):
             return
@@ -215,9 +227,8 @@ class DeviceSealing:
             # It is offered again with the next session, and sealed in another group.
             return
         self._kept = (event.group, event.lease, event.kept)
-        held.is_reported = True
-        worker.become(WorkerPhase.WAITING, "the sealed update was sent; waiting for the sum to be opened")
-        worker.send(worker.leader, replace(held.result, group=event.group, tensors=event.tensors))
+        sealed = SealedWords(event.group, event.tensors["words"], event.tensors["seals"])
+        self._delivery.send_sealed(held, sealed, formation=self._way)
 
     # Opening -------------------------------------------------------------------------------------------
 

@@ -124,13 +124,14 @@ class Worker(WorkerMachine):
         #: A timer will start the next preparation.
         self._retry_waits = False
         self._routes = Routes(self)
-        self._delivery = UpdateDelivery(self, self._routes)
+        is_sealed = spec.plan.believes.sealed is not None
+        self._delivery = UpdateDelivery(self, self._routes, is_sealed=is_sealed)
         self._staging = Staging()
         self._own = OwnPart(self)
         self._participation = Participation(self, spec.plan.privacy)
         #: Leases in a row that the device did not take by its account.
         self._declined = 0
-        self._sealing = DeviceSealing(self, spec, self._participation)
+        self._sealing = DeviceSealing(self, spec, self._participation, self._delivery)
         self._link = LinkMeasured()
         #: With local data: the state of the device at the last training.
         self._state: DeviceState | None = None
@@ -173,6 +174,7 @@ class Worker(WorkerMachine):
                 self._sealing.on_checked(event, self._held)
             case UpdateSealed():
                 if self._held is not None and self._held.work.lease == event.lease:
+                    self._hold_back(self._held, event)
                     self._sealing.on_sealed(self._held, event)
             case TimerFired():
                 self._on_timer(event.name)
@@ -284,7 +286,8 @@ class Worker(WorkerMachine):
     def _take_on(self, work: Work) -> None:
         if self._held is not None and not self._held.is_reported:
             self._unsend(self._held)
-        self._held = held = Held(work, formation=work.formation or None)
+        # The way of a sealed update is said with its group.
+        self._held = held = Held(work, formation=None if self._sealing.is_on else work.formation or None)
         self._newest = (work.term, work.lease)
         self._routes.in_use = work.formation or work.values_by or None
         if "model" in work.tensors or self._has(work.version):
@@ -532,6 +535,9 @@ class Worker(WorkerMachine):
         if not self._codec.word_bits:
             held.coded = self._code(held.work, tensors["delta"])
             tensors = held.coded.tensors()
+        elif self._codec.feedback:
+            # What of it is sent is known once it is sealed.
+            tensors = {"delta": self._with_kept(held.work, tensors["delta"]).copy()}
         elif self._participation.is_kept:
             # Last of all: what leaves is bounded, whatever was added to it before.
             tensors = {"delta": self._participation.cut(tensors["delta"])}
@@ -580,13 +586,29 @@ class Worker(WorkerMachine):
         """The part of an update that is sent. The feedback holds the rest back for the next update."""
         if not self._codec.feedback:
             return self._participation.code(self._codec, delta, self._sizes)
+        total = self._with_kept(work, delta)
+        coded = self._participation.code(self._codec, total, self._sizes)
+        assert self._feedback is not None
+        self._feedback.sent(coded.values)
+        return coded
+
+    def _with_kept(self, work: Work, delta: np.ndarray) -> np.ndarray:
+        """An update and what was held back before it: all there is to send."""
         if self._feedback is None:
             self._feedback = Feedback(delta.size)
         self._made = ((work.term, work.lease), self._feedback.snapshot())
         self._coded[1].append(work.version)
-        coded = self._participation.code(self._codec, self._feedback.add(delta), self._sizes)
-        self._feedback.sent(coded.values)
-        return coded
+        return self._feedback.add(delta)
+
+    def _hold_back(self, held: Held, event: UpdateSealed) -> None:
+        """The rest of an update that is sealed for some places alone. Sealed again, it has other places and another
+        rest."""
+        if self._feedback is None or event.kept is None or event.kept.sent is None or held.result is None:
+            return
+        total = held.result.tensors["delta"] if isinstance(held.result, Update) else self._feedback.kept
+        places, values = event.kept.sent
+        self._feedback.restore(total)
+        self._feedback.sent(Sparse(total.size, places, values))
 
     def _unsend(self, held: Held) -> None:
         """An update that was made will not be sent."""
@@ -622,7 +644,7 @@ class Worker(WorkerMachine):
         self.cancel(_DEADLINE)
         if self._held is not None and not self._held.is_reported:
             # With the trainer goes an update that is still here.
-            self._own.lost()
+            self._unsend(self._held)
         self.record("trainer-failed", event.reason, job=self.job)
         held, self._held = self._held, None
         if held is not None and held.work.lease == event.lease and self.is_connected and not held.is_reported:
@@ -733,7 +755,11 @@ class Worker(WorkerMachine):
             if self._held is not None and self._held.lacks_values:
                 self._held = None
         if is_newer and self._held is not None and self._held.result is not None:
-            self._unsend(self._held)
+            if self._held.is_reported and self._codec.feedback:
+                # It may be in a version that is durable: where the new leader begins says so.
+                self._own.lost()
+            else:
+                self._unsend(self._held)
             self._held = None
         self._resume()
 

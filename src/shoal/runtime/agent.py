@@ -285,8 +285,8 @@ class Agent:
             return 0
         match message:
             case SetUpAggregator():
-                # A part of the model, its momentum, and what was not given out of it.
-                return min(3 * VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
+                # A part of the model, two of its outer step, what was not given out of it, and the last mean.
+                return min(5 * VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
             case ModelShard():
                 return min(VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
             case _:

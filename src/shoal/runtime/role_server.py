@@ -103,10 +103,10 @@ class RoleServer:
         task.add_done_callback(self._tasks.discard)
 
     async def watch(self) -> None:
-        """Look for nodes that have been silent for too long, on time."""
+        """Look for nodes that have been silent for too long, on time, and at once: silence counts from a look on."""
         while True:
-            await asyncio.sleep(self._router.check_every_s)
             self.roles.carry(self._router.check(time.monotonic()))
+            await asyncio.sleep(self._router.check_every_s)
 
     async def stop(self) -> None:
         for host in self.roles.hosts:
@@ -280,7 +280,9 @@ def _is_heavy(event: Event, *, part_bytes: int) -> bool:
     """For an aggregator: a few bytes may ask it to add up everything that it keeps."""
     match event:
         case Received(message=Reduce() as count):
-            return part_bytes * (len(count.leases) + count.last) > HEAVY_BYTES
+            # To compare pieces takes as much as to sum each of them up several times.
+            times = 8 if count.weigh else 1
+            return times * part_bytes * (len(count.leases) + count.last) > HEAVY_BYTES
         case Received():
             return part_bytes > HEAVY_BYTES
         case _:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.sealing.device import GroupPlace, SealedUpdate, seal
+from shoal.sealing.device import GroupPlace, SealedUpdate, rounding_of, seal
 from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.pair import pair_key, public_of
 from shoal.sealing.request import SealRequest
@@ -37,7 +37,14 @@ class DeviceKeys:
         keys = {other: self._pair(mine, members[other]) for other in request.group.near[request.place]}
         seat = GroupPlace(request.group, request.place, label.digest(), keys)
         fixed = request.noise or FixedPoint(label.bound, request.group.size, request.word_bits)
-        return seal(seat, request.update, fixed=fixed, factor=request.factor, entropy=entropy)
+        if request.places is None:
+            return seal(seat, request.update, fixed=fixed, factor=request.factor, entropy=entropy)
+        values = request.update[request.places]
+        words, seals, kept = seal(seat, values, fixed=fixed, factor=request.factor, entropy=entropy)
+        # As the sum has it: rounded, and cut at the bound.
+        own = fixed.encode(values, factor=request.factor, chance=rounding_of(entropy))
+        kept.sent = (request.places, fixed.decode(own, times=1.0 / request.factor))
+        return words, seals, kept
 
     def _pair(self, mine: tuple[str, bytes], other: tuple[str, bytes]) -> bytes:
         if other not in self._pairs:

@@ -60,6 +60,8 @@ class SealedUpdate:
         self._seat = seat
         #: The set that this device agreed to.
         self._present: frozenset[int] | None = None
+        #: Where the words are of some places alone: these, and what a sum has of the update there.
+        self.sent: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def size(self) -> int:

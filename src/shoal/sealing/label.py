@@ -17,7 +17,7 @@ class Label:
     origin: str
     job: str
     term: int
-    #: The formation whose devices these are; 0: the star.
+    #: Always 0: the way that words go is no part of what members must see alike.
     formation: int
     group: int
     #: Name and public key of every member, in the order of their places.
@@ -27,6 +27,8 @@ class Label:
     weight_most: int
     #: The hash of the model that the members trained on.
     base: bytes = b""
+    #: The hash of the places that words are of; empty: they are of the whole model.
+    places: bytes = b""
 
     @property
     def turn(self) -> tuple[int, int]:
@@ -45,5 +47,6 @@ class Label:
             self.bound,
             self.weight_most,
             self.base.hex(),
+            *([self.places.hex()] if self.places else []),
         ]
         return hashlib.sha256(b"shoal seal label 1\n" + json.dumps(told, separators=(",", ":")).encode()).digest()

@@ -19,8 +19,10 @@ class SealRequest:
     place: int
     #: What the update counts for, of the largest weight.
     factor: float
-    #: Bits of a word: 32, or 16 under the codec ``int16``.
+    #: Bits of a word: 32, or 16 under the codecs ``int16`` and ``led``.
     word_bits: int = 32
+    #: Where the words of the sum lie in the update, ascending; None: it is words of all of it.
+    places: np.ndarray | None = field(default=None, compare=False, repr=False)
     #: Where the plan is private too: how long the update may be, and the device's share of noise.
     noise: NoisePoint | None = None
     update: np.ndarray = field(compare=False, repr=False)

@@ -42,7 +42,7 @@ from shoal.sim.jobs import SimulatedJob, bare_spec
 from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady
 from shoal.sim.rng import Rng, Stream
-from shoal.sim.targeted_faults import TargetedFault, targeted_fault
+from shoal.sim.targeted_faults import MOMENTS, SEAL_MOMENTS, TargetedFault, targeted_fault
 from shoal.sim.toy_task import FIRST_MODEL, LAYOUT, Toy
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import JobSpec
@@ -90,8 +90,18 @@ CHECK_IN_AFTER = 50_000
 #: Only seeds above this number, up to the next one, have a manager that stands by, and a store that may be away.
 STORES_AFTER = 60_000
 
-#: Only seeds above this number draw sealed sums whose devices add the noise of a private job.
+#: Only seeds above this number, up to the next one, draw sealed sums whose devices add the noise of a private job.
 SHARES_AFTER = 70_000
+
+#: Only seeds above this number, up to the next one, draw sealed sums in trees and shards.
+SEALED_SHAPES_AFTER = 90_000
+
+#: Only seeds above this number, up to the next one, draw sealed sums of places that all devices agree on.
+LED_AFTER = 100_000
+LED_UNTIL = 110_000
+
+#: Only seeds above this number draw robust plans whose updates lie in parts with aggregators.
+PARTS_AFTER = 120_000
 
 #: After how long devices without work come again, where they do.
 _CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
@@ -160,7 +170,9 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     specs = [replace(spec, plan=replace(spec.plan, work=_work(works))) for spec in _shaped(specs, shapes)]
     specs = [replace(spec, plan=_coded(spec.plan, codecs)) for spec in specs]
     specs = [replace(spec, plan=_owned(spec.plan, owners)) for spec in specs]
-    if seed > OUTER_AFTER:
+    is_led = LED_AFTER < seed <= LED_UNTIL
+    # An adaptive step makes as much of what is rounded as of an update: nobody could tell what a version should be.
+    if seed > OUTER_AFTER and not is_led:
         steps = Rng(seed).stream("outer")
         specs = [replace(spec, plan=_stepped(spec.plan, steps)) for spec in specs]
     if seed > TRUST_AFTER:
@@ -175,15 +187,27 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if WORDS_AFTER < seed <= CHECK_IN_AFTER:
         words = Rng(seed).stream("words")
         specs = [replace(spec, plan=_in_words(spec.plan, words)) for spec in specs]
-    if seed > SHARES_AFTER:
+    if is_led:
+        seals, leds = Rng(seed).stream("sealed"), Rng(seed).stream("led")
+        specs = [replace(spec, plan=_led(_sealed(spec.plan, seals), leds)) for spec in specs]
+    if SHARES_AFTER < seed <= SEALED_SHAPES_AFTER:
         shares = Rng(seed).stream("shares")
         specs = [replace(spec, plan=_noisy(spec.plan, shares)) for spec in specs]
+    moments: tuple[str, ...] = MOMENTS
+    is_sealed_shape = SEALED_SHAPES_AFTER < seed <= LED_AFTER
+    if is_sealed_shape:
+        meetings, moments = Rng(seed).stream("sealed shapes"), (*MOMENTS, *SEAL_MOMENTS)
+        specs = [replace(spec, plan=_sealed_in_shape(spec.plan, meetings)) for spec in specs]
+    if seed > PARTS_AFTER:
+        parts = Rng(seed).stream("parts")
+        specs = [replace(spec, plan=_in_parts(spec.plan, parts)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
     if is_shaped:
         # A formation needs some to be worth anything.
-        workers = min(9, workers + 1 + shapes.below(3))
+        most = max(9, workers) if is_sealed_shape else 9
+        workers = min(most, workers + 1 + shapes.below(3))
     faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
     faults += _copies_across_terms(stream) + _for_long(stream, workers)
     faults += _for_good(stream, workers, spare=workers - least)
@@ -196,7 +220,7 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     targeted: tuple[TargetedFault, ...] = ()
     if is_shaped:
         faults += _of_formations(shapes, workers)
-        targeted = tuple(targeted_fault(shapes) for _ in range(shapes.below(3)))
+        targeted = tuple(targeted_fault(shapes, moments=moments) for _ in range(shapes.below(3)))
     is_tight = is_shaped and shapes.happens(0.6)
     if strike_at == "handed-over":
         faults += (TransferFault(who=LEADER, at=AtRound(1 + stream.below(6))),)
@@ -527,6 +551,32 @@ def _believing(plan: Plan, stream: Stream) -> Plan:
     )
 
 
+def _in_parts(plan: Plan, stream: Stream) -> Plan:
+    """Who is believed where updates meet in aggregators, drawn from a stream of its own. As ``_believing``: without
+    momentum on devices, and without an adaptive step."""
+    trust = stream.pick(("robust", "robust(nearest, 35%)", "robust(clip)", "robust(clip)"))
+    more, aggregators = 3 + stream.below(4), stream.pick((0, 2, 3))
+    pace, buffer = stream.pick(("sync", "buffered", "async")), stream.pick((2, 3, 5))
+    # Devices are cut one by one in a tree, and compared in a shard alone.
+    topology = "shard" if trust != "robust(clip)" else stream.pick(("tree", "shard"))
+    if plan.outer in ADAPTIVE:
+        plan = replace(plan, outer="sgd", outer_rate=1.0, momentum=0.3, weight_decay=0.0)
+    return replace(
+        plan,
+        trust=trust,
+        topology=topology,
+        pace="sync" if topology == "shard" else pace,
+        buffer=buffer,
+        worker_momentum=0.0,
+        staleness="root" if plan.staleness == "parameter" else plan.staleness,
+        aggregators=aggregators,
+        cohort=3 if plan.cohort and (topology == "shard" or pace == "sync") else 0,
+        workers_max=max(plan.workers_max, more),
+        # Long enough to see it formed, broken and formed again.
+        until=replace(plan.until, epochs=(plan.until.epochs or 1) + 1),
+    )
+
+
 def _private(plan: Plan, stream: Stream) -> Plan:
     """What a model may tell of a person, drawn from a stream of its own. With little noise, since numbers grow with it
     until paper and machine differ, and codecs that do not round: what is cut first and rounded then is the device's to
@@ -569,6 +619,12 @@ def _in_words(plan: Plan, stream: Stream) -> Plan:
     makes as much of what is rounded as of an update: no oracle could tell what a version should be."""
     is_short = stream.happens(0.9) and plan.believes.sealed is not None and plan.outer not in ADAPTIVE
     return replace(plan, codec="int16") if is_short else plan
+
+
+def _led(plan: Plan, stream: Stream) -> Plan:
+    """How many places a sealed sum has, drawn from a stream of its own."""
+    codec, is_led = stream.pick(("led10%+ef", "led30%+ef", "led60%+ef", "led100%+ef")), stream.happens(0.9)
+    return replace(plan, codec=codec) if is_led and plan.believes.sealed is not None else plan
 
 
 def _sealable(plan: Plan) -> dict[str, Any]:
@@ -624,6 +680,27 @@ def _noisy(plan: Plan, stream: Stream) -> Plan:
         workers_max=max(plan.workers_max, workers_min + more),
         clip_update=clip,
         participations=most,
+    )
+
+
+def _sealed_in_shape(plan: Plan, stream: Stream) -> Plan:
+    """Sealed sums, at times with noise or in short words, whose words meet in aggregators; drawn from a stream of its
+    own. Most of these cases do: it is what they are for."""
+    kind, aggregators, more = stream.pick(("tree", "shard")), stream.pick((0, 2, 3)), 1 + stream.below(3)
+    is_noisy = stream.happens(0.25)
+    plan = _noisy(plan, stream) if is_noisy else _in_words(_sealed(plan, stream), stream)
+    if plan.believes.sealed is None:
+        return plan
+    return replace(
+        plan,
+        topology=kind,
+        aggregators=aggregators,
+        codec_down="" if kind == "shard" else plan.codec_down,
+        # Much of it carries what short words are rounded by from version to version, beyond what an oracle can tell.
+        momentum=plan.momentum / 3 if plan.codec == "int16" else plan.momentum,
+        workers_max=plan.workers_max + more,
+        # Long enough to see it formed, broken and formed again.
+        until=replace(plan.until, epochs=(plan.until.epochs or 1) + 1),
     )
 
 

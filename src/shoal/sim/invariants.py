@@ -418,7 +418,7 @@ class Invariants:
                         lent.answered = message.version
                     elif isinstance(message, Failed):
                         course.failures.update((lent.epoch, lent.kind, batch) for batch in lent.batches)
-            case ReduceResult() if message.term == tenure.term:
+            case ReduceResult(weighed="") if message.term == tenure.term:
                 self._summed(tenure, message)
             case _:
                 pass

@@ -14,7 +14,12 @@ from shoal.sim.observe import Mark, Step
 from shoal.sim.rng import Stream
 from shoal.sim.world import AGENT_START_S, HOME, World
 from shoal.wire.messages import (
+    Agree,
+    Agreed,
+    Bind,
     ModelShard,
+    Open,
+    Opened,
     Reduce,
     ReduceResult,
     RelayModel,
@@ -42,6 +47,9 @@ MOMENTS = (
     "topology",
 )
 
+#: Where updates are sealed, these too.
+SEAL_MOMENTS = ("Bind", "Agree", "Agreed", "Open", "Opened")
+
 #: What happens to the sender of the message, or to its receiver.
 BLOWS = ("power", "restart", "dialled", "taken", "freeze", "apart", "slow link", "slow", "leave", "copies")
 
@@ -58,9 +66,9 @@ class TargetedFault:
     at_receiver: bool
 
 
-def targeted_fault(stream: Stream) -> TargetedFault:
+def targeted_fault(stream: Stream, *, moments: tuple[str, ...] = MOMENTS) -> TargetedFault:
     return TargetedFault(
-        moment=stream.pick(MOMENTS),
+        moment=stream.pick(moments),
         after=stream.below(stream.pick((1, 4, 20))),
         blow=stream.pick(BLOWS),
         at_receiver=stream.happens(0.5),
@@ -148,4 +156,5 @@ def _moment(action: Action) -> str:
     if isinstance(message, Work | Update):
         return type(message).__name__ if message.formation else ""
     told = (SetUpAggregator, Route, Reduce, RelayModel, UpdateShard, ShardAck, ReduceResult, ModelShard)
-    return type(message).__name__ if isinstance(message, told) else ""
+    sealed = (Bind, Agree, Agreed, Open, Opened)
+    return type(message).__name__ if isinstance(message, (*told, *sealed)) else ""

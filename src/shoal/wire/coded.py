@@ -5,7 +5,7 @@ back here came from a peer: lengths are checked against the model and the codec 
 allocated, and every value before it is handed on. An update of any codec is one tensor of the message:
 
     dense   float32        fp16   float16        bf16   uint16, the bits
-    int16   never here: whole numbers are made where an update is sealed
+    int16   never here, as led: whole numbers are made where an update is sealed
     top     uint8: the number of places (4 bytes) and their Rice parameter (1 byte), then with few bits a float32
             scale a tensor, then the places (``wire.rice``), then the values: float32, or their levels packed
             (``wire.bits``). Numbers are little-endian. Every length follows from these and from the model.
@@ -15,6 +15,7 @@ A level of b bits is a sign and a magnitude less one; there is none for zero, si
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +48,14 @@ _HEAD_BYTES = _COUNT_BYTES + 1
 _EXACT = Codec.parse("top100%")
 _NO_SCALES = np.empty(0, dtype=np.float32)
 
-_DTYPES = {"dense": np.float32, "fp16": np.float16, "bf16": np.uint16, "int16": np.uint16, "top": np.uint8}
+_DTYPES = {
+    "dense": np.float32,
+    "fp16": np.float16,
+    "bf16": np.uint16,
+    "int16": np.uint16,
+    "led": np.uint16,
+    "top": np.uint8,
+}
 
 
 def sizes_of(layout: Layout) -> tuple[int, ...]:
@@ -69,13 +77,15 @@ def cut(sizes: Sequence[int], start: int, stop: int) -> tuple[int, tuple[int, ..
 
 def entries_max(codec: Codec, sizes: Sequence[int]) -> int:
     """The most values that one update may name."""
+    if codec.form == "led":
+        return count_of(sum(sizes), share_ppm=codec.share_ppm)
     return sum(count_of(size, share_ppm=codec.share_ppm) for size in sizes) if codec.form == "top" else sum(sizes)
 
 
 def bytes_max(codec: Codec, sizes: Sequence[int], *, entries: int | None = None) -> int:
     """No update takes more, whatever its values; with ``entries``, none that names at most so many."""
     if codec.form != "top":
-        return sum(sizes) * np.dtype(_DTYPES[codec.form]).itemsize
+        return entries_max(codec, sizes) * np.dtype(_DTYPES[codec.form]).itemsize
     count = entries_max(codec, sizes) if entries is None else min(entries, sum(sizes))
     around = _HEAD_BYTES + _scales_bytes(codec, sizes) + packed_bytes(count, codec.bits)
     return around + rice.coded_bytes_max(count, sum(sizes))
@@ -193,7 +203,7 @@ def encode(
     flat = update.dense() if isinstance(update, Sparse) else update
     if flat.dtype != np.float32 or flat.shape != (sum(sizes),):
         raise Misuse(f"an update of {flat.dtype} {flat.shape}; the model is float32 ({sum(sizes)},)")
-    if codec.form == "int16":
+    if codec.is_sealed_only:
         raise Misuse("whole numbers of 16 bits are made where an update is sealed")
     _check_ours(flat)
     if codec.form == "fp16":
@@ -201,6 +211,17 @@ def encode(
     if codec.form == "bf16":
         return {name: to_bfloat16(flat)}
     return {name: flat}
+
+
+def encode_places(places: np.ndarray, size: int) -> dict[str, np.ndarray]:
+    """Places of a sum that all its devices agree on: one tensor, the Rice parameter and the gaps."""
+    parameter, gaps = rice.encode(places, size)
+    return {"places": np.concatenate((np.array([parameter], dtype=np.uint8), gaps))}
+
+
+def encode_places_bytes(codec: Codec, size: int) -> int:
+    """The most bytes that the places of a sum take."""
+    return 1 + rice.coded_bytes_max(entries_max(codec, (size,)), size)
 
 
 def _written(
@@ -281,7 +302,7 @@ def decode_with_norm(
     """
     if codec.form == "dense":
         return checks.dense_with_norm(name, tensors, size=sum(sizes))
-    if codec.form == "int16":
+    if codec.is_sealed_only:
         raise PeerViolation("whole numbers of 16 bits are words of a sealed sum, and no update by themselves")
     if list(tensors) != [name]:
         raise PeerViolation(f"an update in {codec} is one tensor named {name}, not {sorted(tensors)[:4]}")
@@ -304,6 +325,21 @@ def decode_changes(
     if not names or list(tensors) != names:
         raise PeerViolation(f"changes {sorted(tensors)[:4]} do not make version {version} of {base}")
     return tuple(decode(codec, {name: tensors[name]}, sizes, name=name) for name in names)
+
+
+def decode_places(tensors: Tensors, *, count: int, size: int) -> np.ndarray:
+    """The inverse of ``encode_places``, checked: so many places below ``size``, ascending."""
+    array = tensors.get("places")
+    if list(tensors) != ["places"] or array is None or array.dtype != np.uint8 or array.ndim != 1:
+        raise PeerViolation("places of a sum are one tensor of bytes")
+    if not 1 <= array.size <= 1 + rice.coded_bytes_max(count, size):
+        raise PeerViolation(f"{count} places of {size} in {array.size} bytes")
+    return rice.decode(array[1:], count=count, size=size, parameter=int(array[0]))
+
+
+def places_digest(tensors: Tensors) -> bytes:
+    """By which the members of a sum see that its places are the same for all; empty: it has all places."""
+    return hashlib.sha256(tensors["places"].data).digest() if "places" in tensors else b""
 
 
 def decode_exact(name: str, tensors: Tensors, *, size: int) -> np.ndarray:

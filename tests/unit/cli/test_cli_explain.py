@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,20 @@ def test_a_robust_plan_says_what_it_costs_and_what_it_does_not_stop() -> None:
     clipped = job_plain(shaped(Plan(trust="robust(clip)")))["trust"]
     assert clipped["stops not"].startswith("a lie that is no longer than an honest update, nor a backdoor")
     assert "disk" not in clipped["costs"]
+    text = said(shaped(Plan(trust="robust", topology="shard"), topology="shard over 3 of 3 workers"))
+    for part in (
+        "of a core more a version on each of 3 aggregators",
+        # 3 aggregators tell 6 products each.
+        "one more question and answer before each sum, 144 B a version to the leader from all of them",
+        "each aggregator sees its part of every update",
+        "an aggregator that lies about what it sums up",
+    ):
+        assert part in text, part
+    text = said(shaped(Plan(trust="robust(clip)", topology="tree"), topology="tree 1-2-3"))
+    # The square root of three devices, and twice the model's 2.9 MB.
+    assert "on each of 2 aggregators" in text
+    assert "up to 5.8 MB more a version from the leader, for the last mean" in text
+    assert "each aggregator sees every update of its group" in text
     assert "trust" not in said(shaped(Plan()))
     assert "trust" not in job_plain(shaped(Plan()))
 
@@ -242,15 +257,30 @@ def test_a_wider_link_of_the_leader_speaks_for_a_star(capsys: pytest.CaptureFixt
     assert wide < predict.star(sketch().cluster, model_bytes=2.9e6).batch_s / 4
 
 
-def test_a_fleet_that_outvotes_liars_is_a_star_and_told_what_that_costs() -> None:
+def test_a_fleet_that_outvotes_liars_is_no_tree_and_told_what_that_costs() -> None:
     wary, plain = sketch(devices=16, trust="robust"), sketch(devices=16)
-    assert set(wary.left_out) == {"tree", "shard"}
+    assert set(wary.left_out) == {"tree"}
     told = sketch_plain(wary, wary.choose())
-    assert told["chosen"] == "star"
+    assert told["chosen"] == "shard"
+    # 16 aggregators with 16 * 17 / 2 numbers of eight bytes each.
+    assert "17.4 kB a version to the leader from all of them" in told["trust"]["costs"]
     assert told["trust"]["trust"] == "robust: of 16 devices in a version 4 may lie"
     assert sketch_plain(plain, plain.choose())["trust"] == {}
     with pytest.raises(Misuse, match="is not a choice Shoal has"):
         sketch(devices=16, trust="magic")
+
+
+@pytest.mark.parametrize("trust", ["identity", "robust", "robust(clip)", "sealed", "sealed(20, 10%, 30%)"])
+def test_no_shape_is_named_that_a_plan_of_this_trust_refuses(trust: str) -> None:
+    told = sketch(devices=32, trust=trust)
+    chosen = told.choose()
+    for each in chosen.alternatives:
+        assert replace(told.plan, topology=each.topology).trust == trust
+    said = sketch_plain(told, chosen)
+    assert said["chosen"] not in said["left_out"]
+    if trust.startswith("sealed"):
+        assert said["chosen"] != "star"
+        assert "learn nothing" in said["trust"]["meet"]
 
 
 def test_shapes_that_a_leader_would_not_take_are_left_out() -> None:

@@ -26,7 +26,38 @@ def test_a_sealed_plan_says_who_opens_what_it_costs_and_what_is_learnt() -> None
     assert "if it follows the protocol" in facts("dense", 64)["learns"]
 
 
+def test_where_words_meet_in_aggregators_it_says_what_those_learn() -> None:
+    plan = Plan(trust="sealed", data="local", workers_min=8, workers_max=100, topology="tree")
+    told = dict(sealed_facts(plan, devices=16, model_bytes=2.9e6))
+    assert "learn nothing of any update" in told["meet"]
+    assert "meet" not in facts("dense", 16)
+
+
 def test_masks_of_16_bits_cost_half() -> None:
     # Rounding and hashing 725,000 values take 10 ms, each of 25 masks of 32 bits 1.1 ms.
     assert device_ms(facts("dense", 64)) == 37
     assert device_ms(facts("int16", 64)) == 24
+
+
+def test_noise_of_devices_costs_what_was_measured() -> None:
+    """``benchmarks.trust_shares``: 1.8e-4 ms a value to round it and draw its noise, 130 ms of these."""
+    plan = Plan(
+        trust="sealed + private(8)",
+        data="local",
+        workers_min=50,
+        workers_max=50,
+        cohort=50,
+        participations=10,
+        clip_update=1.0,
+    )
+    told = dict(sealed_facts(plan, devices=50, model_bytes=2.9e6))
+    assert 150 < device_ms(told) < 220
+
+
+def test_words_at_some_places_cost_as_few_and_their_places_are_told() -> None:
+    # The model is hashed in 7 ms; a tenth of its values are rounded and masked.
+    assert device_ms(facts("led10%+ef", 64)) == 9
+    told = facts("led10%+ef", 64)["places"]
+    assert "72,500 of 725,000 values a version" in told
+    assert "KB more down" in told or "kB more down" in told or "KiB more down" in told
+    assert "places" not in facts("int16", 64)

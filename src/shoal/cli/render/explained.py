@@ -16,11 +16,11 @@ from shoal.cli.render.format import bytes_text, clean, lease_text, plural, share
 from shoal.cli.render.plain_json import to_plain
 from shoal.cli.render.topologies import chosen_of, kind_of, off_by, predicted_s, topology_text
 from shoal.cli.render.trusted import trust_facts
+from shoal.cli.sketch import Sketch, refusal_of
 from shoal.roles.aggregation.policy import ROUNDS_FIRST
 from shoal.topology.choose import MARGIN, ROUNDS_OFF
 
 if TYPE_CHECKING:
-    from shoal.cli.sketch import Sketch
     from shoal.topology.choose import Choice
     from shoal.wire.messages import JobView, Progress, WorkerView
 
@@ -122,7 +122,8 @@ def advice(view: JobView) -> Iterator[str]:
         if is_open:
             yield f"nobody works for it now: `shoal status {view.job}` says why. Ask again once it trains"
     elif "auto" not in (view.plan.topology, view.plan.pace):
-        yield "the plan names topology and pace, so nothing was predicted: `--topology auto` measures and chooses"
+        measures = ": `--topology auto` measures and chooses" if refusal_of(view.plan, "auto") is None else ""
+        yield f"the plan names topology and pace, so nothing was predicted{measures}"
         yield f"for a guess, with what a link carries: `{_sketch_command(view, progress)}`"
     elif not progress.alternatives:
         if is_open:
@@ -153,7 +154,8 @@ def _sketch_command(view: JobView, progress: Progress) -> str:
     model_mb = f"{size_bytes / 1e6:.3g}" if size_bytes else "MB"
     train_s = f"{median(trained):.3g}" if trained else "S"
     fleet = f"--devices {len(progress.workers)} --mbps MBPS --model-mb {model_mb} --train-s {train_s}"
-    return f"shoal plan explain {fleet}"
+    trust = f" --trust {shlex.quote(view.plan.trust)}" if view.plan.trust != "identity" else ""
+    return f"shoal plan explain {fleet}{trust}"
 
 
 def job_plain(view: JobView) -> dict[str, Any]:
@@ -205,16 +207,20 @@ def sketch_lines(sketch: Sketch, choice: Choice) -> Iterator[RenderableType]:
     training = sketch.train_s / choice.best.batch_s
     moving = lease_text(choice.best.sync_s)
     yield _fact("time", f"{share_text(training, 0)} of a batch is training; models and updates move for {moving}")
-    for label, text in trust_facts(sketch.plan, devices=sketch.devices, model_bytes=sketch.model_bytes):
+    plan = sketch.plan_in(choice.best.topology)
+    for label, text in trust_facts(plan, devices=sketch.devices, model_bytes=sketch.model_bytes):
         yield _fact(label, text)
-    if sketch.plan.believes.rule is None:
-        measures = ", or `--topology auto`, which measures first"
-        yield _fact("next", f"`shoal train TASK --topology {choice.best.topology}`{measures}")
+    if plan.believes.rule is None:
+        trust = f" --plan trust={shlex.quote(sketch.trust)}" if sketch.trust != "identity" else ""
+        measures = ", or `--topology auto`, which measures first" if refusal_of(plan, "auto") is None else ""
+        yield _fact("next", f"`shoal train TASK --topology {choice.best.topology}{trust}`{measures}")
     else:
-        yield _fact("next", f"`shoal train TASK --plan trust={shlex.quote(sketch.trust)}`")
+        topology = f" --topology {plan.topology}" if plan.topology != "star" else ""
+        yield _fact("next", f"`shoal train TASK{topology} --plan trust={shlex.quote(sketch.trust)}`")
 
 
 def sketch_plain(sketch: Sketch, choice: Choice) -> dict[str, Any]:
+    plan = sketch.plan_in(choice.best.topology)
     return {
         "fleet": to_plain(sketch),
         "chosen": choice.best.topology,
@@ -222,7 +228,7 @@ def sketch_plain(sketch: Sketch, choice: Choice) -> dict[str, Any]:
         "alternatives": [{**to_plain(each), "chosen": each is choice.best} for each in choice.alternatives],
         "left_out": sketch.left_out,
         "aggregators": len(choice.tree.groups) if choice.tree is not None else None,
-        "trust": dict(trust_facts(sketch.plan, devices=sketch.devices, model_bytes=sketch.model_bytes)),
+        "trust": dict(trust_facts(plan, devices=sketch.devices, model_bytes=sketch.model_bytes)),
     }
 
 

@@ -10,6 +10,7 @@ from shoal.plan import Plan
 from shoal.sealing.graph import COMPLETE_MAX, GROUP_MAX, GraphShape, shape_of
 from shoal.sealing.group import COMMIT_BYTES, MAC_BYTES, TAG_BYTES
 from shoal.sealing.shamir import SHARE_BYTES
+from shoal.wire.coded import encode_places_bytes, entries_max
 
 #: Milliseconds of one core for a value, as measured: to add a mask of 32 bits, to round it (``benchmarks.trust``), and
 #: to hash the model that was trained on.
@@ -17,7 +18,7 @@ _MASK_MS, _ROUND_MS, _HASH_MS = 1.5e-6, 4e-6, 1e-5
 
 #: The same to round a value so that the length of an update is kept and to draw its noise, as
 #: ``benchmarks.trust_shares`` measured it.
-_NOISE_MS = 1.2e-4
+_NOISE_MS = 1.8e-4
 
 
 def extra_bytes(shape: GraphShape) -> int:
@@ -44,15 +45,23 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         f"{plan.trust}: of {plural(shape.devices, 'device')} each masks with {each}; {shape.threshold} of them open a"
         " mask",
     )
-    values, mask_ms = model_bytes / 4, _MASK_MS * Codec.parse(plan.codec).word_bits / 32
-    rounding_ms = _NOISE_MS if is_private else _ROUND_MS
-    device_ms = values * (_HASH_MS + rounding_ms + (1 + shape.neighbours) * mask_ms)
-    leader_ms = values * (_HASH_MS + mask_ms * shape.devices)
+    codec, values = Codec.parse(plan.codec), model_bytes / 4
+    words = entries_max(codec, (max(1, round(values)),))
+    mask_ms, rounding_ms = _MASK_MS * codec.word_bits / 32, _NOISE_MS if is_private else _ROUND_MS
+    device_ms = values * _HASH_MS + words * (rounding_ms + (1 + shape.neighbours) * mask_ms)
+    leader_ms = values * _HASH_MS + words * mask_ms * shape.devices
     yield (
         "costs",
         f"about {device_ms:.0f} ms of a core more a version on a device and {leader_ms:.0f} ms at the leader;"
         f" {bytes_text(extra_bytes(shape))} more up a device, and two short questions",
     )
+    if codec.form == "led":
+        most = encode_places_bytes(codec, round(values))
+        yield (
+            "places",
+            f"{words:,} of {round(values):,} values a version, the same for all devices: {bytes_text(most)} more down a"
+            " device to say which. The rest waits on devices: the target takes more versions (docs/codecs.md)",
+        )
     lying = "also if it lies" if shape.devices <= COMPLETE_MAX else "if it follows the protocol"
     yield (
         "learns",
@@ -63,5 +72,11 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
             else f"{lying}; and who took part, with how many examples and what loss"
         ),
     )
+    if plan.topology != "star":
+        yield (
+            "meet",
+            "aggregators add up masked words and learn nothing of any update; one that is lost before its sum came"
+            " costs a round, later nothing",
+        )
     tells = "" if is_private else ". Nor what sums of versions tell"
     yield "stops not", f"a device that lies: nobody can see which one spoilt a sum{tells}"

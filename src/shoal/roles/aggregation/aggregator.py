@@ -8,12 +8,14 @@ time, and nothing is lost.
 
 A piece stays in the tray until the leader has it counted, one piece a member: no piece can be taken out of a sum again.
 In a tree the leader has a piece counted as soon as it hears of it; in a shard at the end of the round, when all pieces
-together are one model.
+together are one model. Where updates are sealed, pieces are words under masks: they are summed up at the end of a round
+too, and nothing else is done with them (``sealed_tray``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -23,10 +25,13 @@ from shoal.errors import BadValues, PeerViolation
 from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.partial import Partial
 from shoal.roles.actions import End
+from shoal.roles.aggregation.comparing import compared
+from shoal.roles.aggregation.sealed_tray import SealedTray
 from shoal.roles.events import Event, Received, StopRequested
 from shoal.roles.machine import Machine
+from shoal.trust import Rule
 from shoal.wire.checks import flat
-from shoal.wire.coded import bytes_of, code_with, decode, encode_exact, norm_of
+from shoal.wire.coded import bytes_of, code_with, decode, decode_exact, encode_exact, norm_of
 from shoal.wire.messages import (
     BadShard,
     ModelShard,
@@ -60,7 +65,9 @@ class Aggregator(Machine):
         self._codec, self._down = Codec.parse(form.codec), Codec.parse(form.codec_down)
         #: How many values each tensor has. Without a codec one size is enough: nothing depends on where a tensor ends.
         self._sizes = form.sizes or (self._size,)
-        self._partial = Partial(self._size)
+        #: Where updates are sealed.
+        self._sealed = SealedTray(self._size, form.word_bits) if form.word_bits else None
+        self._partial = Partial(0 if form.word_bits else self._size)
         #: Lease -> its piece.
         self._tray: dict[int, _Kept] = {}
         #: Member -> the newest lease that it sent a piece for. A member has one lease at a time, and numbers grow.
@@ -77,6 +84,10 @@ class Aggregator(Machine):
         self._outer: OuterState | None = None
         #: The rest of the outer step that the codec has not given out yet.
         self._residual: np.ndarray | None = None
+        #: Where pieces are cut back to, if they are: its part of the last mean. And by lease, where those were
+        #: measured from that the leader has not had counted yet: another mean may come in between.
+        self._centre: np.ndarray | None = None
+        self._measured: dict[int, np.ndarray] = {}
 
     @property
     def formation(self) -> int:
@@ -100,15 +111,20 @@ class Aggregator(Machine):
 
     def _on_form(self, form: SetUpAggregator) -> None:
         self._members, self._norm_max = form.members, form.norm_max or None
-        if form.tensors:
+        if "model" in form.tensors:
             self._model, self._outer, self._residual = _part_of(form)
-        if form.kind == "tree":
+        if "centre" in form.tensors:
+            self._centre = _own(form, "centre", self._size)
+        if form.kind == "tree" and self._sealed is None:
             # The leader has had counted what it wanted of members that left. The tray would keep the rest for ever.
             self._tray = {lease: kept for lease, kept in self._tray.items() if kept.member in form.members}
+            self._measured = {lease: centre for lease, centre in self._measured.items() if lease in self._tray}
 
     def _on_pass(self, passed: RelayModel) -> None:
         # A copy: the driver uses the memory of a message again before the values are sent on.
         tensors = {name: np.array(array) for name, array in passed.tensors.items()}
+        if "centre" in tensors:
+            self._centre = decode_exact("centre", {"centre": tensors.pop("centre")}, size=self._size)
         if "model" in tensors:
             flat("model", tensors, size=self._size)
         self._give_out(self._values(passed.version, tensors, base=passed.base))
@@ -118,17 +134,16 @@ class Aggregator(Machine):
         job, term, formation = form.job, form.term, form.formation
         if member not in self._members:
             return
+        if self._sealed is not None:
+            self._on_words(self._sealed, member, shard)
+            return
         try:
             delta = decode(self._codec, shard.tensors, self._sizes, entries=self._form.entries)
             # A part is no longer than the whole: a norm that is too large for an update is too large for its piece.
             if self._norm_max is not None and (norm := norm_of(delta)) > self._norm_max:
                 raise BadValues(f"an update of norm {norm:.3g}, far from what is usual; {self._norm_max:.3g} may be")
         except PeerViolation as violation:
-            bad = BadShard(
-                job=job, term=term, formation=formation, lease=shard.lease, node=member, reason=clip(violation.reason)
-            )
-            self.record("spoilt", f"piece of {member}: {violation.reason}", job=job)
-            self.send(self._leader, bad)
+            self._on_spoilt(member, shard, violation)
             return
         self.send(member, ShardAck(job=job, term=term, formation=formation, lease=shard.lease))
         newest = self._newest.get(member, 0)
@@ -140,15 +155,87 @@ class Aggregator(Machine):
         # A copy: the driver uses the memory of a message again for the next one.
         self._tray[shard.lease] = _Kept(member, delta if isinstance(delta, Sparse) else np.array(delta))
 
+    def _on_spoilt(self, member: str, shard: UpdateShard, violation: PeerViolation) -> None:
+        form = self._form
+        bad = BadShard(
+            job=form.job,
+            term=form.term,
+            formation=form.formation,
+            lease=shard.lease,
+            node=member,
+            reason=clip(violation.reason),
+        )
+        self.record("spoilt", f"piece of {member}: {violation.reason}", job=form.job)
+        self.send(self._leader, bad)
+
+    def _on_words(self, sealed: SealedTray, member: str, shard: UpdateShard) -> None:
+        form = self._form
+        try:
+            sealed.take(member, shard)
+        except PeerViolation as violation:
+            self._on_spoilt(member, shard, violation)
+            return
+        taken = ShardAck(job=form.job, term=form.term, formation=form.formation, lease=shard.lease, group=shard.group)
+        self.send(member, taken)
+
+    def _sum_words(self, sealed: SealedTray, count: Reduce) -> None:
+        form = self._form
+        leases, words = sealed.total(count.group, count.leases)
+        result = ReduceResult(
+            job=form.job,
+            term=form.term,
+            formation=form.formation,
+            version=count.version,
+            leases=leases,
+            bytes_up=self._bytes_up,
+            bytes_down=self._bytes_down,
+            group=count.group,
+            tensors={"words": words} if leases else {},
+        )
+        self._bytes_up = self._bytes_down = 0
+        self.send(self._leader, result)
+
     def _on_count(self, count: Reduce) -> None:
+        if self._sealed is not None:
+            self._sum_words(self._sealed, count)
+            return
         self._norm_max = count.norm_max or None
-        for lease, weight, scale in zip(count.leases, count.weights, count.scales, strict=True):
+        if count.weigh:
+            self._compare(count)
+            return
+        way = count.kept or (1.0,) * len(count.leases)
+        for lease, weight, scale, part in zip(count.leases, count.weights, count.scales, way, strict=True):
             kept = self._tray.pop(lease, None)
             if kept is not None:
-                self._partial.add(kept.delta, weight=weight, scale=scale)
+                self._partial.add(kept.delta, weight=weight * part, scale=scale)
+                if part < 1.0:
+                    self._partial.add(self._measured[lease], weight=weight * (1.0 - part))
                 self._counted.append(lease)
+            self._measured.pop(lease, None)
         if count.last:
             self._reduce(count)
+
+    def _compare(self, count: Reduce) -> None:
+        """Tell the leader how the pieces lie to each other, or to the centre. They stay in the tray."""
+        form, rule = self._form, cast(Rule, count.weigh)
+        here = [place for place, lease in enumerate(count.leases) if lease in self._tray]
+        if rule == "clip":
+            if self._centre is None:
+                # It was lost on the way here, with the state of its part.
+                here = []
+            else:
+                self._measured |= dict.fromkeys((count.leases[place] for place in here), self._centre)
+        pieces, scales = [self._tray[count.leases[place]].delta for place in here], [count.scales[p] for p in here]
+        answer = ReduceResult(
+            job=form.job,
+            term=form.term,
+            formation=form.formation,
+            version=count.version,
+            leases=tuple(count.leases[place] for place in here),
+            weighed=rule,
+            tensors=compared(rule, pieces, scales, self._centre) if here else {},
+        )
+        self.send(self._leader, answer)
 
     def _reduce(self, count: Reduce) -> None:
         """Send the leader the sum; in a shard, take the step of its part and give the new values out."""
@@ -159,6 +246,8 @@ class Aggregator(Machine):
             self._counted.clear()
         counted, weight = tuple(self._counted), self._partial.weight
         mean = self._partial.mean() if counted else None
+        if mean is not None and form.kind == "shard" and self._centre is not None:
+            self._centre = mean
         self._partial.clear()
         self._counted.clear()
         tensors: dict[str, np.ndarray] = {}
@@ -168,6 +257,7 @@ class Aggregator(Machine):
             if form.kind == "shard":
                 # No later version takes the pieces that the leader did not have counted.
                 self._tray.clear()
+                self._measured.clear()
                 given = self._step(mean, count)
                 base = -1 if "model" in given else count.version - 1
                 values = self._values(count.version, given, base=base)
@@ -238,10 +328,11 @@ class Aggregator(Machine):
 def _part_of(form: SetUpAggregator) -> tuple[np.ndarray, OuterState, np.ndarray | None]:
     """The state of this part (model, what its step keeps, residual), in memory of its own."""
     size = form.stop - form.start
+    residual = _own(form, "residual", size) if form.codec_down != "dense" else None
+    second = _own(form, "second", form.parameters) if form.outer_rule.is_adaptive else np.zeros(0, dtype=np.float32)
+    outer = OuterState(_own(form, "velocity", form.parameters), second, form.outer_steps)
+    return _own(form, "model", size), outer, residual
 
-    def own(name: str, size: int) -> np.ndarray:
-        return np.array(flat(name, {name: form.tensors[name]} if name in form.tensors else {}, size=size))
 
-    residual = own("residual", size) if form.codec_down != "dense" else None
-    second = own("second", form.parameters) if form.outer_rule.is_adaptive else np.zeros(0, dtype=np.float32)
-    return own("model", size), OuterState(own("velocity", form.parameters), second, form.outer_steps), residual
+def _own(form: SetUpAggregator, name: str, size: int) -> np.ndarray:
+    return np.array(flat(name, {name: form.tensors[name]} if name in form.tensors else {}, size=size))

@@ -106,14 +106,14 @@ class AggregationController:
     def _on_bad_shard(self, sender: str, message: BadShard) -> BadUpdate | None:
         """An aggregator got a piece that is none. It names the worker; the leader knows whose lease it is."""
         worker, lease = self._workers.get(message.node), self._training.ledger.find(message.lease, message.node)
-        if worker is None or isinstance(lease, Refusal) or self._formations.has_arrived(lease.id):
+        if worker is None or isinstance(lease, Refusal) or self._leases.has_arrived(lease.id):
             return None
         if not self._formations.is_aggregator(sender):
             return None
         update = Update(job=message.job, term=self._term, lease=lease.id, version=lease.version, examples=1)
         return BadUpdate(worker, update, lease, BadValues(f"{message.reason} (found by {sender})"))
 
-    def _on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | BadUpdate | None:
+    def _on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | BadUpdate | WorkerRecord | None:
         if (phantom := self._formations.without_its_shard(sender, message)) is not None:
             return self._on_phantom(sender, phantom)
         try:
@@ -129,7 +129,19 @@ class AggregationController:
             self.bytes_down += message.bytes_down
         if summed is not None:
             self._policy.on_sum_merged()
-        return summed
+        # A sum may wait for a comparison alone: it is asked for at once.
+        return self._workers.get(sender) if message.weighed else summed
+
+    def on_sealed_sum(self, sender: str, message: ReduceResult, problem: str | None) -> None:
+        """A message came that should be a sum of sealed words."""
+        if problem is not None:
+            self._policy.on_failed([sender])
+            self._formations.mark_broken(f"{sender} sent {problem}")
+            self._machine.record("aggregator", f"{sender} sent {problem}")
+        elif self._formations.is_aggregator(sender):
+            self.bytes_up += message.bytes_up
+            self.bytes_down += message.bytes_down
+            self._policy.on_sum_merged()
 
     def _on_phantom(self, sender: str, report: ArrivedUpdate) -> BadUpdate | None:
         """A worker said that every aggregator had its update, one has none. Other sums contain it: they are void."""
@@ -206,13 +218,11 @@ class AggregationController:
         return False
 
     def pass_on(self, worker: WorkerRecord) -> None:
-        """In a tree, send one model to the worker's aggregator for all of its members."""
-        passed = self._formations.pass_on(worker.node, self.version_held_by)
-        if passed is None:
-            return
-        to, message = passed
-        self.bytes_down += bytes_of(message.tensors)
-        self._machine.send(to, message)
+        """Where aggregators give out what the leader made, send them one model for all of their members."""
+        whole = self._formations.pass_on(worker.node, self.version_held_by)
+        for to, message in [whole] if whole is not None else self._formations.pass_parts(worker.node):
+            self.bytes_down += bytes_of(message.tensors)
+            self._machine.send(to, message)
 
     def version_held_by(self, node: str) -> int:
         """The version of this term that a worker holds; -1: none."""
@@ -238,7 +248,7 @@ class AggregationController:
         if parting is not None:
             # No formation is set up any more. But updates of open leases must come, or the job is never handed over.
             broken = formations.held_up()
-            if broken is None:
+            if broken is None or formations.keeps_words:
                 return False
             formations.star(f"the job gets another leader; {broken}")
             return self._change()
@@ -251,6 +261,9 @@ class AggregationController:
             formations.give_up_next()
         if formations.next is None and (wanted := self._wanted()) is not None and self._turn_to(wanted):
             return True
+        if formations.keeps_words:
+            # What aggregators have of a sealed sum would be gone with the shape.
+            return False
         if (broken := formations.held_up()) is not None and formations.next is None:
             formations.star(f"no other can be set up now: {broken}")
             return self._change()

@@ -3,6 +3,9 @@
 A whole update goes at once if its lease came with a credit; otherwise the worker offers it and waits for the leader's
 ``Go``. In pieces, the leader hears of it once every aggregator has taken its piece. Either way the leader may send it
 another way: its ``Go`` names a formation, or none.
+
+Where updates are sealed, an update is always offered, and nothing but masked words and what goes with them ever leaves:
+not for a credit, not for a ``Go``, not for a route. The leader's ``Bind`` says which way the words go.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from statistics import median
+
+import numpy as np
 
 from shoal.roles.aggregation.routes import Routes
 from shoal.roles.worker_machine import WorkerMachine
@@ -56,6 +61,15 @@ TAKEN_TIMER = "taken"
 ASTRAY_TIMER = "astray"
 
 
+@dataclass(frozen=True, slots=True)
+class SealedWords:
+    """An update under the masks of a group, and what goes to the leader with it."""
+
+    group: int
+    words: np.ndarray = field(repr=False)
+    seals: np.ndarray = field(repr=False)
+
+
 @dataclass(slots=True)
 class Held:
     """The lease in hand, its result once there is one, and how far the delivery of that is."""
@@ -66,6 +80,8 @@ class Held:
     result: Update | Evaluated | None = None
     #: The update in the form that pieces are cut from, if the plan has a codec.
     coded: Coded | None = None
+    #: Where updates are sealed: what leaves of this one.
+    sealed: SealedWords | None = None
     #: The formation that the update goes by; None: whole, to the leader.
     formation: int | None = None
     #: Aggregators whose piece was sent, and aggregators that have taken theirs.
@@ -84,9 +100,10 @@ class Held:
 class UpdateDelivery:
     """Keeps no lease itself: each input names the one in hand. True from it: the result is sent, and out of hand."""
 
-    def __init__(self, worker: WorkerMachine, routes: Routes) -> None:
+    def __init__(self, worker: WorkerMachine, routes: Routes, *, is_sealed: bool = False) -> None:
         self._worker = worker
         self._routes = routes
+        self._is_sealed = is_sealed
         #: How long the last updates took until every piece was taken.
         self._takings_s: deque[float] = deque(maxlen=9)
         #: The formation whose silent aggregators the worker reported last.
@@ -99,6 +116,9 @@ class UpdateDelivery:
             worker.become(WorkerPhase.WAITING, "the leader is not reachable; the update is kept")
             return False
         if isinstance(result, Update):
+            if self._is_sealed:
+                self._offer(held, result)
+                return False
             if self._routes.get(held.formation) is not None:
                 self._send_in_shards(held, result)
                 return False
@@ -110,10 +130,30 @@ class UpdateDelivery:
         worker.send(worker.leader, result)
         return True
 
+    def send_sealed(self, held: Held, sealed: SealedWords, *, formation: int) -> None:
+        """Send masked words: to the aggregators of this formation, or straight to the leader."""
+        update, worker = held.result, self._worker
+        assert isinstance(update, Update)
+        held.sent.clear()
+        held.taken.clear()
+        held.sealed, held.formation, held.is_reported = sealed, formation or None, not formation
+        if not formation:
+            worker.become(WorkerPhase.WAITING, "the sealed update was sent; waiting for the sum to be opened")
+            tensors = {"words": sealed.words, "seals": sealed.seals}
+            worker.send(worker.leader, replace(update, group=sealed.group, tensors=tensors))
+        elif self._routes.get(formation) is None:
+            # The leader hears that it is here still, and goes on without it.
+            self._offer(held, update)
+        else:
+            self._routes.in_use = formation
+            self._send_in_shards(held, update)
+
     # Inputs --------------------------------------------------------------------------------------------
 
     def on_go(self, held: Held, go: Go) -> bool:
         """The leader has room for the update, or wants it to go another way."""
+        if self._is_sealed:
+            return False
         formation = go.formation or None
         if held.work.formation != go.formation or held.formation != formation:
             self._routes.in_use = held.formation = formation
@@ -141,6 +181,8 @@ class UpdateDelivery:
         if not isinstance(held.result, Update):
             return
         if (taken.term, taken.lease, taken.formation) != (held.work.term, held.work.lease, held.formation):
+            return
+        if taken.group != (held.sealed.group if held.sealed is not None else 0):
             return
         held.taken.add(sender)
         if held.is_reported or self._may_report(held):
@@ -172,6 +214,9 @@ class UpdateDelivery:
         late."""
         if held.formation is None or not isinstance(held.result, Update):
             return
+        if self._is_sealed and held.is_reported:
+            # The leader has what it needs, or will say that it has not.
+            return
         route = self._routes.get(held.formation)
         if route is None or (not held.is_reported and not self._routes.reaches_all(route)):
             self._offer(held, held.result)
@@ -180,6 +225,9 @@ class UpdateDelivery:
 
     def _offer(self, held: Held, update: Update) -> None:
         worker = self._worker
+        if self._is_sealed:
+            # The words that it was sealed as are of no use: it is sealed again, in another group.
+            held.sealed = held.formation = None
         worker.become(WorkerPhase.WAITING, "the update is ready; waiting for the leader to take it")
         if worker.is_connected:
             size_bytes = bytes_of(update.tensors)
@@ -192,7 +240,8 @@ class UpdateDelivery:
         worker = self._worker
         worker.become(WorkerPhase.WAITING, "the update is on its way to the aggregators")
         held.sent_s = worker.now_s
-        worker.send(worker.leader, UpdateReady(job=worker.job, term=held.work.term, lease=held.work.lease))
+        if not self._is_sealed:
+            worker.send(worker.leader, UpdateReady(job=worker.job, term=held.work.term, lease=held.work.lease))
         self._send_shards(held, update)
         worker.timer(TAKEN_TIMER, self._patience_s())
         self._report(held, update)
@@ -205,7 +254,7 @@ class UpdateDelivery:
         have short queues. Leases of a version have consecutive numbers, so each worker begins one hop after the last.
         """
         route = self._routes.get(held.formation)
-        if route is None:
+        if route is None or (self._is_sealed and held.sealed is None):
             return
         first = held.work.lease % len(route.hops)
         under_way = sum(self._routes.reaches(node) for node in held.sent - held.taken)
@@ -231,7 +280,9 @@ class UpdateDelivery:
         held.is_reported = True
         waits_for = "every aggregator has the update; waiting for the next version"
         self._worker.become(WorkerPhase.WAITING, waits_for)
-        self._worker.send(self._worker.leader, replace(update, formation=held.formation or 0, tensors={}))
+        group, tensors = (held.sealed.group, {"seals": held.sealed.seals}) if held.sealed is not None else (0, {})
+        told = replace(update, formation=held.formation or 0, group=group, tensors=tensors)
+        self._worker.send(self._worker.leader, told)
 
     def _withdraw_complaint(self, held: Held) -> None:
         """Tell the leader that the aggregators it heard of have answered after all."""
@@ -248,8 +299,10 @@ class UpdateDelivery:
 
 
 def _shard(held: Held, update: Update, route: Route, hop: Hop) -> UpdateShard:
-    if held.coded is not None:
-        tensors: Tensors = held.coded.part(hop.start, hop.stop)
+    if held.sealed is not None:
+        tensors: Tensors = {"words": held.sealed.words[hop.start : hop.stop]}
+    elif held.coded is not None:
+        tensors = held.coded.part(hop.start, hop.stop)
     else:
         tensors = {"delta": update.tensors["delta"][hop.start : hop.stop]}
     return UpdateShard(
@@ -258,5 +311,6 @@ def _shard(held: Held, update: Update, route: Route, hop: Hop) -> UpdateShard:
         formation=route.formation,
         lease=update.lease,
         version=update.version,
+        group=held.sealed.group if held.sealed is not None else 0,
         tensors=tensors,
     )

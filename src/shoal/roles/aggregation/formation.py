@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.compress.sparse import Sparse
+from shoal.roles.aggregation.comparing import ComparedRound
+from shoal.roles.leader.weighing import WeightsGiven
 from shoal.scheduling.ledger import Lease
 from shoal.wire.messages import Hop, Update
 
@@ -65,6 +67,17 @@ class Formation:
     arrived: dict[int, ArrivedUpdate] = field(default_factory=dict)
     #: In a shard, by aggregator: its part of the mean of the next version, and how its part moved if that was coded.
     sums: dict[str, tuple[np.ndarray, np.ndarray | Sparse | None]] = field(default_factory=dict)
+    #: In a shard of a robust plan: how the updates that are being summed up were compared.
+    comparison: ComparedRound | None = None
+    #: In a tree whose updates are cut, by lease: since when its aggregator is asked how far it is from the centre, and
+    #: how much of it is kept.
+    measured_s: dict[int, float] = field(default_factory=dict)
+    verdicts: dict[int, WeightsGiven] = field(default_factory=dict)
+
+    def has_answered(self, node: str) -> bool:
+        """Whether an aggregator of a shard has said what it was asked for."""
+        weighs = self.comparison if self.comparison is not None and self.comparison.verdict is None else None
+        return node in (self.sums if weighs is None else weighs.parts)
 
     @property
     def members(self) -> list[str]:

@@ -25,11 +25,14 @@ from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Record
+from shoal.roles.aggregation.comparing import ComparedRound, distances_of
 from shoal.roles.aggregation.formation import AggregatorShare, ArrivedUpdate, Formation
 from shoal.roles.leader.training_state import TrainingState
+from shoal.roles.leader.weighing import WeightsGiven
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
-from shoal.wire.coded import cut, decode, decode_exact, entries_max, norm_of, sizes_of
+from shoal.wire.coded import cut, decode, decode_exact, encode_exact, entries_max, norm_of, sizes_of
+from shoal.wire.limits import MESSAGE_TENSORS_MAX
 from shoal.wire.messages import (
     AggregatorReady,
     Go,
@@ -69,6 +72,8 @@ class Summed:
     weight: float
     #: How the model moved by them, where aggregators have taken the step and said so.
     moved: np.ndarray | None = None
+    #: How its updates were weighed against each other, where they were.
+    verdict: WeightsGiven | None = None
 
 
 def _is_silent(formation: Formation, share: AggregatorShare, told: int) -> bool:
@@ -110,6 +115,11 @@ class Formations:
         self._lent: dict[int, int] = {}
         #: Worker -> the formation and version whose values its aggregators gave out to it.
         self._given: dict[str, tuple[int, int]] = {}
+        sealed = spec.plan.believes.sealed is not None
+        #: Bits of a word where updates are sealed; 0: they are not. Then the leader opens sums and takes every step.
+        self._word_bits = Codec.parse(spec.plan.codec).word_bits if sealed else 0
+        #: Aggregators have words of a sealed sum: no other shape holds before they were asked for them.
+        self.keeps_words = False
 
     # Setting up ------------------------------------------------------------------------------------------
 
@@ -135,7 +145,10 @@ class Formations:
         parameters = min(max(size - share.start, 0), share.stop - share.start)
         plan = self._spec.plan
         tensors: dict[str, np.ndarray] = {}
-        if with_part:
+        centre = self._training.centre
+        if with_part and centre is not None:
+            tensors["centre"] = centre[share.start : share.stop]
+        if with_part and formation.kind == "shard":
             tensors["model"] = self._training.model[share.start : share.stop]
             tensors["velocity"] = self._training.velocity[share.start : share.start + parameters]
             if plan.outer_rule.is_adaptive:
@@ -166,6 +179,7 @@ class Formations:
             inner_rate=rule.inner_rate,
             outer_steps=self._training.outer_steps if rule.is_adaptive else 0,
             norm_max=self._norm_told(),
+            word_bits=self._word_bits,
             tensors=tensors,
         )
 
@@ -269,7 +283,7 @@ class Formations:
         self._given.clear()
         took_s = self._machine.now_s - formation.begun_s
         self._record("topology", f"{formation.notation}, after {took_s:.1f} s: {formation.reason}")
-        if formation.kind == "shard":
+        if (formation.kind == "shard" and not self._word_bits) or self._training.centre is not None:
             for share in formation.shares:
                 self._send_form(formation, share, with_part=True)
         if old is not None:
@@ -398,7 +412,8 @@ class Formations:
     def hindrance(self, node: str) -> str | None:
         """Why this worker cannot be lent anything now; None: it can."""
         now = self.now
-        if now is None or now.kind != "shard":
+        if now is None or now.kind != "shard" or self._word_bits:
+            # Sealed words may also go straight to the leader, which takes the step.
             return None
         if any(share.asked is not None for share in now.shares):
             # Every share of it is of the same leases: no other can be part of it any more.
@@ -411,7 +426,8 @@ class Formations:
     def is_left_out(self, node: str) -> bool:
         """Whether a worker takes no part in a shard: it does not reach every aggregator."""
         now = self.now
-        return now is not None and now.kind == "shard" and not now.broken and node not in now.routed
+        is_closed = now is not None and now.kind == "shard" and not now.broken and not self._word_bits
+        return is_closed and now is not None and node not in now.routed
 
     def held_up(self) -> str | None:
         """Why no worker can be lent anything now; None: the present formation holds."""
@@ -442,10 +458,33 @@ class Formations:
             self._given[member] = (now.number, version)
         held = {holds(member) for member in members}
         base, tensors = self._training.brings(held.pop() if len(held) == 1 else -1)
+        if self._training.centre is not None:
+            if len(tensors) >= MESSAGE_TENSORS_MAX:
+                # There is no room for one tensor more.
+                base, tensors = self._training.brings(-1)
+            tensors = {**tensors, **encode_exact(self._training.centre, name="centre")}
         message = RelayModel(
             job=self._spec.job, term=self._term, formation=now.number, version=version, base=base, tensors=tensors
         )
         return share.node, message
+
+    def pass_parts(self, node: str) -> list[tuple[str, RelayModel]]:
+        """In a shard of sealed updates, have each aggregator give its part of the present version to all members. In
+        other shards they have made it themselves."""
+        now, version = self.now, self._training.version
+        if now is None or now.kind != "shard" or not self._word_bits or not self.way(node):
+            return []
+        passed = []
+        for share in [share for share in now.shares if share.passed != version]:
+            share.passed = version
+            tensors = {"model": self._training.model[share.start : share.stop]}
+            relay = RelayModel(
+                job=self._spec.job, term=self._term, formation=now.number, version=version, tensors=tensors
+            )
+            passed.append((share.node, relay))
+        for member in now.routed if passed else ():
+            self._given[member] = (now.number, version)
+        return passed
 
     def on_values_missing(self, node: str) -> None:
         """A worker did not get the values that its aggregators gave out."""
@@ -486,7 +525,25 @@ class Formations:
             return
         share = now.shares_of(report.lease.worker)[0]
         now.arrived[report.lease.id] = replace(report, at=share.node)
-        self._machine.send(share.node, self._count([report]))
+        count = self._count([report])
+        if (rule := self._training.rule) is not None:
+            now.measured_s[report.lease.id] = self._machine.now_s
+            count = replace(count, weigh=rule)
+        self._machine.send(share.node, count)
+
+    def _on_measured(self, now: Formation, sender: str, message: ReduceResult) -> None:
+        """An aggregator of a tree told how far an update is from the centre: so much of it is counted."""
+        reports = [now.arrived[lease] for lease in message.leases if lease in now.measured_s]
+        if not message.leases or any(report.at != sender for report in reports):
+            raise PeerViolation(f"distances of leases {message.leases[:8]}, which it has not")
+        if len(reports) < len(message.leases):
+            # A copy.
+            return
+        verdict = self._training.weigh(reports, distances_of(message.tensors, len(reports)))
+        for place, report in enumerate(reports):
+            del now.measured_s[report.lease.id]
+            now.verdicts[report.lease.id] = verdict.of(place)
+        self._machine.send(sender, replace(self._count(reports), kept=verdict.kept))
 
     def forget(self, lease: int) -> None:
         """A lease was taken back."""
@@ -494,6 +551,7 @@ class Formations:
         now = self.now
         if now is None or now.arrived.pop(lease, None) is None:
             return
+        now.measured_s.pop(lease, None)
         if now.kind == "tree" or any(share.asked is not None for share in now.shares):
             now.broken = now.broken or f"lease {lease} is in a sum and was taken back"
 
@@ -525,8 +583,11 @@ class Formations:
             if awaited or any(share.asked is not None for share in now.shares):
                 return False
             reports = list(now.arrived.values())
+            now.comparison = None
+            if (rule := self._training.rule) is not None:
+                now.comparison = ComparedRound(rule, tuple(report.update.examples for report in reports))
             for share in now.shares:
-                self._ask(share, reports, reports)
+                self._ask(share, reports, reports, weigh=rule or "")
             return True
         waited_for = {lease.worker for lease in awaited}
         asked = {lease for share in now.shares for lease in share.asked or ()}
@@ -535,16 +596,39 @@ class Formations:
             if share.asked is not None or waited_for.intersection(share.members):
                 continue
             here = [r for r in now.arrived.values() if r.at == share.node and r.lease.id not in asked]
-            if here:
+            if here and not any(report.lease.id in now.measured_s for report in here):
                 # They were counted as they came.
                 self._ask(share, here, [])
                 is_asked = True
         return is_asked
 
-    def _ask(self, share: AggregatorShare, of: Sequence[ArrivedUpdate], counted: Sequence[ArrivedUpdate]) -> None:
+    def _ask(
+        self, share: AggregatorShare, of: Sequence[ArrivedUpdate], counted: Sequence[ArrivedUpdate], *, weigh: str = ""
+    ) -> None:
+        """Ask for a sum; ``weigh``: for a comparison by this rule, before the sum."""
         share.asked = tuple(report.lease.id for report in of)
         share.asked_s = self._machine.now_s
-        self._machine.send(share.node, self._count(counted, last=True))
+        count = self._count(counted, last=not weigh)
+        self._machine.send(share.node, replace(count, weigh=weigh) if weigh else count)
+
+    def _on_compared(self, now: Formation, share: AggregatorShare, message: ReduceResult) -> None:
+        """An aggregator told how its pieces lie to each other. Once all did, the sums are asked for."""
+        comparison = now.comparison
+        if comparison is None or message.version != self._training.version + 1 or share.node in comparison.parts:
+            # A copy, of this round or of one before.
+            return
+        if message.leases != share.asked or message.weighed != comparison.rule:
+            raise PeerViolation(f"products of leases {message.leases[:8]}, where {(share.asked or ())[:8]} were asked")
+        comparison.add(share.node, message.tensors)
+        if len(comparison.parts) < len(now.shares):
+            return
+        reports = [now.arrived[lease] for lease in message.leases]
+        verdict = comparison.verdict = self._training.weigh(reports, comparison.total())
+        count = self._count(reports, last=True)
+        scales = tuple(scale * voice for scale, voice in zip(count.scales, verdict.voices, strict=True))
+        for each in now.shares:
+            each.asked_s = self._machine.now_s
+            self._machine.send(each.node, replace(count, scales=scales, kept=verdict.kept))
 
     def late(self, *, allowance_s: float) -> str | None:
         """The aggregator whose sum is overdue; None: there is none."""
@@ -553,14 +637,19 @@ class Formations:
         if now is None or now.broken:
             return None
         # In a shard the sums that came wait for the others.
-        missing = [share for share in now.shares if share.asked is not None and share.node not in now.sums]
+        slow = [lease for lease, asked_s in now.measured_s.items() if self._machine.now_s - asked_s > limit_s]
+        if slow:
+            return now.arrived[slow[0]].at
+        missing = [share for share in now.shares if share.asked is not None and not now.has_answered(share.node)]
         return next((share.node for share in missing if self._machine.now_s - share.asked_s > limit_s), None)
 
-    def awaits(self, sender: str, formation: int) -> bool:
-        """Whether this aggregator was asked for a sum that has not come."""
+    def awaits(self, sender: str, message: ReduceResult) -> bool:
+        """Whether this aggregator was asked for a sum that has not come, or for distances of updates."""
         now = self.now
-        share = now.share_led_by(sender) if now is not None and now.number == formation and not now.broken else None
-        return share is not None and share.asked is not None
+        if now is None or now.number != message.formation or now.broken:
+            return False
+        share = now.share_led_by(sender)
+        return share is not None and (share.asked is not None or bool(now.measured_s))
 
     def without_its_shard(self, sender: str, message: ReduceResult) -> ArrivedUpdate | None:
         """The one update that an aggregator lacks although its worker said that every aggregator had a piece of it.
@@ -584,10 +673,16 @@ class Formations:
         if now is None or now.broken or now.number != message.formation:
             return None
         share = now.share_led_by(sender)
+        if share is not None and message.weighed and now.kind == "tree":
+            self._on_measured(now, sender, message)
+            return None
         if share is None or share.asked is None:
             return None
         if message.leases and not any(lease in now.arrived for lease in message.leases):
             # All of them are in a version: a sum that came before, once more.
+            return None
+        if message.weighed:
+            self._on_compared(now, share, message)
             return None
         if set(message.leases) != set(share.asked) or len(message.leases) != len(share.asked):
             raise PeerViolation(f"a sum of leases {message.leases[:8]}, where {share.asked[:8]} were counted")
@@ -596,11 +691,14 @@ class Formations:
         if abs(message.weight - weight) > 1e-6 * weight:
             raise PeerViolation(f"a sum of weight {message.weight:g}, where {weight} examples were counted")
         mean, moved = self._read_sum(now, share, message)
+        if now.comparison is not None:
+            now.comparison.check_sum(sender, mean)
         if now.kind == "tree":
             share.asked = None
+            verdicts = [now.verdicts[report.lease.id] for report in reports if report.lease.id in now.verdicts]
             for report in reports:
                 self._done(now, report)
-            return Summed(reports, mean, float(weight))
+            return Summed(reports, mean, float(weight), verdict=WeightsGiven.together(verdicts) if verdicts else None)
         now.sums[sender] = (np.array(mean), moved)
         if len(now.sums) < len(now.shares):
             return None
@@ -647,15 +745,18 @@ class Formations:
             if steps is not None and moved is not None:
                 add_to(steps[share.start : share.stop], moved)
         now.sums.clear()
+        verdict = now.comparison.verdict if now.comparison is not None else None
+        now.comparison = None
         for report in reports:
             self._done(now, report)
         # Its aggregators have taken the step for it already, and give it out.
         for member in now.routed:
             self._given[member] = (now.number, self._training.version + 1)
-        return Summed(reports, mean, weight, steps)
+        return Summed(reports, mean, weight, steps, verdict)
 
     def _done(self, formation: Formation, report: ArrivedUpdate) -> None:
         del formation.arrived[report.lease.id]
+        formation.verdicts.pop(report.lease.id, None)
         self._lent.pop(report.lease.id, None)
 
     def _record(self, kind: str, reason: str) -> None:

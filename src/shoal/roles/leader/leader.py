@@ -3,8 +3,7 @@
 It never needs torch: models are flat vectors, evaluation is leased to workers like any batch. Its actions say what it
 decides, and why; a version is durable before the leader tells anyone of it (``Save`` -> ``Saved``).
 
-The leader keeps the order of things: which check comes first, what follows from what. Its parts know the rest: leases
-and lending (``leading``), aggregators (``aggregation``), evaluations (``exam``), saves (``durability``).
+The leader keeps the order of things: which check comes first, what follows from what. Its parts know the rest.
 """
 
 from __future__ import annotations
@@ -191,8 +190,8 @@ class Leader(Machine):
 
     @property
     def sum_max_bytes(self) -> int:
-        """The most bytes that an aggregator's sum may take, with how its part moved by it."""
-        return self.model.nbytes + self._checks.moved_max_bytes
+        """The most bytes that an aggregator's sum may take, with how its part moved by it; or its products before."""
+        return max(self.model.nbytes + self._checks.moved_max_bytes, self._checks.products_max_bytes)
 
     @property
     def epoch(self) -> int:
@@ -240,7 +239,7 @@ class Leader(Machine):
         if message.term != self._term:
             return False
         if isinstance(message, m.ReduceResult):
-            return self._formations.awaits(sender, message.formation)
+            return (self._sealing or self._formations).awaits(sender, message)
         lease = self._training.ledger.get(message.lease)
         return lease is not None and lease.worker == sender
 
@@ -266,8 +265,7 @@ class Leader(Machine):
     def _on_received(self, event: Received) -> None:
         message, sender = event.message, event.sender
         self._bytes_up += event.size_bytes
-        worker = self._workers.get(sender)
-        if worker is not None:
+        if (worker := self._workers.get(sender)) is not None:
             worker.bytes_up += event.size_bytes
         match message:
             case m.Release():
@@ -342,8 +340,7 @@ class Leader(Machine):
         if event.node == self._manager:
             self._on_manager(event.state)
             return
-        worker = self._workers.get(event.node)
-        if worker is None:
+        if (worker := self._workers.get(event.node)) is None:
             return
         if event.state is Liveness.SUSPECT:
             worker.reason = event.reason
@@ -474,7 +471,7 @@ class Leader(Machine):
         if isinstance(lease, Refusal):
             self._refuse(worker, update, lease.reason)
             return
-        if update.formation:
+        if update.formation and self._sealing is None:
             self._on_report(worker, update, lease)
             return
         if (barred := self._formations.bars_whole(lease.id)) is not None:
@@ -552,6 +549,11 @@ class Leader(Machine):
         self._workers.make_idle(worker)
 
     def _on_aggregator(self, sender: str, message: m.AggregatorReady | m.Routed | m.BadShard | m.ReduceResult) -> None:
+        if self._sealing is not None and isinstance(message, m.ReduceResult):
+            self._aggregation.on_sealed_sum(sender, message, self._sealing.on_sum(sender, message))
+            self._proceed()
+            self._reshape()
+            return
         match self._aggregation.on_message(sender, message):
             case Summed() as summed:
                 self._on_sum([sender], summed)
@@ -565,7 +567,7 @@ class Leader(Machine):
         """Updates that an aggregator summed up are whole: they are merged as one."""
         self._checks.on_sum(summed)
         self._on_merged([*by, *(report.lease.worker for report in summed.reports)])
-        self._training.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved)
+        self._training.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved, verdict=summed.verdict)
         if self._online is not None:
             for report in summed.reports:
                 self._online.on_merged(report.lease.id, report.update)
@@ -649,8 +651,7 @@ class Leader(Machine):
         self._suspicion.on_bad(worker.node, lease.batches)
         if self._phase.is_over:
             return False
-        witnesses = self._rollback.witnesses()
-        if witnesses:
+        if witnesses := self._rollback.witnesses():
             self._go_back(witnesses)
         return bool(witnesses)
 
@@ -707,8 +708,7 @@ class Leader(Machine):
             # Nothing is said without noise: what was merged since is in no version.
             return
         self._durability.on_applied(self._training.advance())
-        round_s = self._stats.on_version(workers=self._workers.trusted)
-        if round_s is not None:
+        if (round_s := self._stats.on_version(workers=self._workers.trusted)) is not None:
             self._policy.on_round(round_s, self._formations.kind)
         self._workers.release()
 

@@ -100,7 +100,7 @@ class Lending:
         worker.bytes_down += sent
         self.bytes_down += sent
         formation = 0
-        if is_training:
+        if is_training and self._is_plain:
             formation = self._formations.way(worker.node)
             self._formations.lend(lease.id, formation)
         return Work(
@@ -133,7 +133,8 @@ class Lending:
     def over(self) -> str | None:
         """Why no device of a private job will ever be lent anything more; None: one may be. Versions for which none of
         the devices may take part are passed over."""
-        if self._participants is None or self._evaluations.now is not None:
+        if self._participants is None or self._evaluations.now is not None or self._training.ledger.finished:
+            # An epoch that is over is closed first, with what is waived of it.
             return None
         while not self._training.has_no_noise_left and self._is_nobodys_turn(self._participants):
             self._training.stand_still()

@@ -4,6 +4,9 @@ The leader sees masked words and their sum, and holds no key. A group is bound w
 on nothing is lent until its sum is in a version, or the group is void. A group is void, and nothing of it was opened,
 where too few of its members are left; then its updates are bound in another, under another label. Once devices were
 asked to open it, its updates are spent: they are in this sum or in none.
+
+Where updates meet in aggregators, words go there, and what goes with them comes here. The leader has the sums of all
+aggregators before it asks devices to agree (``sealed_sums``).
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shoal.compress.codec import Codec
+from shoal.compress.led import LedPlaces
+from shoal.compress.sparse import Sparse
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.aggregation.formation import ArrivedUpdate
@@ -21,6 +26,7 @@ from shoal.roles.aggregation.formations import Summed
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.participants import is_spent
 from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.sealed_sums import GroupSums
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
 from shoal.sealing.fixed import BOUND_FIRST, FixedPoint, bound_after, word_type
@@ -29,6 +35,8 @@ from shoal.sealing.group import MaskGraph, bits_of
 from shoal.sealing.label import Label
 from shoal.sealing.opening import SumOpening, unmask
 from shoal.states import SealPhase
+from shoal.wire.coded import encode_places, places_digest
+from shoal.wire.limits import ENVELOPE_MAX_BYTES
 from shoal.wire.messages import (
     Agree,
     Agreed,
@@ -36,6 +44,8 @@ from shoal.wire.messages import (
     MemberKey,
     Open,
     Opened,
+    Reduce,
+    ReduceResult,
     SealKey,
     SealRefused,
     SealRoster,
@@ -46,6 +56,9 @@ from shoal.wire.messages import (
 
 #: Members answer a question within this, or have vanished.
 ANSWER_S = 5.0
+
+#: What a roster says of a device beside its certificate: names, a key, a nonce, a signature, and where each begins.
+KEY_AND_NAME_MAX_BYTES = 224
 
 #: So many devices that find fault with a member's key, and it is in no further group.
 ACCUSERS_LEAST = 2
@@ -62,6 +75,9 @@ class SealedGroup:
     members: tuple[str, ...]
     leases: tuple[int, ...]
     total: np.ndarray
+    sums: GroupSums
+    #: Where its words lie in the model; None: everywhere.
+    at: np.ndarray | None = None
     phase: SealPhase = SealPhase.UPLOADING
     #: When its members were asked what they are asked now.
     asked_s: float = 0.0
@@ -81,7 +97,7 @@ class Sealing:
         self._machine = machine
         self._spec, self._term = shared.spec, shared.term
         self._training, self._workers, self._online = shared.training, shared.workers, shared.online
-        self._leases = leases
+        self._leases, self._formations = leases, shared.formations
         sealed = shared.spec.plan.believes.sealed
         if sealed is None:
             raise Misuse("updates of this plan are not sealed")
@@ -102,7 +118,17 @@ class Sealing:
         #: Leases whose update is ready to be sealed.
         self._offered: set[int] = set()
         self._accused: dict[str, set[str]] = {}
-        self._bits = Codec.parse(shared.spec.plan.codec).word_bits
+        codec = Codec.parse(shared.spec.plan.codec)
+        self._bits = codec.word_bits
+        #: Under the codec ``led``: which places the next sum has.
+        self._led: LedPlaces | None = None
+        if codec.form == "led":
+            self._led = LedPlaces(self._size, share_ppm=codec.share_ppm, seed=shared.spec.plan.seed)
+            self._size = self._led.count
+        #: Worker -> the formation by which it could not send its words.
+        self._strayed: dict[str, int] = {}
+        #: Workers, and formations whose aggregators lacked words that these had reported.
+        self._lacked: set[tuple[str, int]] = set()
         self._bound = BOUND_FIRST[self._bits]
         #: Sums that were opened, and groups that came to nothing.
         self.opened = 0
@@ -140,7 +166,8 @@ class Sealing:
             # Its session broke, and what it was told or sent may be lost with it.
             if place not in group.reports:
                 group.lost.add(place)
-        elif place in group.reports and place not in group.lost:
+                self._strayed[lease.worker] = group.sums.goes_by(lease.id)
+        elif group.opening is not None and place in group.reports and place not in group.lost:
             self._ask(group, [place])
 
     def _current(self) -> SealedGroup | None:
@@ -158,6 +185,7 @@ class Sealing:
     def _drop(self) -> None:
         self._group = None
         self._leases.sealed_in.clear()
+        self._end_sums()
 
     # Groups --------------------------------------------------------------------------------------------
 
@@ -175,6 +203,8 @@ class Sealing:
         match group.phase:
             case SealPhase.UPLOADING:
                 self._look_for_uploads(group)
+            case SealPhase.SUMMING:
+                self._look_for_sums(group)
             case SealPhase.AGREEING:
                 self._look_for_agreement(group)
             case SealPhase.OPENING:
@@ -189,7 +219,7 @@ class Sealing:
             # Somebody trains still.
             return
         by_worker = {lease.worker: lease for lease in offers if lease.worker in self._keys}
-        able = [lease for node, lease in sorted(by_worker.items()) if not self._is_accused(node)][:GROUP_MAX]
+        able = [lease for node, lease in sorted(by_worker.items()) if not self._is_accused(node)][: self._group_most()]
         if len(able) >= self._least and self._bind(able):
             return
         is_last = is_last or self._are_spent()
@@ -215,6 +245,8 @@ class Sealing:
         keys = [self._roster[place] for place in places]
         self._number += 1
         weight_most = max(self._weight_most(lease) for lease in leases)
+        at = self._led.next() if self._led is not None else None
+        told = encode_places(at, self._training.model.size) if at is not None else {}
         label = Label(
             origin=self._spec.signature,
             job=self._spec.job,
@@ -225,6 +257,7 @@ class Sealing:
             bound=self._bound,
             weight_most=weight_most,
             base=hashlib.sha256(self._training.model.data).digest(),
+            places=places_digest(told),
         )
         self._group = SealedGroup(
             number=self._number,
@@ -233,6 +266,8 @@ class Sealing:
             members=members,
             leases=tuple(lease.id for lease in leases),
             total=np.zeros(self._size, dtype=word_type(self._bits)),
+            at=at,
+            sums=self._ways(leases),
             asked_s=self._machine.now_s,
         )
         self._training.groups += 1
@@ -249,12 +284,35 @@ class Sealing:
                 members=bits,
                 bound=self._bound,
                 weight_most=weight_most,
+                tensors=told,
+                formation=self._group.sums.goes_by(lease.id),
             )
             self._machine.send(lease.worker, bind)
         return True
 
+    def _ways(self, leases: list[Lease]) -> GroupSums:
+        """Where the words of each go. A worker that could not send its words by this formation sends them here."""
+        formations = self._formations
+        now = formations.now
+        if now is None or now.broken:
+            return GroupSums(0, {}, {})
+        hops = {
+            lease.id: tuple(share.node for share in now.shares_of(lease.worker))
+            for lease in leases
+            if formations.way(lease.worker)
+            and self._strayed.get(lease.worker) != now.number
+            and (lease.worker, now.number) not in self._lacked
+        }
+        formations.keeps_words = bool(hops)
+        return GroupSums(now.number, {share.node: slice(share.start, share.stop) for share in now.shares}, hops)
+
     def _weight_most(self, lease: Lease) -> int:
         return self._online.examples_max(lease.id) if self._online is not None else self._training.examples_in(lease)
+
+    def _group_most(self) -> int:
+        """A roster is one message: where managers have authorities of their own, certificates take twice the room."""
+        largest = max((len(key.certificate) for key in self._keys.values()), default=0) + KEY_AND_NAME_MAX_BYTES
+        return min(GROUP_MAX, ENVELOPE_MAX_BYTES // largest)
 
     def _make_roster(self, members: tuple[str, ...]) -> None:
         """A new one where a member is missing in it, or has another key."""
@@ -262,7 +320,7 @@ class Sealing:
         if all(known.get(node) == self._keys[node] for node in members):
             return
         nodes = [node for node in sorted(self._keys) if self._workers.get(node) is not None and node not in members]
-        chosen = sorted([*members, *nodes[: GROUP_MAX - len(members)]])
+        chosen = sorted([*members, *nodes[: self._group_most() - len(members)]])
         self._roster = tuple(self._keys[node] for node in chosen)
         self._roster_number += 1
 
@@ -284,11 +342,15 @@ class Sealing:
         if group.phase is not SealPhase.UPLOADING or place in group.reports or place in group.lost:
             return
         words, seals = update.tensors.get("words"), update.tensors.get("seals")
-        if words is None or words.dtype != group.total.dtype or words.shape != group.total.shape:
+        by = group.sums.goes_by(lease.id)
+        if update.formation != by or (by and words is not None):
+            raise PeerViolation(f"a sealed update by formation {update.formation}, whose words go by {by}")
+        if not by and (words is None or words.dtype != group.total.dtype or words.shape != group.total.shape):
             raise PeerViolation(f"a sealed update is {self._size} words of {self._bits} bits")
         if seals is None or seals.dtype != np.uint8 or seals.shape != (group.graph.seals_bytes(place),):
             raise PeerViolation("a sealed update without the shares of its masks")
-        np.add(group.total, words, out=group.total)
+        if words is not None:
+            np.add(group.total, words, out=group.total)
         group.seals[place] = seals.tobytes()
         group.reports[place] = ArrivedUpdate(lease, replace(update, tensors={}), 1.0)
         self._leases.sealed_in.add(lease.id)
@@ -301,11 +363,114 @@ class Sealing:
             for place, lease in enumerate(group.leases)
             if place not in group.reports and place not in group.lost and ledger.get(lease) is not None
         ]
+        if self._is_broken(group):
+            # Words that were not there yet do not come there any more: their devices keep the updates.
+            gone = {place for place in awaited if group.sums.goes_by(group.leases[place])}
+            group.lost |= gone
+            awaited = [place for place in awaited if place not in gone]
         if awaited:
             return
+        if self._is_void(group):
+            return
+        reported = [report.lease.id for report in group.reports.values()]
+        asked = group.sums.ask(reported, now_s=self._machine.now_s)
+        if not asked:
+            self._agree(group)
+            return
+        group.phase = SealPhase.SUMMING
+        self._ask_for_sums(group, asked)
+        self._look_for_sums(group)
+
+    def _is_void(self, group: SealedGroup) -> bool:
         if len(group.reports) < self._least:
             self._make_void(group, f"{len(group.reports)} of at least {self._least} updates came")
+            return True
+        return False
+
+    # Sums of aggregators -------------------------------------------------------------------------------
+
+    def _is_broken(self, group: SealedGroup) -> bool:
+        now = self._formations.now
+        return now is None or bool(now.broken) or now.number != group.sums.formation
+
+    def _ask_for_sums(self, group: SealedGroup, asked: dict[str, tuple[int, ...]]) -> None:
+        for node, leases in asked.items():
+            reduce = Reduce(
+                job=self._spec.job,
+                term=self._term,
+                formation=group.sums.formation,
+                version=self._training.version + 1,
+                leases=leases,
+                weights=(1.0,) * len(leases),
+                scales=(1.0,) * len(leases),
+                last=True,
+                group=group.number,
+            )
+            self._machine.send(node, reduce)
+            self._mark_asked(node, leases)
+
+    def _mark_asked(self, node: str, leases: tuple[int, ...] | None) -> None:
+        """A sum that does not come in time breaks the formation, as any does."""
+        now = self._formations.now
+        share = now.share_led_by(node) if now is not None else None
+        if share is not None:
+            share.asked, share.asked_s = leases, self._machine.now_s
+
+    def awaits(self, sender: str, message: ReduceResult) -> bool:
+        """Whether this aggregator was asked for this sum, and it has not come."""
+        group = self._group
+        if group is None or group.phase is not SealPhase.SUMMING or message.group != group.number:
+            return False
+        return message.formation == group.sums.formation and sender in group.sums.awaited
+
+    def on_sum(self, sender: str, message: ReduceResult) -> str | None:
+        """Returns what is wrong with a sum that was awaited; None: nothing is, or it was not."""
+        group = self._current()
+        if group is None or not self.awaits(sender, message):
+            return None
+        self._mark_asked(sender, None)
+        try:
+            group.sums.on_sum(sender, message, word_type(self._bits))
+        except PeerViolation as violation:
+            group.sums.lost.add(sender)
+            return violation.reason
+        return None
+
+    def _look_for_sums(self, group: SealedGroup) -> None:
+        sums = group.sums
+        is_late = self._is_broken(group) and self._machine.now_s - sums.asked_s > ANSWER_S
+        for node in sums.awaited:
+            if is_late or self._workers.get(node) is None or node in self._workers.suspects:
+                sums.lost.add(node)
+        if sums.awaited:
             return
+        lacking, whole = sums.lacking, sums.settle(group.total)
+        self._end_sums()
+        for place, report in sorted(group.reports.items()):
+            if sums.goes_by(report.lease.id) and report.lease.id not in whole:
+                if report.lease.id in lacking:
+                    # Whichever node is at fault: by this way it would spoil a shard's sums again and again.
+                    self._lacked.add((report.lease.worker, sums.formation))
+                self._leave_out(group, place, report.lease)
+        if not self._is_void(group):
+            self._agree(group)
+
+    def _leave_out(self, group: SealedGroup, place: int, lease: Lease) -> None:
+        """Its words were lost with an aggregator: it is not in the sum. Its device has the update still."""
+        del group.reports[place], group.seals[place]
+        self._leases.sealed_in.discard(lease.id)
+        if place in group.lost and self._training.ledger.get(lease.id) is not None:
+            self._unbind(lease, "its words were lost with an aggregator, and its device is gone")
+
+    def _end_sums(self) -> None:
+        """Nothing of a sum is with aggregators any more."""
+        if self._formations.keeps_words:
+            self._formations.keeps_words = False
+            for share in self._formations.now.shares if self._formations.now is not None else ():
+                share.asked = None
+
+    def _agree(self, group: SealedGroup) -> None:
+        self._end_sums()
         group.phase = SealPhase.AGREEING
         group.opening = SumOpening(group.graph, group.seals, group.label.digest())
         self._ask(group, sorted(group.reports))
@@ -401,7 +566,11 @@ class Sealing:
             fixed = FixedPoint(group.label.bound, group.graph.size, self._bits)
             mean = fixed.decode(group.total, times=group.label.weight_most / weight)
         self._bound = bound_after(mean, bits=self._bits, before=self._bound)
+        if self._led is not None and group.at is not None:
+            self._led.opened(mean)
+            mean = Sparse(self._training.model.size, group.at, mean).dense()
         self.opened += 1
+        self._strayed.clear()
         self._drop()
         taken = {report.lease.id for report in reports}
         for lease in self._training.ledger.leases():

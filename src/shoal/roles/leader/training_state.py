@@ -28,10 +28,19 @@ from shoal.roles.evaluation_rows import latest_within, row_of, view_of
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.local_data import padded
 from shoal.roles.leader.private_sum import Normals, PrivateSum, no_chance
-from shoal.roles.leader.weighing import Reputations, Room, in_memory, weighing_of
+from shoal.roles.leader.weighing import (
+    ClippedWeighing,
+    Reputations,
+    Room,
+    Weighing,
+    WeightsGiven,
+    in_memory,
+    weighing_of,
+)
 from shoal.roles.machine import Machine
 from shoal.scheduling.batches import examples_in
 from shoal.scheduling.ledger import Applied, Lease, Ledger
+from shoal.trust import Rule
 from shoal.wire.coded import code_with, sizes_of
 from shoal.wire.limits import LABELS_MAX
 from shoal.wire.messages import EvaluationView, JobSpec, MetricView, Tensors, Update, views_of
@@ -99,7 +108,8 @@ class TrainingState:
         self._private = PrivateSum(layout.size, privacy, normals) if privacy is not None and not is_shared else None
         #: Where devices add noise themselves: groups that were asked to, under this leader.
         self.groups = 0
-        self._weighing = self._private or weighing_of(spec.plan.believes, layout.size, room)
+        self._compares = weighing_of(spec.plan.believes, layout.size, room)
+        self._weighing: Weighing | None = self._private or self._compares
         self._reputations = Reputations()
         #: Not part of a snapshot: see there.
         self.lateness = Lateness()
@@ -192,13 +202,40 @@ class TrainingState:
         damped: np.ndarray = delta * scale_of(self._touches.since(version, None))
         return damped
 
+    @property
+    def rule(self) -> Rule | None:
+        """The rule by which updates are weighed against each other; None: they are not."""
+        return self._spec.plan.believes.rule
+
+    @property
+    def centre(self) -> np.ndarray | None:
+        """Where updates are cut back to; None: they are not."""
+        return self._compares.centre if isinstance(self._compares, ClippedWeighing) else None
+
+    def weigh(self, reports: Sequence[ArrivedUpdate], products: np.ndarray) -> WeightsGiven:
+        """How much each of these updates counts, which lie in parts with aggregators, by what those told of them."""
+        assert self._compares is not None
+        nodes, examples = [each.lease.worker for each in reports], [float(each.update.examples) for each in reports]
+        return self._compares.weigh(nodes, examples, products)
+
     def merge_sum(
-        self, reports: Sequence[ArrivedUpdate], mean: np.ndarray, weight: float, *, moved: np.ndarray | None = None
+        self,
+        reports: Sequence[ArrivedUpdate],
+        mean: np.ndarray,
+        weight: float,
+        *,
+        moved: np.ndarray | None = None,
+        verdict: WeightsGiven | None = None,
     ) -> None:
         """Take a sum of aggregators into the next version: its updates as one. ``moved``: how the model moved, where
-        the aggregators have taken the step."""
+        the aggregators have taken the step. ``verdict``: by what its updates were weighed."""
         oldest = min(report.lease.version for report in reports)
-        self._partial.add(self._damped(mean, oldest), weight=weight)
+        damped = self._damped(mean, oldest)
+        if self._compares is not None and verdict is not None:
+            assert isinstance(damped, np.ndarray)
+            self._compares.take(damped, weight=weight, verdict=verdict)
+        else:
+            self._partial.add(damped, weight=weight)
         self._moved = moved
         for report in reports:
             self.lateness.seen(self.version - report.lease.version)

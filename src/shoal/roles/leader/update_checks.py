@@ -16,6 +16,7 @@ from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
 from shoal.learning.usual import Unusual, Usual
+from shoal.roles.aggregation.comparing import PRODUCTS_MAX_BYTES
 from shoal.roles.aggregation.formations import Summed
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.training_state import TrainingState
@@ -51,6 +52,11 @@ class UpdateChecks:
         """The most bytes that a coded change of the model may take; 0: it comes whole."""
         down = Codec.parse(self._plan.down)
         return bytes_max(down, self._sizes) if down.form != "dense" else 0
+
+    @property
+    def products_max_bytes(self) -> int:
+        """The most bytes that an aggregator's comparison of updates may take; 0: it makes none."""
+        return PRODUCTS_MAX_BYTES if self._plan.believes.rule is not None else 0
 
     def check_report(self, update: Update, lease: Lease) -> None:
         """Raises PeerViolation for an update that is not of its lease, or says what cannot be."""

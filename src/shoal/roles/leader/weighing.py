@@ -20,7 +20,15 @@ import numpy as np
 
 from shoal.compress.sparse import Sparse, add_to
 from shoal.learning.partial import Partial
-from shoal.learning.robust import clip_factor, distances, gram, liars_borne, nearest_weights, weighted_sum
+from shoal.learning.robust import (
+    clip_factor,
+    distances,
+    gram,
+    liars_borne,
+    nearest_weights,
+    squared_distance,
+    weighted_sum,
+)
 from shoal.trust import DEVICES_LEAST, Trust
 
 #: Memory for so many rows of so many float32 values.
@@ -45,6 +53,35 @@ class WeighedDown:
 
     node: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsGiven:
+    """How much each update of a sum counts that aggregators make. Nothing is remembered of it until that sum comes."""
+
+    nodes: tuple[str, ...]
+    #: What each update counts for: a factor of its scale.
+    voices: tuple[float, ...]
+    #: How much of its way from the centre each update keeps; empty: nothing is cut.
+    kept: tuple[float, ...] = ()
+    #: How far each update is from the centre, where that is what it is cut by.
+    far: tuple[float, ...] = ()
+    down: tuple[WeighedDown, ...] = ()
+
+    def of(self, place: int) -> WeightsGiven:
+        """What it says of one update that is cut."""
+        part = slice(place, place + 1)
+        return WeightsGiven(self.nodes[part], self.voices[part], self.kept[part], self.far[part])
+
+    @classmethod
+    def together(cls, verdicts: Sequence[WeightsGiven]) -> WeightsGiven:
+        """Of updates that were cut one by one."""
+        return cls(
+            tuple(node for each in verdicts for node in each.nodes),
+            tuple(voice for each in verdicts for voice in each.voices),
+            tuple(kept for each in verdicts for kept in each.kept),
+            tuple(far for each in verdicts for far in each.far),
+        )
 
 
 class Weighing(Protocol):
@@ -76,7 +113,7 @@ def in_memory(rows: int, size: int) -> np.ndarray:
     return np.empty((rows, size), dtype=np.float32)
 
 
-def weighing_of(trust: Trust, size: int, room: Room = in_memory) -> Weighing | None:
+def weighing_of(trust: Trust, size: int, room: Room = in_memory) -> NearestWeighing | ClippedWeighing | None:
     """How updates of a job are weighed; None: by their examples alone."""
     if trust.rule == "nearest":
         return NearestWeighing(size, share=trust.share, room=room)
@@ -90,11 +127,13 @@ class NearestWeighing:
         #: Device -> its examples in this version. Its row is its place here.
         self._examples: dict[str, float] = {}
         self._rows: dict[str, int] = {}
+        #: What aggregators summed up by their weights: the mean of the whole version, and how it was weighed.
+        self._summed: tuple[np.ndarray, WeightsGiven] | None = None
         self.weight = 0.0
 
     @property
     def devices(self) -> int:
-        return len(self._rows)
+        return len(self._rows) if self._summed is None else len(self._summed[1].nodes)
 
     def add(self, node: str, update: np.ndarray | Sparse, *, weight: float, scale: float) -> None:
         before = self._examples.get(node, 0.0)
@@ -124,19 +163,41 @@ class NearestWeighing:
             self._updates = larger
 
     def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
+        if self._summed is not None:
+            return self._summed[0], list(self._summed[1].down)
         updates = self._updates[: len(self._rows)]
-        products = gram(updates)
-        weights = nearest_weights(products, liars=liars_borne(len(updates), self._share))
+        weights, down = self._weights(list(self._rows), gram(updates))
+        return weighted_sum(updates, weights), down
+
+    def _weights(self, nodes: Sequence[str], products: np.ndarray) -> tuple[np.ndarray, list[WeighedDown]]:
+        """The weights of these devices, 1 together, and which of them count for little."""
+        count = len(nodes)
+        weights = nearest_weights(products, liars=liars_borne(count, self._share))
         far = distances(products, weights)
         usual = float(np.median(far))
         down = [
-            WeighedDown(node, _far_reason(weights[row] * len(updates), far[row], usual, len(updates)))
-            for node, row in sorted(self._rows.items())
-            if weights[row] * len(updates) < _WEIGHED_DOWN
+            WeighedDown(node, _far_reason(weights[row] * count, far[row], usual, count))
+            for node, row in sorted(zip(nodes, range(count), strict=True))
+            if weights[row] * count < _WEIGHED_DOWN
         ]
-        return weighted_sum(updates, weights), down
+        return weights, down
+
+    def weigh(self, nodes: Sequence[str], examples: Sequence[float], products: np.ndarray) -> WeightsGiven:
+        """How much updates count that lie in parts with aggregators, by the products of the whole ones. A sum there is
+        by examples: what is said is by how much each counts for more or less than that."""
+        weights, down = self._weights(nodes, products)
+        total = sum(examples)
+        voices = tuple(float(weight) * total / each for weight, each in zip(weights, examples, strict=True))
+        return WeightsGiven(tuple(nodes), voices, down=tuple(down))
+
+    def take(self, mean: np.ndarray, *, weight: float, verdict: WeightsGiven) -> None:
+        """A sum of aggregators by this verdict: it is the whole version, since in a shard all go the same way."""
+        assert not self._rows, "updates of one version came whole and in parts"
+        self._summed = (mean, verdict)
+        self.weight += weight
 
     def clear(self) -> None:
+        self._summed = None
         self._rows.clear()
         self._examples.clear()
         self.weight = 0.0
@@ -170,19 +231,39 @@ class ClippedWeighing:
         return len(self._kept)
 
     def add(self, node: str, update: np.ndarray | Sparse, *, weight: float, scale: float) -> None:
-        distance = _distance(update, scale, self._centre)
-        self._distances[node] = distance
-        self._distances.move_to_end(node)
-        if len(self._distances) > _DISTANCES_MAX:
-            self._distances.popitem(last=False)
-        radius = self._radius if self._radius is not None else self._usual()
-        factor = max(clip_factor(distance, radius=radius), _KEPT_LEAST)
+        distance = math.sqrt(squared_distance(update, self._centre, scale=scale))
+        _note(self._distances, node, distance)
+        factor = self._factor(distance, self._distances)
         self._partial.add(update, weight=weight, scale=scale * factor)
         self._of_centre += weight * (1.0 - factor)
         self._kept[node] = min(factor, self._kept.get(node, 1.0))
 
-    def _usual(self) -> float:
-        return median_low(self._distances.values())
+    def _factor(self, distance: float, known: OrderedDict[str, float]) -> float:
+        """How much of its way an update keeps, given the distances that are known with it."""
+        radius = self._radius if self._radius is not None else median_low(known.values())
+        return max(clip_factor(distance, radius=radius), _KEPT_LEAST)
+
+    @property
+    def centre(self) -> np.ndarray:
+        """Where updates of the coming version are cut back to. No array of it changes later."""
+        return self._centre
+
+    def weigh(self, nodes: Sequence[str], examples: Sequence[float], products: np.ndarray) -> WeightsGiven:
+        """How much updates keep that lie in parts with aggregators, by their squared distances from the centre: as if
+        they came in this order."""
+        known, far = OrderedDict(self._distances), tuple(math.sqrt(each) for each in products)
+        kept: list[float] = []
+        for node, distance in zip(nodes, far, strict=True):
+            _note(known, node, distance)
+            kept.append(self._factor(distance, known))
+        return WeightsGiven(tuple(nodes), (1.0,) * len(far), tuple(kept), far)
+
+    def take(self, mean: np.ndarray, *, weight: float, verdict: WeightsGiven) -> None:
+        """A sum of aggregators, which have cut its updates by this verdict and made up for that by the centre."""
+        for node, distance, kept in zip(verdict.nodes, verdict.far, verdict.kept, strict=True):
+            _note(self._distances, node, distance)
+            self._kept[node] = min(kept, self._kept.get(node, 1.0))
+        self._partial.add(mean, weight=weight)
 
     def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
         mean = self._partial.mean()
@@ -200,20 +281,15 @@ class ClippedWeighing:
         self._partial.clear()
         self._of_centre = 0.0
         self._kept.clear()
-        self._radius = self._usual() if len(self._distances) >= DEVICES_LEAST else None
+        is_known = len(self._distances) >= DEVICES_LEAST
+        self._radius = median_low(self._distances.values()) if is_known else None
 
 
-def _distance(update: np.ndarray | Sparse, scale: float, centre: np.ndarray) -> float:
-    """‖s·u - c‖"""
-    if not isinstance(update, Sparse):
-        apart = update * np.float32(scale)
-        apart -= centre
-        return math.sqrt(float(np.dot(apart, apart)))
-    # Where it says nothing it is zero.
-    here = centre[update.places]
-    apart = update.values * np.float32(scale) - here
-    elsewhere = max(0.0, float(np.dot(centre, centre)) - float(np.dot(here, here)))
-    return math.sqrt(float(np.dot(apart, apart)) + elsewhere)
+def _note(distances: OrderedDict[str, float], node: str, distance: float) -> None:
+    distances[node] = distance
+    distances.move_to_end(node)
+    if len(distances) > _DISTANCES_MAX:
+        distances.popitem(last=False)
 
 
 class Reputations:

@@ -14,6 +14,7 @@ from shoal.roles.events import Connected, Disconnected, Event, Reassigned, Recei
 from shoal.roles.node.dial_state import CONNECT_LONGEST_S, DialState
 from shoal.wire.messages import (
     Assign,
+    Bind,
     Dismiss,
     Facts,
     HeartbeatSeen,
@@ -241,13 +242,14 @@ class DeviceRouter:
         return assign is not None and assign.leader == peer
 
     def expects(self, message: Message, peer: str) -> bool:
-        """Whether tensors may follow this message from this peer: a model from a leader, values from an aggregator."""
+        """Whether tensors may follow this message from this peer: a model or places from a leader, values from an
+        aggregator."""
         job, term = str(getattr(message, "job", "")), int(getattr(message, "term", 0))
         if job not in self._assigned or term > self._assigned[job].term:
             return False
         if isinstance(message, ModelShard):
             return self._is_hop(job, message.formation, peer)
-        return isinstance(message, Work | SetUpAggregator | RelayModel) and self.is_led_by(job, peer)
+        return isinstance(message, Work | Bind | SetUpAggregator | RelayModel) and self.is_led_by(job, peer)
 
     def _is_watched_by(self, peer: str) -> bool:
         """Whether the peer must know when this node is lost. An aggregator need not: its leader knows."""

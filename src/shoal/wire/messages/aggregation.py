@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
+from typing import get_args
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import ENTRIES_MAX
 from shoal.learning.outer_rule import BETA2, EPSILON, OuterRule
+from shoal.trust import DEVICES_MAX, Rule
 from shoal.wire.limits import COUNTED_MAX, TOLD_BYTES_MAX
 from shoal.wire.messages.base import Message, Tensors, check_codecs, is_endpoint, is_id, message
 
@@ -50,8 +52,11 @@ class SetUpAggregator(Message):
     weight_decay: float = 0.0
     inner_rate: float = 1.0
     outer_steps: int = 0
-    #: In a shard: ``model`` and ``velocity``; of an adaptive step ``second``; and with a codec the ``residual``, which
-    #: was not given out yet.
+    #: Bits of the words that pieces are where updates are sealed; 0: they are not. Words are not decoded here, and
+    #: the aggregator of a shard takes no step then.
+    word_bits: int = 0
+    #: In a shard: ``model`` and ``velocity``; of an adaptive step ``second``; with a codec the ``residual``, which was
+    #: not given out yet; and where updates are cut back to it, the ``centre``: the last version's mean.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +65,8 @@ class SetUpAggregator(Message):
             raise PeerViolation(f"no part of a model: {self.start} to {self.stop}, {self.parameters} parameters")
         if self.kind not in ("tree", "shard"):
             raise PeerViolation(f"no formation that this release knows: {self.kind[:80]!r}")
+        if self.word_bits not in (0, 16, 32):
+            raise PeerViolation(f"words of {self.word_bits} bits: there are words of 32 and of 16")
         if self.outer_steps < 0:
             raise PeerViolation(f"an aggregator after {self.outer_steps} steps")
         try:
@@ -158,13 +165,15 @@ class Routed(Message):
 
 @message(to="aggregator", said_by={"Work": ("worker",)})
 class UpdateShard(Message):
-    """The part of an update that is for one aggregator: one tensor ``delta``."""
+    """The part of an update that is for one aggregator: one tensor ``delta``; of a sealed update ``words``."""
 
     job: str
     term: int
     formation: int
     lease: int
     version: int
+    #: Of a sealed update: the group whose masks its words have; 0: it is not sealed.
+    group: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -185,6 +194,8 @@ class ShardAck(Message):
     term: int
     formation: int
     lease: int
+    #: Of a sealed update, which may come again under the masks of another group.
+    group: int = 0
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
@@ -220,10 +231,22 @@ class Reduce(Message):
     #: In a shard: how far the step of this version goes; 0: as ``SetUpAggregator`` said. The leader says it, so that no
     #: two machines work out a schedule in different last bits.
     outer_rate: float = 0.0
+    #: Not to be summed up yet: by this rule of a robust plan, their pieces are to be compared, and stay.
+    weigh: str = ""
+    #: How much of its way from the centre each piece keeps, which makes up for the rest; empty: all of it.
+    kept: tuple[float, ...] = ()
+    #: Of sealed updates: the group whose words are summed up.
+    group: int = 0
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         _check_norm(self.norm_max)
+        if self.weigh not in ("", *get_args(Rule)) or (self.weigh and self.last):
+            raise PeerViolation(f"no rule by which pieces are compared: {self.weigh[:80]!r}")
+        if self.weigh == "nearest" and len(self.leases) > DEVICES_MAX:
+            raise PeerViolation(f"{len(self.leases)} pieces to compare; {DEVICES_MAX} are at most")
+        if self.kept and (len(self.kept) != len(self.leases) or not all(0 < each <= 1 for each in self.kept)):
+            raise PeerViolation("a piece keeps all or some of its way, and each is said")
         if not len(self.leases) == len(self.weights) == len(self.scales) <= COUNTED_MAX:
             raise PeerViolation(f"each lease has a weight and a scale, and at most {COUNTED_MAX} are counted at a time")
         if not all(0 < number < math.inf for number in (*self.weights, *self.scales)):
@@ -236,7 +259,9 @@ class Reduce(Message):
 class ReduceResult(Message):
     """The mean over an aggregator's counted pieces, with the leases in it: one tensor ``mean``.
 
-    In a shard with a codec also ``moved``: how its part of the model moved by that, as it was given out.
+    In a shard with a codec also ``moved``: how its part of the model moved by that, as it was given out. Of sealed
+    updates one tensor ``words``: their sum, with every mask that is in it. Or, where pieces were to be compared, no
+    sum: one tensor ``products``, and the leases that it is of in their order.
     """
 
     job: str
@@ -248,6 +273,10 @@ class ReduceResult(Message):
     #: Bytes of tensors that came from its members, and went to them, since its last sum.
     bytes_up: int = 0
     bytes_down: int = 0
+    #: The rule by which pieces were compared; empty: they were summed up.
+    weighed: str = ""
+    #: Of sealed updates: their group.
+    group: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

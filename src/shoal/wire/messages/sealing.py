@@ -15,7 +15,7 @@ from shoal.wire.limits import (
     SEAL_PARTS_MAX_BYTES,
     SEAL_SIGNATURE_MAX_BYTES,
 )
-from shoal.wire.messages.base import Message, message
+from shoal.wire.messages.base import Message, Tensors, message
 
 PUBLIC_KEY_BYTES = 32
 NONCE_BYTES = 16
@@ -86,6 +86,10 @@ class Bind(Message):
     #: The largest value, as a power of two, and the largest number of examples of an update.
     bound: int
     weight_most: int
+    #: The formation whose aggregators its words go to; 0: they go straight to the leader.
+    formation: int = 0
+    #: Under the codec ``led``: the places that words are of.
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)

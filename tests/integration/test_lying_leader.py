@@ -1,0 +1,149 @@
+"""A leader that lies to real agents over real sockets gets nothing: no update, and no sum that it should not have.
+
+The leader's side is a process that speaks the protocol and says what no leader of ours would (``lying_leader``). Agents
+are as they are deployed. What the leader heard is in its diary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from kit import Site, cluster_in, run
+from own_tally_trainer import TURNS
+
+from benchmarks.common import echo_job
+from shoal.runtime.local import LocalCluster
+
+OWN_TALLY = ("--child-module", "own_tally_trainer")
+DEVICES, VALUES = 4, 200
+
+Line = dict[str, Any]
+
+
+class Diary:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def lines(self) -> list[Line]:
+        """All whole lines."""
+        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def heard(self, kind: str) -> list[Line]:
+        return [line for line in self.lines() if line.get("heard") == kind]
+
+    def refusals(self) -> str:
+        return " ".join(line["reason"] for line in self.heard("SealRefused"))
+
+    def most(self, what: str) -> int:
+        return max((line[what] for line in self.lines() if what in line), default=0)
+
+
+@contextlib.contextmanager
+def led_by(lie: str, diary: Path) -> Iterator[None]:
+    """The manager of a cluster that starts meanwhile has a leader that lies."""
+    spawn = LocalCluster._spawn
+
+    async def spawned(self: LocalCluster, module: str, *arguments: str, **options: Any) -> Any:
+        if module == "shoal.runtime.manager_main":
+            return await spawn(self, "lying_leader", lie, str(diary), *arguments, **options)
+        return await spawn(self, module, *arguments, **options)
+
+    with mock.patch.object(LocalCluster, "_spawn", spawned):
+        yield
+
+
+async def _submitted(site: Site, directory: Path, codec: str, least: int) -> str:
+    folder = directory / "job"
+    folder.mkdir()
+    job = echo_job(folder, values=VALUES, batches=60)
+    job = dataclasses.replace(job, name="tally", arguments={"pace": str(directory / "pace")})
+    plan = {
+        "trust": f"sealed({least}, 0%, 0%)",
+        "data": "local",
+        "workers_min": DEVICES,
+        "epoch_leases": TURNS,
+        "codec": codec,
+        "momentum": 0.0,
+        "until": {"epochs": 50},
+    }
+    return await site.operator.submit(job, plan=plan)
+
+
+def play(
+    tmp_path: Path, lie: str, until: Callable[[Diary], bool], *, codec: str = "dense", least: int = DEVICES
+) -> Diary:
+    """Have a job led by this liar until its diary says so."""
+    diary = Diary(tmp_path / "diary")
+
+    async def story() -> None:
+        with led_by(lie, tmp_path / "diary"):
+            async with cluster_in(tmp_path, workers=DEVICES, options=OWN_TALLY) as site:
+                await _submitted(site, tmp_path, codec, least)
+
+                async def is_seen() -> bool | None:
+                    return until(diary) or None
+
+                await site.until(f"what comes of {lie}", is_seen)
+
+    run(story())
+    return diary
+
+
+def test_it_splits_views_and_no_device_opens(tmp_path: Path) -> None:
+    # A sum of three would do, so that no device refuses the smaller set for its size. Three of four open a mask, and
+    # each set is known to two.
+    diary = play(tmp_path, "TwoSets", lambda diary: "shows devices different sets" in diary.refusals(), least=3)
+    assert diary.heard("Agreed")
+    assert not diary.heard("Opened")
+    assert diary.most("opened") == diary.most("version") == 0
+
+
+def test_it_swaps_a_key_and_no_device_uploads(tmp_path: Path) -> None:
+    diary = play(tmp_path, "OtherKey", lambda diary: len(diary.heard("SealRefused")) >= DEVICES)
+    assert "does not hold" in diary.refusals() or "does not have this device's key" in diary.refusals()
+    assert not diary.heard("Update")
+    assert diary.most("version") == 0
+
+
+def test_it_names_a_device_alive_and_lost_and_gets_no_edge(tmp_path: Path) -> None:
+    """With both, masks of that device would be known, and its update with them."""
+    diary = play(tmp_path, "AliveAndLost", lambda diary: len(diary.heard("SealRefused")) >= 2 * DEVICES)
+    assert "another set of members than the one that this device agreed to" in diary.refusals()
+    assert diary.heard("Agreed")
+    assert not any(line["edges"] for line in diary.heard("Agreed"))
+
+
+def test_it_replays_old_questions_and_gets_no_answer(tmp_path: Path) -> None:
+    def is_enough(diary: Diary) -> bool:
+        return sum("replayed" in line for line in diary.lines()) >= 3 * DEVICES
+
+    diary = play(tmp_path, "OldQuestions", is_enough)
+    newest: dict[str, int] = {}
+    answers: set[tuple[str, str, int]] = set()
+    for line in diary.lines():
+        if "replayed" in line:
+            assert line["replayed"] == ["Bind", "Agree", "Open"]
+            newest[line["node"]] = line["group"]
+        elif line.get("heard") in ("Update", "Agreed", "Opened"):
+            assert line["group"] >= newest.get(line["node"], 0), line
+            answer = (line["heard"], line["node"], line["group"])
+            assert answer not in answers
+            answers.add(answer)
+    # The lie delays the job, and honest sums go on.
+    assert diary.most("version") >= 2
+
+
+@pytest.mark.parametrize(("lie", "codec"), [("TwoModels", "dense"), ("OtherPlaces", "led30%+ef")])
+def test_it_gives_devices_different_models_or_places_and_has_no_sum(tmp_path: Path, lie: str, codec: str) -> None:
+    """Masks of different labels do not cancel. Devices answer all questions, and it can open nothing with that."""
+    diary = play(tmp_path, lie, lambda diary: diary.most("void") >= 2, codec=codec)
+    assert diary.heard("Update")
+    assert diary.most("opened") == diary.most("version") == 0
