@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -23,15 +24,16 @@ pytestmark = pytest.mark.timeout(600)
 
 BLOCKS, BLOCK = 4, 10
 
-#: Mutant -> a seed that shows it, and a part of what is said then.
+#: Mutant -> seeds that show it, and a part of what is said then. Several: a change of roles moves the story of a seed,
+#: and the store may then be away at another moment than the one that matters.
 SHOWN_BY = {
-    "deposed_manager_writes": (STORES_AFTER + 2, "wrote under term 2 of the seat"),
-    "version_kept_without_the_seat": (STORES_AFTER + 10, "wrote under term 2 of the seat"),
-    "record_kept_without_the_seat": (STORES_AFTER + 47, "wrote under term 1 of the seat"),
-    "seat_taken_before_it_ended": (STORES_AFTER + 2, "took the seat of a manager that was well"),
-    "seat_taken_as_it_is": (STORES_AFTER + 2, "took the seat of a manager that was well"),
-    "record_taken_for_kept": (STORES_AFTER + 21, "was used before it was written down"),
-    "version_taken_for_kept": (STORES_AFTER + 7, "was called kept and is not"),
+    "deposed_manager_writes": ((2, 4, 6), "wrote under term . of the seat"),
+    "version_kept_without_the_seat": ((10, 8, 6), "wrote under term . of the seat"),
+    "record_kept_without_the_seat": ((47, 2, 4), "wrote under term . of the seat"),
+    "seat_taken_before_it_ended": ((2, 1, 3), "took the seat of a manager that was well"),
+    "seat_taken_as_it_is": ((2, 1, 3), "took the seat of a manager that was well"),
+    "record_taken_for_kept": ((76, 53, 47, 32), "was used before it was written down"),
+    "version_taken_for_kept": ((7, 16, 10), "was called (kept|saved)"),
 }
 
 
@@ -75,13 +77,23 @@ def test_seeds_bring_takeovers_about_and_those_below_have_one_manager() -> None:
     assert not any(fuzz_case(seed).has_standby for seed in range(STORES_AFTER - 20, STORES_AFTER + 1))
 
 
+def _says(seed: int, said: str) -> bool:
+    """Whether a seed fails, and for this reason."""
+    try:
+        fuzz(STORES_AFTER + seed)
+    except Violation as violation:
+        return re.search(said, str(violation)) is not None
+    return False
+
+
 @pytest.mark.parametrize("name", sorted(OF_STORES))
 def test_a_mutant_of_stores_is_caught(name: str) -> None:
-    seed, said = SHOWN_BY[name]
-    with OF_STORES[name](), pytest.raises(Violation, match=said):
-        fuzz(seed)
+    seeds, said = SHOWN_BY[name]
+    with OF_STORES[name]():
+        shown = next((seed for seed in seeds if _says(seed, said)), None)
+    assert shown is not None, f"none of the seeds {seeds} shows it"
     # The seed fails for the mutant's sake alone.
-    fuzz(seed)
+    fuzz(STORES_AFTER + shown)
 
 
 def test_the_seat_of_the_simulator_is_that_of_the_database() -> None:
