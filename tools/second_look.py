@@ -1,8 +1,8 @@
 """Tests that failed on a busy machine, once more with the machine to themselves.
 
-Two runs share the processors, with whatever else the machine does. A test that a pause made fail passes alone; a fault
-fails again. At most a few tests get a second look, and those that pass are named at the end of the run: a name that
-comes back is a test to mend.
+Several runs share the processors, with whatever else the machine does. A test that a pause made fail passes alone; a
+fault fails again. At most a few tests get a second look, and those that pass are named at the end of the run: a name
+that comes back is a test to mend.
 """
 
 from __future__ import annotations

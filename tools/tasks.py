@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -278,28 +279,36 @@ def installed() -> list[str]:
 
 
 def test(extra: Sequence[str]) -> int:
-    """Every test: those that start processes, which mostly wait, beside those that reckon, which give way to them."""
+    """Every test: those that start processes, which mostly wait, in two runs; beside them, giving way, the others."""
     if extra:
         return module("pytest", "-q", *extra)
     if importlib.util.find_spec("pytest") is None:
         return not_installed("pytest")
-    with tempfile.TemporaryDirectory(prefix="shoal-failed-") as scratch, tempfile.TemporaryFile("w+") as said:
-        apart, reckoned = Path(scratch) / "integration", Path(scratch) / "unit"
-        kept = second_look.arguments(reckoned)
-        words = (*GIVE_WAY, sys.executable, "-m", "pytest", "-q", *kept, "--ignore=tests/integration")
-        print(f"$ {shlex.join(words)} &", flush=True)
-        with subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as beside:
-            try:
-                kept = second_look.arguments(apart)
-                code = module("pytest", "-q", "--durations=30", *kept, "-m", "not long", "tests/integration")
-                codes = {apart: code, reckoned: beside.wait()}
-            except BaseException:
-                beside.kill()
-                raise
-        said.seek(0)
-        print(f"$ {shlex.join(words)}\n{said.read()}", flush=True)
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "integration").glob("test_*.py"))
+    apart = ("--durations=20", "-m", "not long")
+    with tempfile.TemporaryDirectory(prefix="shoal-failed-") as scratch, contextlib.ExitStack() as open_files:
+        caches = [Path(scratch) / name for name in ("integration-1", "integration-2", "unit")]
+        first, second, unit = ((sys.executable, "-m", "pytest", "-q", *second_look.arguments(each)) for each in caches)
+        beside = ((*second, *apart, *files[1::2]), (*GIVE_WAY, *unit, "--ignore=tests/integration"))
+        said = [open_files.enter_context(tempfile.TemporaryFile("w+")) for _ in beside]
+        running: list[subprocess.Popen[bytes]] = []
+        try:
+            for words, output in zip(beside, said, strict=True):
+                print(f"$ {shlex.join(words)} &", flush=True)
+                running.append(subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT))
+            codes = [run(*first, *apart, *files[::2]), *(each.wait() for each in running)]
+        except BaseException:
+            for each in running:
+                each.kill()
+                each.wait()
+            raise
+        for words, output in zip(beside, said, strict=True):
+            output.seek(0)
+            print(f"$ {shlex.join(words)}\n{output.read()}", flush=True)
         again = partial(module, "pytest", "-q")
-        return first_failure([second_look.look(code, cache, again, note) for cache, code in codes.items()])
+        return first_failure(
+            [second_look.look(code, cache, again, note) for code, cache in zip(codes, caches, strict=True)]
+        )
 
 
 def long(extra: Sequence[str]) -> int:

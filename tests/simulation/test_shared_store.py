@@ -28,8 +28,8 @@ BLOCKS, BLOCK = 4, 10
 #: and the store may then be away at another moment than the one that matters.
 SHOWN_BY = {
     "deposed_manager_writes": ((2, 4, 6), "wrote under term . of the seat"),
-    "version_kept_without_the_seat": ((10, 8, 6), "wrote under term . of the seat"),
-    "record_kept_without_the_seat": ((47, 2, 4), "wrote under term . of the seat"),
+    "version_kept_without_the_seat": ((10, 99, 121), "wrote under term . of the seat"),
+    "record_kept_without_the_seat": ((47, 136, 229), "wrote under term . of the seat"),
     "seat_taken_before_it_ended": ((2, 1, 3), "took the seat of a manager that was well"),
     "seat_taken_as_it_is": ((2, 1, 3), "took the seat of a manager that was well"),
     "record_taken_for_kept": ((76, 53, 47, 32), "was used before it was written down"),
