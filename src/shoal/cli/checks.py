@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Mapping
@@ -446,3 +447,34 @@ def check_own_data(facts: OwnDataFacts) -> Finding:
         )
     count = f"{facts.files:,}{'' if facts.all_seen else ' or more'} {'file' if facts.files == 1 else 'files'}"
     return ok(name, f"{folder}: {user} can read {count if facts.files else 'it, and it is empty so far'}")
+
+
+# What private jobs have told ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrivacyFacts:
+    """What all private jobs together have spent of this device's person."""
+
+    jobs: int = 0
+    epsilon: float = 0.0
+    delta: float = 0.0
+    #: What its owner allows over all jobs; infinite: nothing was said.
+    limit: float = math.inf
+    #: Why the accounts cannot be added up.
+    problem: str = ""
+
+
+def check_privacy(facts: PrivacyFacts) -> Finding:
+    name = "privacy"
+    if facts.problem:
+        return fail(name, clean(facts.problem), "until then this device takes no part in private jobs")
+    told = f"{facts.jobs} private job{'s' * (facts.jobs != 1)} spent an epsilon of {facts.epsilon:.3g}"
+    told += f" together, delta {facts.delta:.2g}"
+    if facts.limit == math.inf:
+        return ok(name, f"{told}; its owner set no limit: shoal join --max-epsilon E")
+    left = facts.limit - facts.epsilon
+    told += f", of {facts.limit:g} that its owner allows"
+    if left <= 0.01 * facts.limit:
+        return warn(name, told, "this device takes part in no more private jobs; --max-epsilon allows more")
+    return ok(name, told)

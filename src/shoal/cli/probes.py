@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib
 import importlib.metadata
+import math
 import os
 import platform
 import pwd
@@ -28,6 +29,7 @@ from shoal.cli.checks import (
     DiskFacts,
     Listen,
     OwnDataFacts,
+    PrivacyFacts,
     Reach,
     RunFacts,
     SharedMemoryFacts,
@@ -337,6 +339,21 @@ def own_data_facts(home: Path) -> OwnDataFacts | None:
         return readable_in(folder, user=now)
     with _acting_as(*ids):
         return readable_in(folder, user=user, changes_user=True)
+
+
+def privacy_facts(home: Path) -> PrivacyFacts | None:
+    """What private jobs have spent here; None where there was none, and no limit."""
+    from shoal.runtime.paths import Paths
+    from shoal.runtime.privacy_accounts import accounts, limit_of
+
+    try:
+        found, limit = accounts(Paths(home).node), limit_of(Paths(home).node)
+    except ShoalError as error:
+        return PrivacyFacts(problem=str(error))
+    if not found and limit == math.inf:
+        return None
+    epsilon, delta = (sum(getattr(each, name) for each in found) for name in ("epsilon", "delta"))
+    return PrivacyFacts(jobs=len(found), epsilon=epsilon, delta=delta, limit=limit)
 
 
 def readable_in(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -216,6 +217,8 @@ class Prepared:
     parameters: int = 0
     #: Where the plan is private: the term and the version of each of the device's participations, as they are on disk.
     participations: tuple[tuple[int, int], ...] = ()
+    #: And the epsilon that the device's owner leaves for this job.
+    epsilon_left: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ group was opened after all, a device cannot know.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 
 import numpy as np
@@ -34,6 +35,8 @@ class Participation:
         self._privacy = privacy
         #: (term, version) of every update that left, as it is on the disk.
         self._taken: list[tuple[int, int]] = []
+        #: What this job may spend of all that the device's owner allows.
+        self._epsilon_left = math.inf
         #: (term, lease, group) of the update that is being counted, and of the last that was.
         self._asked: tuple[int, int, int] | None = None
         self._counted: tuple[int, int, int] | None = None
@@ -44,9 +47,9 @@ class Participation:
     def is_kept(self) -> bool:
         return self._privacy is not None
 
-    def restore(self, taken: tuple[tuple[int, int], ...]) -> None:
+    def restore(self, taken: tuple[tuple[int, int], ...], *, epsilon_left: float = math.inf) -> None:
         """What the driver read from the disk."""
-        self._taken = list(taken)
+        self._taken, self._epsilon_left = list(taken), epsilon_left
 
     def refusal(self, work: Work) -> str | None:
         """Why the device does not take part in this version; None: it does."""
@@ -63,6 +66,11 @@ class Participation:
             )
         if not privacy.allows(self._counts(work.term)):
             return f"this device would spend more than the epsilon of {privacy.epsilon:g} that the plan promises it"
+        if not self._owner_allows(work.term):
+            return (
+                f"this device would spend more than the epsilon of {max(0.0, self._epsilon_left):.3g} that its owner"
+                " left for this job"
+            )
         return None
 
     def may_leave(self, work: Work, *, group: int = 0) -> bool:
@@ -119,7 +127,8 @@ class Participation:
         privacy, term = self._privacy, self._worker.term
         if privacy is None:
             return state
-        left = privacy.participations - len(self._taken) if privacy.allows(self._counts(term)) else 0
+        may_more = privacy.allows(self._counts(term)) and self._owner_allows(term)
+        left = privacy.participations - len(self._taken) if may_more else 0
         return dataclasses.replace(
             state or DeviceState(),
             participations=len(self._taken),
@@ -127,6 +136,13 @@ class Participation:
             spent=privacy.spent(list(Counter(term for term, _ in self._taken).values())),
             spent_version=self._last(term),
         )
+
+    def _owner_allows(self, term: int) -> bool:
+        """Whether one more participation keeps within what the owner leaves for this job."""
+        privacy = self._privacy
+        if privacy is None or self._epsilon_left == math.inf:
+            return True
+        return privacy.epsilon_of(privacy.spent(self._counts(term))) <= self._epsilon_left
 
     def _last(self, term: int) -> int | None:
         return max((version for at, version in self._taken if at == term), default=None)

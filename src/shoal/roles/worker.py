@@ -146,7 +146,7 @@ class Worker(WorkerMachine):
                 self._holds = FIRST_HELD if event.holds_first else NOTHING_HELD
                 self._sizes, self._parameters = event.sizes, event.parameters
                 self._state = event.state
-                self._participation.restore(event.participations)
+                self._participation.restore(event.participations, epsilon_left=event.epsilon_left)
                 self._ask_for_work()
             case LinkMeasured():
                 self._link = event

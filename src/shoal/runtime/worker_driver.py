@@ -235,6 +235,7 @@ class WorkerDriver:
                     self._own.begin_with(self._trainer.shared.own)
                 self._given = first if self._takes_changes else None
                 state = self._sense(loaded.train_examples)
+                epsilon_left = self._privacy.epsilon_left() if self._privacy is not None else math.inf
             except (ShoalError, OSError, ValueError, KeyError) as error:
                 host.post(PrepareFailed(reason=str(error), traceback=_traceback_of(error)))
                 return
@@ -250,15 +251,17 @@ class WorkerDriver:
             has_own=has_own,
             parameters=settings.layout.parameters_size,
             participations=self._privacy.taken if self._privacy is not None else (),
+            epsilon_left=epsilon_left,
         )
         host.post(prepared)
 
     def _privacy_ledger(self) -> PrivacyLedger | None:
-        if self._spec.plan.privacy is None:
+        privacy = self._spec.plan.privacy
+        if privacy is None:
             return None
         if self._own_folder is None:
             raise Misuse("this job is private, and this device has no place to keep account of what leaves it")
-        return PrivacyLedger(self._own_folder, self._spec.job)
+        return PrivacyLedger(self._own_folder, self._spec.job, privacy)
 
     def _own_part(self, layout: Layout) -> OwnPartFile:
         if self._own_folder is None:

@@ -20,6 +20,10 @@ from shoal.cli import checks, probes
 from shoal.cli.checks import ClockFacts, CpuFacts, DiskFacts, OwnDataFacts, RunFacts, SharedMemoryFacts, TorchFacts
 from shoal.cli.findings import Finding, fail, ok, report, warn, worst
 from shoal.data.local import LOCAL_VARIABLE
+from shoal.learning.privacy import Privacy
+from shoal.runtime.paths import Paths
+from shoal.runtime.privacy_accounts import PRIVACY_FOLDER, remember_limit
+from shoal.runtime.privacy_ledger import PrivacyLedger
 
 PI3 = CpuFacts(arch="aarch64", features=frozenset({"fp", "asimd", "crc32"}), cores=4)
 PI5 = CpuFacts(arch="aarch64", features=frozenset({"fp", "asimd", "crc32", "atomics", "asimddp"}), cores=4)
@@ -301,6 +305,29 @@ def test_a_clock_that_is_off_is_seen_in_the_managers_certificate(
     told(checks.check_clock(facts), state)
     assert (facts.not_before_s is not None) == (state == "ok")
     assert authority_der == ssl.PEM_cert_to_DER_cert(authority.certificate_pem.decode())
+
+
+# What private jobs have told.
+
+
+def test_private_jobs_are_added_up(tmp_path: Path) -> None:
+    assert probes.privacy_facts(tmp_path) is None
+    promised = Privacy(epsilon=6.0, delta=1e-5, clip=0.5, devices=20, participations=1, apart=1, versions=4)
+    for job in ("job-1", "job-2"):
+        PrivacyLedger(Paths(tmp_path).node, job, promised).note(1, 1)
+
+    def found() -> Finding:
+        facts = probes.privacy_facts(tmp_path)
+        assert facts is not None
+        return checks.check_privacy(facts)
+
+    told(found(), "ok", "2 private jobs spent an epsilon of 12 together, delta 2e-05", "--max-epsilon")
+    remember_limit(Paths(tmp_path).node, 20)
+    told(found(), "ok", "of 20 that its owner allows")
+    remember_limit(Paths(tmp_path).node, 12)
+    told(found(), "warn", "takes part in no more private jobs")
+    (Paths(tmp_path).node / PRIVACY_FOLDER / "job-2.json").write_text("{}")
+    told(found(), "fail", "job-2.json", "takes no part")
 
 
 # A device's own examples.

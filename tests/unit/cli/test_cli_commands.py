@@ -27,6 +27,7 @@ from shoal.plan import Plan, Until
 from shoal.runtime import own_data
 from shoal.runtime.manager_main import ManagerReady
 from shoal.runtime.paths import Paths
+from shoal.runtime.privacy_accounts import limit_of
 from shoal.states import JobState
 from shoal.wire.messages import Facts, Status
 
@@ -418,6 +419,21 @@ def test_where_a_device_keeps_its_examples_is_remembered(tmp_path: Path, monkeyp
     # A certificate that is renewed is written beside it.
     Enrolled.load(home / "node").save(home / "node")
     assert own_data.remembered(Paths(home)) == own
+
+
+def test_what_a_devices_owner_allows_private_jobs_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.execv", lambda program, command: None)
+    authority = Authority.create(tmp_path / "authority", "home")
+    Enrolled(
+        identity=authority.identity(node="attic", role="node"), manager_node="manager", manager_endpoint="10.0.0.1:7070"
+    ).save(tmp_path / "node")
+    assert main.run(["join", "--home", str(tmp_path), "--max-epsilon", "-3"]) == Exit.MISUSE
+    assert "a number above 0" in capsys.readouterr().err
+    assert main.run(["join", "--home", str(tmp_path), "--max-epsilon", "9"]) == Exit.OK
+    assert main.run(["join", "--home", str(tmp_path)]) == Exit.OK
+    assert limit_of(Paths(tmp_path).node) == 9.0
 
 
 def test_statuses_become_json() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,11 +43,14 @@ def private(make_spec: Make, **plan: Any) -> JobSpec:
 class Device:
     """A worker whose driver has a disk: what was written on it comes back with another process."""
 
-    def __init__(self, spec: JobSpec, disk: list[tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self, spec: JobSpec, disk: list[tuple[int, int]] | None = None, *, epsilon_left: float = math.inf
+    ) -> None:
         self.spec, self.disk = spec, [] if disk is None else disk
         self.worker = Worker(spec=spec, leader="home", term=1)
         self.actions: list[Action] = []
-        for event in (Started(), Connected(node="home"), Prepared(sizes=SIZES, participations=tuple(self.disk))):
+        prepared = Prepared(sizes=SIZES, participations=tuple(self.disk), epsilon_left=epsilon_left)
+        for event in (Started(), Connected(node="home"), prepared):
             self.happens(event)
 
     def happens(self, event: Event) -> list[Action]:
@@ -143,6 +147,25 @@ def test_more_often_than_the_plan_says_is_refused_whoever_asks(make_spec: Make) 
     # Nor under another leader.
     device.lent(1, 41, term=9)
     assert not device.all(Train)
+
+
+def test_what_the_owner_leaves_for_a_job_ends_it_before_the_plan_does(make_spec: Make) -> None:
+    spec = private(make_spec)
+    promised = spec.plan.privacy
+    assert promised is not None
+    one, two = (promised.epsilon_of(promised.spent([count])) for count in (1, 2))
+    device = Device(spec, epsilon_left=(one + two) / 2)
+    update = device.takes_part(1, 0)
+    assert update.state is not None
+    assert update.state.participations_left == 0, "the leader is told not to ask"
+    device.lent(2, 4)
+    assert not device.all(Train)
+    assert "that its owner left for this job" in device.all(Record)[0].reason
+    # As much as is left, and not more.
+    assert Device(spec, epsilon_left=two).takes_part(1, 0).state is not None
+    nothing = Device(spec, epsilon_left=-1.0)
+    nothing.lent(1, 0)
+    assert not nothing.all(Train)
 
 
 def test_too_soon_is_refused_within_a_term_and_not_beyond(make_spec: Make) -> None:

@@ -15,21 +15,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import ShoalError
-from shoal.runtime.privacy_ledger import PRIVACY_FOLDER, PrivacyLedger
+from shoal.learning.privacy import PARTICIPATIONS_MAX, Privacy
+from shoal.runtime.privacy_accounts import PRIVACY_FOLDER
+from shoal.runtime.privacy_ledger import PrivacyLedger
 
+PROMISED = Privacy(
+    epsilon=8.0,
+    delta=1e-5,
+    clip=0.5,
+    devices=20,
+    participations=PARTICIPATIONS_MAX,
+    apart=1,
+    versions=PARTICIPATIONS_MAX,
+)
 PAIRS = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), max_size=20)
 
 
 @given(PAIRS, st.lists(st.booleans(), min_size=20, max_size=20))
 def test_what_was_noted_is_there_for_every_process_after(pairs: list[tuple[int, int]], restarts: list[bool]) -> None:
     with TemporaryDirectory() as folder:
-        ledger = PrivacyLedger(Path(folder), "job-1")
+        ledger = PrivacyLedger(Path(folder), "job-1", PROMISED)
         for at, (term, version) in enumerate(pairs):
             ledger.note(term, version)
             if restarts[at]:
-                ledger = PrivacyLedger(Path(folder), "job-1")
+                ledger = PrivacyLedger(Path(folder), "job-1", PROMISED)
             assert ledger.taken == tuple(pairs[: at + 1])
-        assert PrivacyLedger(Path(folder), "job-2").taken == ()
+        assert PrivacyLedger(Path(folder), "job-2", PROMISED).taken == ()
 
 
 @pytest.mark.parametrize(
@@ -52,11 +63,11 @@ def test_an_account_that_cannot_be_read_stops_the_device(tmp_path: Path, text: s
     (tmp_path / PRIVACY_FOLDER).mkdir()
     (tmp_path / PRIVACY_FOLDER / "job-1.json").write_text(text)
     with pytest.raises(ShoalError, match=r"cannot be read.*takes no part"):
-        PrivacyLedger(tmp_path, "job-1")
+        PrivacyLedger(tmp_path, "job-1", PROMISED)
 
 
 def test_what_cannot_be_written_is_not_taken_for_written(tmp_path: Path) -> None:
-    ledger = PrivacyLedger(tmp_path, "job-1")
+    ledger = PrivacyLedger(tmp_path, "job-1", PROMISED)
     ledger.note(1, 2)
     (tmp_path / PRIVACY_FOLDER).rename(tmp_path / "elsewhere")
     (tmp_path / PRIVACY_FOLDER).write_text("a file in its way")
@@ -67,15 +78,18 @@ def test_what_cannot_be_written_is_not_taken_for_written(tmp_path: Path) -> None
 
 def test_a_job_cannot_name_another_file(tmp_path: Path) -> None:
     with pytest.raises(ShoalError, match="no job's id"):
-        PrivacyLedger(tmp_path, "../../etc/passwd")
+        PrivacyLedger(tmp_path, "../../etc/passwd", PROMISED)
 
 
 NOTES = """
 import sys
 from pathlib import Path
+from shoal.learning.privacy import Privacy
 from shoal.runtime.privacy_ledger import PrivacyLedger
 
-ledger = PrivacyLedger(Path(sys.argv[1]), "job-1")
+numbers = {"participations": 4096, "apart": 1, "versions": 4096}
+promised = Privacy(epsilon=8.0, delta=1e-5, clip=0.5, devices=20, **numbers)
+ledger = PrivacyLedger(Path(sys.argv[1]), "job-1", promised)
 for version in range(10_000):
     ledger.note(1, version)
     print(version, flush=True)
@@ -90,7 +104,7 @@ def test_kill_minus_nine_takes_nothing_back(tmp_path: Path) -> None:
             said = int(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    taken = PrivacyLedger(tmp_path, "job-1").taken
+    taken = PrivacyLedger(tmp_path, "job-1", PROMISED).taken
     # What was said to be durable is there; more may be, up to the one that was being written.
     assert len(taken) > said
     assert [version for _, version in taken] == list(range(len(taken)))

@@ -75,6 +75,8 @@ def examine(home: Path, *, code: JoinCode | None, port: int) -> Iterator[Finding
     yield checks.check_open_files(probes.open_files_limit(), devices=probes.devices_max())
     if (own := probes.own_data_facts(home)) is not None:
         yield checks.check_own_data(own)
+    if (spent := probes.privacy_facts(home)) is not None:
+        yield checks.check_privacy(spent)
     if code is not None:
         yield from _check_line(home, code)
     elif (member := _enrolled(home / "node")) is not None:

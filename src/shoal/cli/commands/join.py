@@ -104,6 +104,14 @@ def join(
             metavar="CELSIUS", help="Rest while this device is warmer; say it at every start.", show_default="none"
         ),
     ] = 0.0,
+    max_epsilon: Annotated[
+        float,
+        typer.Option(
+            metavar="EPSILON",
+            help="Tell all private jobs together at most this about this device's examples; it is remembered.",
+            show_default="as each plan promises",
+        ),
+    ] = 0.0,
     lend: Annotated[
         bool,
         typer.Option(
@@ -160,6 +168,10 @@ def join(
 
         # Before the line is used: it may be good for one attempt.
         DeviceLimits.of(hours=hours, max_temperature_c=max_temperature)
+    if max_epsilon:
+        from shoal.runtime.privacy_accounts import checked_limit
+
+        checked_limit(max_epsilon)
     if log_format:
         from shoal.runtime.log_lines import log_format as checked_format
 
@@ -181,6 +193,11 @@ def join(
         return
     if folder is not None:
         _remember(home, folder)
+    if max_epsilon:
+        from shoal.runtime.paths import Paths
+        from shoal.runtime.privacy_accounts import remember_limit
+
+        remember_limit(Paths(home).node, max_epsilon)
     if device or threads:
         from shoal.runtime import own_processor
         from shoal.runtime.paths import Paths
