@@ -14,6 +14,8 @@ from readings_task import readings
 
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.runtime.local import LocalCluster
+from shoal.runtime.paths import Paths
+from shoal.runtime.privacy_accounts import accounts, remember_limit
 
 READINGS = HERE / "readings_task.py"
 #: Little noise: what is shown is the account, not what twenty devices could learn.
@@ -70,6 +72,32 @@ def test_a_participation_outlives_kill_minus_nine(tmp_path: Path) -> None:
             for name in ("device-1", "device-2"):
                 account = _account(site, name)
                 assert len({tuple(pair) for pair in account}) == len(account), "one update a version"
+
+    run(story())
+
+
+@pytest.mark.slow
+def test_a_second_job_gets_what_the_owner_leaves_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        tmp_path.chmod(0o755)
+        async with cluster_in(tmp_path, workers=0, options=()) as site:
+            for number in (1, 2, 3):
+                await _start(site, f"device-{number}", tmp_path / f"own-{number}")
+            careful = Paths(site.cluster.agent_home("device-1")).node
+            # The first job may have all of its 60; what is left is less than one participation in the second.
+            remember_limit(careful, 61.0)
+            plan = {**PRIVATE, "epoch_leases": 10, "until": {"epochs": 4}, "participations": 3}
+            first = await site.submit_task(READINGS, **plan | {"cohort": 3, "workers_min": 3})
+            await site.ended(first, "finished")
+            (spent,) = accounts(careful)
+            assert (spent.job, spent.participations) == (first, 3)
+            # Its leader has all three, is told that one has nothing left to spend, and goes on with two.
+            second = await site.submit_task(READINGS, **plan | {"workers_min": 3})
+            await site.ended(second, "finished")
+            assert accounts(careful) == [spent]
+            for name in ("device-2", "device-3"):
+                kept = accounts(Paths(site.cluster.agent_home(name)).node)
+                assert sorted(account.participations for account in kept) == [3, 3]
 
     run(story())
 
