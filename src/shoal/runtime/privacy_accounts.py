@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import Misuse, ShoalError
+from shoal.learning.privacy import PARTICIPATIONS_MAX
 from shoal.store.files import make_directory, write_atomically
 
 PRIVACY_FOLDER = "privacy"
@@ -21,7 +22,8 @@ PRIVACY_FOLDER = "privacy"
 #: Beside the accounts; a job's id has no dot in front.
 _LIMIT_FILE = ".limit.json"
 
-_READ_MAX_BYTES = 1 << 20
+#: A file of ours is smaller: a participation takes some twenty characters.
+_READ_MAX_BYTES = 64 * PARTICIPATIONS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def limit_of(folder: Path) -> float:
     """The epsilon that the device's owner allows over all jobs; infinite: nothing was said."""
     path = folder / PRIVACY_FOLDER / _LIMIT_FILE
     try:
-        return checked_limit(float(_read(path)["epsilon"]))
+        return checked_limit(float(read_account(path)["epsilon"]))
     except FileNotFoundError:
         return math.inf
     except (OSError, ValueError, LookupError, TypeError, RecursionError, Misuse) as error:
@@ -73,7 +75,7 @@ def checked_limit(epsilon: float) -> float:
 
 def _account(path: Path) -> PrivacyAccount:
     try:
-        kept = _read(path)
+        kept = read_account(path)
         account = PrivacyAccount(
             str(kept["job"]), len(kept["participations"]), float(kept["epsilon"]), float(kept["delta"])
         )
@@ -87,7 +89,8 @@ def _account(path: Path) -> PrivacyAccount:
     return account
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_account(path: Path) -> dict[str, Any]:
+    """What stands in a file of this folder. Raises ValueError or OSError where that cannot be told."""
     with path.open("rb") as file:
         raw = file.read(_READ_MAX_BYTES + 1)
     if len(raw) > _READ_MAX_BYTES:

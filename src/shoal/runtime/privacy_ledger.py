@@ -13,13 +13,10 @@ from collections import Counter
 from pathlib import Path
 
 from shoal.errors import ShoalError
-from shoal.learning.privacy import PARTICIPATIONS_MAX, Privacy
-from shoal.runtime.privacy_accounts import PRIVACY_FOLDER, limit_of, spent_elsewhere
+from shoal.learning.privacy import Privacy
+from shoal.runtime.privacy_accounts import PRIVACY_FOLDER, limit_of, read_account, spent_elsewhere
 from shoal.store.files import make_directory, write_atomically
 from shoal.wire.messages import is_id
-
-#: A file of ours is smaller: a participation takes some twenty characters.
-_READ_MAX_BYTES = 64 * PARTICIPATIONS_MAX
 
 
 class PrivacyLedger:
@@ -51,11 +48,7 @@ class PrivacyLedger:
 
     def _read(self) -> tuple[tuple[int, int], ...]:
         try:
-            with self._path.open("rb") as file:
-                raw = file.read(_READ_MAX_BYTES + 1)
-            if len(raw) > _READ_MAX_BYTES:
-                raise ValueError("it is too long")
-            kept = json.loads(raw)
+            kept = read_account(self._path)
             if kept["job"] != self._job:
                 raise ValueError(f"it is of another job, {kept['job']!r:.80}")
             taken = tuple((term, version) for term, version in kept["participations"])
