@@ -13,8 +13,9 @@ ReLU lies within float32's rounding of zero.
                           ``install_bare_mb`` is without bytecode; ``install_trimmed_mb`` is what is left, and what
                           Python compiles of it, where a device removes what nothing of it opens (docs/portable.md)
     cpu_s                 processor time of all of it
+    seconds               how long all of it took, by the clock; a machine that does other work too takes longer
 
-``--quick`` captures the step and leaves the evaluation out.
+``--quick`` captures the step, leaves the evaluation out, and times fewer steps.
 
     python -m benchmarks.portable --quick --json
     python -m benchmarks.portable --table    # which tasks of examples/ and papers/ are captured, and why others are not
@@ -102,7 +103,7 @@ def measured(name: str, *, inner: str = "sgd", quick: bool) -> dict[str, Any]:
             theirs.step()
             sum(parameter.sum().item() for parameter in list(model.parameters())[:1])
 
-        turns = 8 if quick else 30
+        turns = 5 if quick else 30
         found["ratio"] = _least_s(run_onnx, turns) / _least_s(run_torch, turns)
     return found
 
@@ -247,18 +248,18 @@ def answers(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
             worker.close()
 
 
-async def both_resident(given: dict[str, Any]) -> dict[str, dict[str, float]]:
-    onnx, torch = await asyncio.gather(resident("onnx", given), resident("torch", given))
-    return {"onnx": onnx, "torch": torch}
+async def taken(given: dict[str, Any]) -> tuple[dict[str, float], dict[str, float], float]:
+    """Memory of the two trainers, and disk of a trimmed device: what one takes says nothing of the others."""
+    return await asyncio.gather(resident("onnx", given), resident("torch", given), asyncio.to_thread(trimmed_mb, given))
 
 
 def run(*, quick: bool) -> dict[str, Any]:
+    began_s = time.monotonic()
     items = [{"model": name, "inner": "sgd", "quick": quick} for name in MODELS]
     items += [{"model": name, "inner": "adamw", "quick": True} for name in _ADAMW]
     with tempfile.TemporaryDirectory() as folder:
         *rows, given = answers([*items, {"model": "lenet", "files": folder}])
-        memory = asyncio.run(both_resident(given))
-        trimmed = trimmed_mb(given)
+        onnx, torch, trimmed = asyncio.run(taken(given))
     adamw = [row for row in rows if row["inner"] == "adamw"]
     rows = [row for row in rows if row["inner"] != "adamw"]
     captured = [row for row in rows if "error" in row]
@@ -272,15 +273,16 @@ def run(*, quick: bool) -> dict[str, Any]:
         "captured": len(captured),
         "worst_update_error": max(row["error"] for row in captured),
         "adamw_error": max(row["error"] for row in adamw),
-        "onnx_trainer_rss_mb": memory["onnx"]["rss_mb"],
-        "onnx_trainer_peak_mb": memory["onnx"]["peak_mb"],
-        "torch_trainer_rss_mb": memory["torch"]["rss_mb"],
+        "onnx_trainer_rss_mb": onnx["rss_mb"],
+        "onnx_trainer_peak_mb": onnx["peak_mb"],
+        "torch_trainer_rss_mb": torch["rss_mb"],
         "install_mb": whole,
         "install_bare_mb": bare,
         "install_trimmed_mb": trimmed,
         "speed_ratio": ratios,
         "speed_ratio_mean": math.exp(sum(map(math.log, ratios.values())) / len(ratios)),
         "cpu_s": sum(each.ru_utime + each.ru_stime for each in used),
+        "seconds": time.monotonic() - began_s,
     }
 
 
