@@ -213,6 +213,8 @@ export class Trainer {
     this.count += 1;
     const given: Record<string, any> = {
       vector: this.tensor("float32", vector),
+      count: this.tensor("float32", Float32Array.of(this.count), []),
+      // Graphs of earlier releases have it so.
       step: this.tensor("float64", Float64Array.of(this.count), []),
       rate: this.tensor("float32", Float32Array.of(rate), []),
       weight_decay: this.tensor("float32", Float32Array.of(decay), []),

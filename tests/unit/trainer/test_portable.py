@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import shoal
@@ -26,10 +28,14 @@ from shoal.trainer.steps import TorchTrainer, build_model
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+import onnx
+
 from shoal.trainer.portable import lower_values
 from shoal.trainer.portable.capture import capture, settings_of
 from shoal.trainer.portable.graphs_file import Graphs
 from shoal.trainer.portable.lowering import TABLE
+from shoal.trainer.portable.rules import rest_of_power
+from shoal.trainer.portable.run import GraphRun, StepRun
 from shoal.trainer.portable.steps import OnnxTrainer
 from shoal.trainer.portable.trace import Unportable
 
@@ -120,6 +126,47 @@ def test_adamw_keeps_its_state_through_a_lease(tmp_path: Path) -> None:
     graphs, settings = captured(Plain(), tmp_path, inner="adamw", weight_decay=0.1, lease_batches=32)
     assert graphs.states == 2
     agree(*both(settings, tmp_path))
+
+
+def test_no_graph_has_float64(tmp_path: Path) -> None:
+    """Graphics processors have none. AdamW counts steps, BatchNorm has factors of the batch's size, and the evaluation
+    adds up."""
+    graphs, _ = captured(Small(), tmp_path, inner="adamw", lease_batches=32)
+    for raw in (graphs.train, graphs.evaluate):
+        graph = onnx.load_from_string(raw).graph
+        types = {each.type.tensor_type.elem_type for each in (*graph.input, *graph.output)}
+        types |= {each.data_type for each in graph.initializer}
+        types |= {attribute.i for node in graph.node for attribute in node.attribute if attribute.name == "to"}
+        assert onnx.TensorProto.DOUBLE not in types
+        assert onnx.TensorProto.FLOAT in types
+
+
+@given(count=st.integers(1, 1 << 24), base=st.sampled_from([0.0, 0.5, 0.9, 0.99, 0.999, 0.9999]))
+def test_the_correction_of_adam_is_exact_enough_in_float32(count: int, base: float) -> None:
+    exact = 1 - base**count
+    assert float(rest_of_power(base, torch.tensor(float(count)))) == pytest.approx(exact, rel=1e-6)
+
+
+def test_a_graph_of_an_earlier_release_still_counts_its_steps() -> None:
+    """Such a graph reads ``step``, in float64."""
+    helper, kinds = onnx.helper, onnx.TensorProto
+    nodes = [
+        helper.make_node("Cast", ["step"], ["counted"], to=kinds.FLOAT),
+        helper.make_node("Add", ["vector", "counted"], ["vector_next"]),
+        helper.make_node("Identity", ["counted"], ["loss"]),
+    ]
+    takes = [("vector", kinds.FLOAT, [2]), ("step", kinds.DOUBLE, [])]
+    gives = [("vector_next", kinds.FLOAT, [2]), ("loss", kinds.FLOAT, [])]
+    values = [[helper.make_tensor_value_info(*each) for each in ends] for ends in (takes, gives)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "step", *values), opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    )
+    steps = StepRun(GraphRun(model.SerializeToString(), threads=1), 0)
+    steps.begin(2)
+    vector = np.zeros(2, np.float32)
+    for _ in range(3):
+        vector, loss = steps.step(vector, {}, rate=0.0, weight_decay=0.0, draws={})
+    assert (vector.tolist(), loss) == ([6.0, 6.0], 3.0)
 
 
 class Momentum(Plain):

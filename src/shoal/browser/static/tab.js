@@ -1265,6 +1265,8 @@ var Trainer = class _Trainer {
     this.count += 1;
     const given = {
       vector: this.tensor("float32", vector),
+      count: this.tensor("float32", Float32Array.of(this.count), []),
+      // Graphs of earlier releases have it so.
       step: this.tensor("float64", Float64Array.of(this.count), []),
       rate: this.tensor("float32", Float32Array.of(rate), []),
       weight_decay: this.tensor("float32", Float32Array.of(decay), []),

@@ -22,7 +22,7 @@ from shoal.trainer.portable.lower_graph import lower
 from shoal.trainer.portable.trace import Traced, Unportable
 
 _BATCH = "batch"
-_DOUBLE, _INT64 = 11, 7
+_INT64 = 7
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,21 +120,30 @@ class _Sized:
         self._node("Add", scaled, self._constant(f"{name}b", fixed), out=name)
 
     def _fraction(self, name: Name, dtype: Any, values: tuple[float, float], sizes: tuple[int, int]) -> None:
-        """a n, a / n, or n a / (n a - 1): a mean's, and that of a variance without bias."""
-        count = self._node("Cast", self._size(), to=_DOUBLE)
+        """a n, a / n, or n a / (n a - 1): a mean's, and that of a variance without bias.
+
+        In float32, where the number is not float64 itself: graphics processors have no float64, and the sizes of
+        batches are exact in both.
+        """
+        exactly: Any = np.float64 if np.dtype(dtype) == np.float64 else np.float32
+        count = self._node("Cast", self._size(), to=_element(exactly))
         one, other = values
         if math.isclose(one / sizes[0], other / sizes[1], rel_tol=1e-9):
-            exact = self._node("Mul", count, self._constant(f"{name}a", np.float64(one / sizes[0])))
+            exact = self._node("Mul", count, self._constant(f"{name}a", exactly(one / sizes[0])))
         elif math.isclose(one * sizes[0], other * sizes[1], rel_tol=1e-9):
-            exact = self._node("Div", self._constant(f"{name}a", np.float64(one * sizes[0])), count)
+            exact = self._node("Div", self._constant(f"{name}a", exactly(one * sizes[0])), count)
         else:
             per = [round(value / (value - 1) / size, 3) for value, size in zip(values, sizes, strict=True)]
             if per[0] != per[1] or per[0] != round(per[0]):
                 raise Unportable(f"a number is {one:g} for {sizes[0]} examples and {other:g} for {sizes[1]}")
-            many = self._node("Mul", count, self._constant(f"{name}a", np.float64(per[0])))
-            fewer = self._node("Sub", many, self._constant(f"{name}b", np.float64(1)))
+            many = self._node("Mul", count, self._constant(f"{name}a", exactly(per[0])))
+            fewer = self._node("Sub", many, self._constant(f"{name}b", exactly(1)))
             exact = self._node("Div", many, fewer)
-        self._node("Cast", exact, out=name, to=int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
+        self._node("Cast", exact, out=name, to=_element(dtype))
+
+
+def _element(dtype: Any) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 def _dims(one: Any, other: Any) -> list[int | str]:

@@ -179,7 +179,7 @@ def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
 
 def _whole(number: int) -> Tensor:
     # Not as_tensor: a table of one number would not be known to depend on the batch's size.
-    return torch.full((), float(number), dtype=torch.float64)
+    return torch.full((), float(number))
 
 
 def _is_lower(name: str, sums: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -35,6 +36,9 @@ NUMPY: dict[torch.dtype, Any] = {
     torch.float16: np.float16,
     torch.float64: np.float64,
 }
+
+#: WebGPU promises a kernel eight tensors, one of which is read: a Split into more fails when it is run.
+_SPLIT_MAX = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,12 @@ class Emitter:
     ) -> Name:
         rest = (self.ints(*steps),) if any(step != 1 for step in steps) else ()
         return self("Slice", name, self.ints(*starts), self.ints(*stops), self.ints(*axes), *rest)
+
+    def split(self, name: Name, sizes: Sequence[int], axis: int) -> list[Name]:
+        if len(sizes) <= _SPLIT_MAX:
+            return self.many("Split", len(sizes), name, self.ints(*sizes), axis=axis)
+        stops = list(itertools.accumulate(sizes))
+        return [self.slice(name, [stop - size], [stop], [axis]) for size, stop in zip(sizes, stops, strict=True)]
 
     def draw(self, kind: str, shape: Sequence[int], *, low: int = 0, high: int = 0) -> Name:
         name = f"draw{len(self.draws)}"

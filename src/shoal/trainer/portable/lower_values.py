@@ -386,14 +386,14 @@ def _selected(call: AtenCall) -> Name:
 @lowers("aten.split_with_sizes.default")
 def _split(call: AtenCall) -> list[Name]:
     axis = call.arg(2, "dim", 0) % call.meta(0).dim()
-    return call.emit.many("Split", len(call.arg(1)), call.name(0), call.emit.ints(*call.arg(1)), axis=axis)
+    return call.emit.split(call.name(0), call.arg(1), axis)
 
 
 @lowers("aten.split.Tensor")
 def _split_even(call: AtenCall) -> list[Name]:
     axis = call.arg(2, "dim", 0) % call.meta(0).dim()
     sizes = [part.shape[axis] for part in call.node.meta["val"]]
-    return call.emit.many("Split", len(sizes), call.name(0), call.emit.ints(*sizes), axis=axis)
+    return call.emit.split(call.name(0), sizes, axis)
 
 
 @lowers("aten.unbind.int")

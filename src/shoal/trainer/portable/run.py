@@ -64,6 +64,8 @@ class StepRun:
         given = {
             "vector": vector,
             **{f"state{number}": state for number, state in enumerate(self._kept)},
+            "count": np.float32(self.count),
+            # Graphs of earlier releases have it so.
             "step": np.float64(self.count),
             "rate": np.float32(rate),
             "weight_decay": np.float32(weight_decay),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def trace_step(
     inputs: Inputs = {
         "vector": _flat(placed),
         **{name: torch.zeros(count) for name in state},
-        "step": torch.ones((), dtype=torch.float64),
+        "count": torch.ones(()),
         "rate": torch.tensor(0.1),
         "weight_decay": torch.tensor(0.1),
         **{f"column.{name}": column for name, column in columns.items()},
@@ -112,7 +113,7 @@ def trace_step(
             before,
             flat,
             tuple(by_name[name] for name in state),
-            step=by_name["step"],
+            step=by_name["count"],
             rate=by_name["rate"],
             weight_decay=by_name["weight_decay"],
         )
@@ -138,7 +139,7 @@ def trace_evaluation(judge: Judge, model: nn.Module, placed: Placed, columns: Ma
         values = _values(by_name["vector"], placed)
         with torch.no_grad(), _reparametrize_module(model, values | _rest(model, placed, by_name), tie_weights=True):
             sums: Sequence[Tensor] = judge(model, _columns(by_name))
-            return torch.stack([torch.as_tensor(each).reshape(()).double() for each in sums])
+            return torch.stack([torch.as_tensor(each).reshape(()).float() for each in sums])
 
     return Traced(graph=_traced(evaluate, inputs), inputs=inputs, outputs=("sums",))
 
@@ -207,8 +208,8 @@ def _traced(function: Callable[..., Any], inputs: Inputs) -> fx.GraphModule:
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )(*given)
+    # Its nodes are read and its code is never run: it is not compiled again.
     second.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
-    second.recompile()
     return second
 
 
@@ -241,7 +242,9 @@ def _forget_counters(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
+@functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Torch takes half a second to find them, and a task is traced four times."""
     table = dict(core_aten_decompositions())
     for name in _BROKEN_UP:
         packet, _, overload = name.partition(".")
