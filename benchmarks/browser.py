@@ -7,7 +7,8 @@ beside the agents. While they train, browsers are killed (SIGKILL), and others t
 
 ``updates_from_tabs``: leases of tabs whose batches are in the surviving history. ``refused``: updates that the leader
 did not take. ``batches_lost``, ``batches_twice``: from the audit of the registry's history. ``download_mb``: what a
-tab takes over the network before it can train any job: page, programs and engine, as they are sent, packed.
+tab takes over the network before it can train any job: page, programs and engine, as they are sent, packed;
+``download_webgpu_mb``: the same where the browser has a graphics processor, and loads the engine for that instead.
 ``traces``, ``trace_differences``: lives of the Python worker that the tab's role plays again (``tools/tab_traces.py``).
 
 ``--quick`` learns one epoch in larger batches, with one tab less, and kills one. Needs Chromium, Node, and the
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +147,12 @@ def from_history(paths: Paths, job: str) -> dict[str, Any]:
     }
 
 
-def downloaded_mb(home: Path) -> float:
-    """As it crosses the network: every file of the page is packed once, and sent so."""
+def downloaded_mb(home: Path, *, without: Iterable[str]) -> float:
+    """As it crosses the network: every file of the page is packed once, and sent so. A tab loads one engine of two."""
     from shoal.browser.page_files import page_files
 
-    return sum(len(each.gzipped) for each in page_files(home).values()) / 1e6
+    others = {f"/engine/{engine_files.VERSION}/{name}" for name in without}
+    return sum(len(each.gzipped) for address, each in page_files(home).items() if address not in others) / 1e6
 
 
 def traces(count: int, folder: Path) -> dict[str, int]:
@@ -181,7 +184,8 @@ def main() -> None:
         result: dict[str, Any] = traces(1_000 if given.quick else 10_000, Path(scratch))
         say(f"{result['traces']} lives, {result['trace_differences']} differences")
         result |= asyncio.run(measure(tabs=tabs, kills=kills, epochs=epochs, quick=given.quick, home=home))
-        result["download_mb"] = downloaded_mb(home)
+        result["download_mb"] = downloaded_mb(home, without=engine_files.GRAPHICS_FILES)
+        result["download_webgpu_mb"] = downloaded_mb(home, without=engine_files.PLAIN_FILES)
     finish(result)
 
 

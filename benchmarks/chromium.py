@@ -27,8 +27,11 @@ from typing import Any, Self
 import psutil
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+NO_GRAPHICS = ("--disable-gpu",)
+#: A graphics processor in software, for WebGPU.
+GRAPHICS = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
 FLAGS = (
-    "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--headless", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe", "--mute-audio",
 )  # fmt: skip
 
@@ -74,8 +77,9 @@ class Chromium:
         threading.Thread(target=self._listen, daemon=True).start()
 
     @classmethod
-    def start(cls, *flags: str) -> Chromium:
-        """``flags``: more of the browser's own."""
+    def start(cls, *flags: str, graphics: bool = False, home: Path | None = None) -> Chromium:
+        """``flags``: more of the browser's own. ``graphics``: WebGPU, computed in software. ``home``: its user's
+        folder, where the authorities are that this user trusts."""
         found = program()
         if found is None:
             raise FileNotFoundError(f"no browser: install one of {', '.join(PROGRAMS)}")
@@ -84,10 +88,11 @@ class Chromium:
         back, write_there = os.pipe()
         root = ("--no-sandbox",) if os.geteuid() == 0 else ()
         process = subprocess.Popen(
-            [sys.executable, "-c", ENTRY, str(read_there), str(write_there), found, *FLAGS, *flags, *root,
+            [sys.executable, "-c", ENTRY, str(read_there), str(write_there), found, *FLAGS,
+             *(GRAPHICS if graphics else NO_GRAPHICS), *flags, *root,
              f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(read_there, write_there), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env=os.environ | ({"HOME": str(home)} if home else {}),
         )  # fmt: skip
         os.close(read_there)
         os.close(write_there)
@@ -124,9 +129,9 @@ class Chromium:
 
         def pace() -> None:
             while not over.wait(MOMENT_S / times):
-                self._signal(signal.SIGSTOP)
+                self._signal(signal.SIGSTOP, "renderer")
                 over.wait(MOMENT_S * (1 - 1 / times))
-                self._signal(signal.SIGCONT)
+                self._signal(signal.SIGCONT, "renderer")
 
         thread = threading.Thread(target=pace, daemon=True)
         thread.start()
@@ -135,14 +140,18 @@ class Chromium:
         finally:
             over.set()
             thread.join()
-            self._signal(signal.SIGCONT)
+            self._signal(signal.SIGCONT, "renderer")
 
-    def _signal(self, number: signal.Signals) -> None:
-        """To the processes of this browser that run pages."""
+    def crash_graphics(self) -> None:
+        """End the process that speaks to the graphics processor, as a driver's crash does."""
+        self._signal(signal.SIGKILL, "gpu-process")
+
+    def _signal(self, number: signal.Signals, kind: str) -> None:
+        """To the processes of this browser of one kind; a "renderer" runs pages."""
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self._process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    if "--type=renderer" in process.cmdline():
+                    if f"--type={kind}" in process.cmdline():
                         process.send_signal(number)
 
     def send(self, method: str, session: str = "", **fields: Any) -> Fields:

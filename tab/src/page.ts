@@ -43,6 +43,7 @@ function draw(now: Shown): void {
   // Read aloud where something is the matter, not with every lease.
   at("reason").ariaLive = now.state === "working" ? "off" : "polite";
   at("job").textContent = now.job || "none";
+  at("engine").textContent = now.engine || "…";
   at("node").textContent = now.node;
   at("leases").textContent = String(now.leases);
   at("examples").textContent = now.examples.toLocaleString("en");
@@ -111,6 +112,7 @@ at("stop").onclick = () => {
 at("go-on").onclick = () => at("agree").click();
 at("forget").onclick = () => say({ say: "forget" });
 for (const id of ["allow-hidden", "allow-battery", "allow-metered"]) at(id).onchange = look;
+at("want-graphics").onchange = () => say({ say: "graphics", isWanted: isTicked("want-graphics") });
 document.addEventListener("visibilitychange", look);
 // A page that goes away says goodbye, where the browser still lets it.
 addEventListener("pagehide", () => say({ say: "stop" }));

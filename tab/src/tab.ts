@@ -1,11 +1,12 @@
 // The device that a tab is: holds two lanes to the manager, sends heartbeats, and carries out what its worker decides.
 // Runs in a thread of its own, so that the page stays quick.
 
+import { ENGINE_VERSION, threads } from "./engine.ts";
 import { forget, type Identity, join, known } from "./identity.ts";
 import type { Message } from "./frames.ts";
 import type { Plain } from "./protobuf.ts";
 import { Blobs, Lane } from "./session.ts";
-import { ENGINE_VERSION, threads, Trainer } from "./trainer.ts";
+import { Trainer } from "./trainer.ts";
 import { inWords } from "./words.ts";
 import { type Action, clip, type Event, Worker } from "./worker_role.ts";
 
@@ -17,6 +18,8 @@ export interface Shown {
   cluster: string;
   job: string;
   threads: number;
+  /** What computes the job. */
+  engine: string;
   epoch: number;
   version: number;
   leases: number;
@@ -35,6 +38,7 @@ export type Said =
   | { say: "join"; secret: string; wanted: string; about: string }
   | { say: "start"; about: string }
   | { say: "pause"; why: string }
+  | { say: "graphics"; isWanted: boolean }
   | { say: "stop" }
   | { say: "forget" };
 
@@ -54,7 +58,7 @@ interface Employed {
 
 class Tab {
   private readonly shown: Shown = {
-    state: "new", reason: "", node: "", cluster: "", job: "", threads: threads(), epoch: 0, version: 0, leases: 0, examples: 0,
+    state: "new", reason: "", node: "", cluster: "", job: "", threads: threads(), engine: "", epoch: 0, version: 0, leases: 0, examples: 0,
     loss: null, done: 0, of: 0, down_bytes: 0, up_bytes: 0,
   };
   private identity: Identity | null = null;
@@ -62,6 +66,8 @@ class Tab {
   /** Why it does not train although it was told to; empty: it may. */
   private pause = "";
   private isStarted = false;
+  /** Its user wants the graphics processor to compute even where that is slower. */
+  private isGraphicsWanted = false;
   private isDialling = false;
   private attempts = 0;
   private redial: ReturnType<typeof setTimeout> | undefined;
@@ -96,6 +102,10 @@ class Tab {
       case "pause":
         this.pause = said.why;
         return this.follow();
+      case "graphics":
+        // For the next job: this one has its engine.
+        this.isGraphicsWanted = said.isWanted;
+        return;
       case "stop":
         this.isStarted = false;
         this.part("stopped by its user");
@@ -307,9 +317,10 @@ class Tab {
       await job.trainer?.release();
       job.trainer = null;
       if (!this.blobs) throw new Error("there is no connection to the manager");
-      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, (reason) => this.tell({ reason }));
+      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, this.isGraphicsWanted, (reason) => this.tell({ reason }));
       if (job.isOver) return void (await trainer.release());
       job.trainer = trainer;
+      this.tell({ engine: trainer.engine });
     } catch (error) {
       return this.post(job, { event: "PrepareFailed", reason: told(error), traceback: "" });
     }
@@ -322,7 +333,7 @@ class Tab {
     try {
       const trainer = loaded(job, action.tensors.model);
       const { delta, examples, loss_sum, seconds } = await trainer.train(epoch, batches, action.rate, (done) => this.tell({ done }));
-      this.tell({ examples: this.shown.examples + examples, loss: loss_sum / examples });
+      this.tell({ examples: this.shown.examples + examples, loss: loss_sum / examples, engine: trainer.engine });
       this.post(job, { event: "Trained", lease, examples, loss_sum, seconds, tensors: { delta } });
     } catch (error) {
       this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
@@ -347,7 +358,7 @@ class Tab {
     for (const timer of job.timers.values()) clearTimeout(timer);
     if (job.trainer) job.trainer.interrupted = "the job is over here";
     void job.busy.then(() => job.trainer?.release());
-    this.tell({ job: "", done: 0, of: 0 });
+    this.tell({ job: "", engine: "", done: 0, of: 0 });
   }
 
   private tell(news: Partial<Shown>): void {

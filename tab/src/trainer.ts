@@ -2,6 +2,7 @@
 // step whose result is known before it is ready, as `trainer/portable/steps.py` does.
 
 import { type Array_, drawAll, type Drawn, epochOrder, mix } from "./batches.ts";
+import { load, session, whyNoGraphics } from "./engine.ts";
 import { checkGraph } from "./graph.ts";
 import { FILE_MAX_BYTES } from "./graph_rules.ts";
 import type { Plain } from "./protobuf.ts";
@@ -9,33 +10,12 @@ import { asFloats, readTensors, type Stored } from "./safetensors.ts";
 import type { Blobs } from "./session.ts";
 import type { MetricSum } from "./worker_role.ts";
 
-export const ENGINE_VERSION = "1.30.0";
-const ENGINE = `/engine/${ENGINE_VERSION}/`;
+/** How far an update may be from the one that is known, as a part of its length. */
 const PROOF_ERROR = 1e-2;
 const EVALUATION = 0x6576616c;
 const EVALUATION_CHUNK = 1000;
-/** More threads than this bring small models nothing. */
-const THREADS_MAX = 4;
 
 /* eslint-disable @typescript-eslint/no-explicit-any */
-let engine: Promise<any> | null = null;
-
-/** The library, loaded once. More than one thread only where the page is isolated from all others. */
-function loadEngine(): Promise<any> {
-  engine ??= import(/* @vite-ignore */ `${ENGINE}ort.wasm.min.mjs`).then((ort) => {
-    ort.env.wasm.wasmPaths = ENGINE;
-    ort.env.wasm.numThreads = threads();
-    ort.env.logLevel = "error";
-    return ort;
-  });
-  return engine;
-}
-
-export function threads(): number {
-  const isIsolated = globalThis.crossOriginIsolated === true;
-  return isIsolated ? Math.max(1, Math.min(THREADS_MAX, Math.floor((navigator.hardwareConcurrency || 1) / 2))) : 1;
-}
-
 const TYPES: Record<string, [string, any]> = {
   F32: ["float32", Float32Array], F64: ["float64", Float64Array], U8: ["uint8", Uint8Array], BOOL: ["bool", Uint8Array],
   I8: ["int8", Int8Array], I16: ["int16", Int16Array], U16: ["uint16", Uint16Array], I32: ["int32", Int32Array],
@@ -95,18 +75,29 @@ export class Trainer {
   private order: { epoch: number; places: Uint32Array } | null = null;
   /** Why the lease under way is to end; empty: it is not. */
   interrupted = "";
+  private ort: any = null;
+  /** Takes a step by the processor, and by graphics where that was chosen. */
+  private processor: any = null;
+  private graphics: any = null;
+  private isChosen = false;
+  /** Why the graphics processor does not compute. */
+  private why = "";
 
   private constructor(
-    private readonly ort: any, private readonly spec: Plain, private readonly graphs: Plain, private readonly evaluate_: Uint8Array,
-    private readonly step_: any, private readonly train_: Examples, private readonly test: Examples, first: Float32Array, private readonly parameters: number,
+    private readonly spec: Plain, private readonly graphs: Plain, private readonly file: Map<string, Stored>, private readonly step_: Uint8Array,
+    private readonly evaluate_: Uint8Array, private readonly train_: Examples, private readonly test: Examples, first: Float32Array,
+    private readonly parameters: number,
   ) {
     this.model = first;
   }
 
-  /** Bring everything here by its hash, load it, and prove the known batch. */
-  static async prepare(spec: Plain, blobs: Blobs, tell: (what: string) => void): Promise<Trainer> {
-    tell("loading the engine");
-    const ort = await loadEngine();
+  /** What computes, and why nothing faster does, for a person. */
+  get engine(): string {
+    return this.graphics ? "WebGPU" : `WebAssembly\n${this.why}`;
+  }
+
+  /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. */
+  static async prepare(spec: Plain, blobs: Blobs, isGraphicsWanted: boolean, tell: (what: string) => void): Promise<Trainer> {
     tell("fetching the graphs and the model");
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
@@ -118,32 +109,85 @@ export class Trainer {
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
     tell("fetching the examples");
     const [trainSet, testSet] = [await examples(spec.train, blobs), await examples(spec.test, blobs)];
-    const step = await ort.InferenceSession.create(train, { executionProviders: ["wasm"] });
-    const made = new Trainer(ort, spec, graphs, evaluate, step, trainSet, testSet, first, parameters);
-    tell("trying the known batch");
-    await made.prove(tensors);
+    const made = new Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters);
+    tell("loading the engine and trying the known batch");
+    await made.chooseEngine(isGraphicsWanted);
     return made;
   }
 
-  private async prove(file: Map<string, Stored>): Promise<void> {
+  /** The processor has to prove itself. The graphics processor has to agree with it on a whole batch too, and be faster. */
+  private async chooseEngine(isGraphicsWanted: boolean): Promise<void> {
+    this.why = await whyNoGraphics();
+    if (!this.why) {
+      try {
+        // This build computes by the processor as well: a tab loads one of the two.
+        this.ort = await load("graphics");
+        this.processor = await session(this.ort, this.step_);
+      } catch (error) {
+        console.info(`the engine for graphics: ${error}`);
+        this.why = "the engine for graphics does not run this job";
+      }
+    }
+    if (!this.processor) {
+      this.ort = await load("plain");
+      this.processor = await session(this.ort, this.step_);
+    }
+    await this.prove();
+    if (this.why) return;
+    try {
+      this.why = await this.tryGraphics(isGraphicsWanted);
+    } catch (error) {
+      console.info(`the graphics processor: ${error}`);
+      this.why = "the graphics processor does not run this job";
+    }
+    if (this.why) await this.dropGraphics();
+    this.isChosen = true;
+  }
+
+  /** Why the graphics processor is not taken; empty: it is. */
+  private async tryGraphics(isGraphicsWanted: boolean): Promise<string> {
+    const rows = this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
+    const byProcessor = await this.timed(rows);
+    this.graphics = await session(this.ort, this.step_, true);
+    await this.prove();
+    const byGraphics = await this.timed(rows);
+    const error = this.apart(byGraphics.after, byProcessor.after.map((value, i) => value - this.model[i]), 1);
+    if (!(error <= PROOF_ERROR)) return "the graphics processor computes otherwise";
+    return byGraphics.ms < byProcessor.ms || isGraphicsWanted ? "" : "the graphics processor is slower";
+  }
+
+  /** The second of two steps on the same batch: the first one may compile. */
+  private async timed(rows: Record<string, Rows>): Promise<{ after: Float32Array; ms: number }> {
+    const draws = drawAll(this.graphs.draws, Object.values(rows)[0].shape[0], 0n);
+    const take = () => {
+      this.begin();
+      return this.step(this.model, rows, this.graphs.rate, this.graphs.weight_decay, draws);
+    };
+    await take();
+    const began = performance.now();
+    const { after } = await take();
+    const ms = performance.now() - began;
+    this.begin();
+    return { after, ms };
+  }
+
+  private async dropGraphics(): Promise<void> {
+    const { graphics } = this;
+    this.graphics = null;
+    await graphics?.release().catch(() => undefined);
+  }
+
+  private async prove(): Promise<void> {
     const proof = this.graphs.proof;
     const columns: Record<string, Rows> = {};
-    for (const [name, { dtype, shape, bytes }] of file) {
+    for (const [name, { dtype, shape, bytes }] of this.file) {
       if (name.startsWith("column.")) columns[name.slice(7)] = { type: dtype, shape, bytes };
     }
     const examples = Object.values(columns)[0].shape[0];
     this.begin();
     const draws = drawAll(this.graphs.draws as Drawn[], examples, BigInt(proof.seed));
     const { after, loss } = await this.step(this.model, columns, proof.rate, proof.weight_decay, draws);
-    const wanted = asFloats(file.get("proof")!);
-    let off = 0, length = 0;
-    for (let i = 0; i < wanted.length; i++) {
-      if (!Number.isFinite(wanted[i])) continue;
-      const at = i * Math.max(1, proof.stride);
-      off += (after[at] - this.model[at] - wanted[i]) ** 2;
-      length += wanted[i] ** 2;
-    }
-    const error = Math.sqrt(off) / Math.max(Math.sqrt(length), 1e-30);
+    const error = this.apart(after, asFloats(this.file.get("proof")!), Math.max(1, proof.stride));
     if (!(error <= PROOF_ERROR && Math.abs(loss - proof.loss) <= PROOF_ERROR * (1 + Math.abs(proof.loss)))) {
       throw new Error(
         `this browser computes the job's known batch otherwise than PyTorch: its update differs by ${error.toPrecision(2)} of its` +
@@ -151,6 +195,17 @@ export class Trainer {
       );
     }
     this.begin();
+  }
+
+  /** The distance of an update from a known one, of which every so many-th value is known, as a part of its length. */
+  private apart(after: Float32Array, wanted: Float32Array, stride: number): number {
+    let off = 0, length = 0;
+    for (let i = 0; i < wanted.length; i++) {
+      if (!Number.isFinite(wanted[i])) continue;
+      off += (after[i * stride] - this.model[i * stride] - wanted[i]) ** 2;
+      length += wanted[i] ** 2;
+    }
+    return Math.sqrt(off) / Math.max(Math.sqrt(length), 1e-30);
   }
 
   /** An optimiser that was just built. */
@@ -182,7 +237,7 @@ export class Trainer {
   }
 
   async evaluate(chunks: number[], size: number): Promise<{ examples: number; metrics: MetricSum[] }> {
-    this.evaluation ??= await this.ort.InferenceSession.create(this.evaluate_, { executionProviders: ["wasm"] });
+    this.evaluation ??= await session(this.ort, this.evaluate_);
     const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
     const sums: number[] = [];
     let examples = 0;
@@ -221,10 +276,24 @@ export class Trainer {
       ...this.columns(rows), ...this.drawn(draws),
     };
     this.states.forEach((state, i) => (given[`state${i}`] = state));
-    const found = await this.step_.run(this.feed(this.step_, given));
-    const outputs = (this.step_.outputNames as string[]).map((name) => found[name]);
+    const found = await this.run(this.feed(this.processor, given));
+    const outputs = (this.processor.outputNames as string[]).map((name) => found[name]);
     this.states = outputs.slice(1, -1);
     return { after: outputs[0].data as Float32Array, loss: Number(outputs.at(-1).data[0]) };
+  }
+
+  private async run(feed: Record<string, any>): Promise<Record<string, any>> {
+    if (!this.graphics) return this.processor.run(feed);
+    try {
+      return await this.graphics.run(feed);
+    } catch (error) {
+      if (!this.isChosen) throw error;
+      // A driver that crashed, say: the same step again by the processor, and all others.
+      console.info(`the graphics processor: ${error}`);
+      this.why = "the graphics processor failed";
+      await this.dropGraphics();
+      return this.processor.run(feed);
+    }
   }
 
   private columns(rows: Record<string, Rows>): Record<string, any> {
@@ -261,7 +330,8 @@ export class Trainer {
   }
 
   async release(): Promise<void> {
-    await this.step_.release();
+    await this.dropGraphics();
+    await this.processor.release();
     await this.evaluation?.release();
   }
 }

@@ -7,7 +7,9 @@ import base64
 import datetime
 import hashlib
 import json
-from dataclasses import replace
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,8 @@ def test_a_tab_trains_beside_an_agent_and_is_killed(tmp_path: Path) -> None:
                     portable=True,
                 )
                 await shows(page, "Training", leases=10)
+                # This browser has no graphics processor.
+                assert (await engine(page)).startswith("WebAssembly\nno ")
                 # The address holds no secret any longer, and the key cannot be read.
                 assert await asyncio.to_thread(page.evaluate, "location.hash") == ""
                 assert not page.errors
@@ -86,6 +90,58 @@ def test_a_tab_trains_beside_an_agent_and_is_killed(tmp_path: Path) -> None:
             assert site.evaluations(job)[-1].accuracy >= 0.95
             workers = {row.node for row in site.history(job)[0]}
             assert workers == {"tab", "onnx-0"}
+
+    run(story())
+
+
+async def engine(page: Page) -> str:
+    """What the page says it computes by, and why."""
+    await asyncio.to_thread(page.wait_for, "document.getElementById('engine').textContent.length > 1", seconds=300)
+    return str(await asyncio.to_thread(page.evaluate, "document.getElementById('engine').textContent"))
+
+
+def test_a_tab_computes_by_webgpu_where_that_is_proven_and_wanted(tmp_path: Path) -> None:
+    plan = {"batch_size": 16, "learning_rate": 0.1, "lease_batches": 2}
+
+    async def story() -> None:
+        engine_files.install(tmp_path / "home", PACKAGE)
+        async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
+            with await asyncio.to_thread(Chromium.start, graphics=True) as browser:
+                page = await agreed(site, browser)
+                await shows(page, "Connected")
+                if not await asyncio.to_thread(page.evaluate, "navigator.gpu?.requestAdapter().then(Boolean)"):
+                    pytest.skip("this browser offers no adapter for WebGPU, not even in software")
+
+                async def submitted(task: str, epochs: int) -> str:
+                    return await site.operator.prepare_and_submit(
+                        task, plan=plan | {"until": {"epochs": epochs}}, portable=True
+                    )
+
+                clouds = str(HERE / "clouds_task.py")
+                job = await submitted(clouds, 1000)
+                assert await engine(page) == "WebAssembly\nthe graphics processor is slower"
+                await site.operator.stop(job)
+                await site.ended(job, "stopped")
+                await shows(page, "Connected")
+                await asyncio.to_thread(page.evaluate, "document.getElementById('want-graphics').click()")
+                # Its kernels do not say where a maximum was.
+                job = await submitted(f"{HERE.parents[1] / 'benchmarks' / 'portable_tasks.py'}:LeNet", 1000)
+                assert await engine(page) == "WebAssembly\nthe graphics processor does not run this job"
+                await site.operator.stop(job)
+                await site.ended(job, "stopped")
+                await shows(page, "Connected")
+                job = await submitted(clouds, 6)
+                assert await engine(page) == "WebGPU"
+                merged = _by(site, job, "tab")
+                await site.until("it trains", lambda: _applied(site, job, merged + 10, "tab"))
+                # Its driver crashes in the midst: the processor takes the same step again.
+                await asyncio.to_thread(browser.crash_graphics)
+                failed = "document.getElementById('engine').textContent.endsWith('the graphics processor failed')"
+                await asyncio.to_thread(page.wait_for, failed, seconds=300)
+                await site.ended(job)
+                site.exactly_once(job, batches=15, epochs=6)
+                assert site.evaluations(job)[-1].accuracy >= 0.95
+                assert not [event.text for event in site.events(job) if event.kind in ("failed", "expired", "refused")]
 
     run(story())
 
@@ -210,11 +266,12 @@ async def _applied(site: Site, job: str, least: int, node: str = "") -> bool:
 def test_a_tab_trains_over_tls_with_the_certificate_of_the_operator(tmp_path: Path) -> None:
     async def story() -> None:
         engine_files.install(tmp_path / "home", PACKAGE)
-        certificate, key, pin = certified("shoal.test", tmp_path)
-        options = ("--browser", "https://shoal.test:0", "--browser-certificate", certificate, "--browser-key", key)
+        certified = Certified.made("shoal.test", tmp_path)
         # The name is this machine's for this browser, and of all authorities it believes ours in this one key alone.
-        flags = ("--host-resolver-rules=MAP shoal.test 127.0.0.1", f"--ignore-certificate-errors-spki-list={pin}")
-        async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=options) as site:
+        flags = ("--host-resolver-rules=MAP shoal.test 127.0.0.1", certified.trusts_key)
+        async with cluster_in(
+            tmp_path, workers=0, options=("--threads", "1"), manager_options=certified.served
+        ) as site:
             with await asyncio.to_thread(Chromium.start, *flags) as browser:
                 page = await agreed(site, browser)
                 await shows(page, "Connected")
@@ -240,28 +297,112 @@ def test_a_tab_trains_over_tls_with_the_certificate_of_the_operator(tmp_path: Pa
     run(story())
 
 
-def certified(host: str, folder: Path) -> tuple[str, str, str]:
-    """A certificate for this name from an authority made here, with its chain; its key; and the hash of its key."""
-    now = datetime.datetime.now(datetime.UTC)
-    ends = now + datetime.timedelta(days=2)
+CERTUTIL = shutil.which("certutil")
 
-    def made(name: str, issuer: str, public: Any, by: Any, is_ca: bool) -> x509.Certificate:
-        named = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer)]
-        builder = x509.CertificateBuilder().subject_name(named[0]).issuer_name(named[1]).public_key(public)
-        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(ends)
-        builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-        names = x509.SubjectAlternativeName([x509.DNSName(name)])
-        return (builder if is_ca else builder.add_extension(names, critical=False)).sign(by, hashes.SHA256())
 
-    root_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    root = made("Somebody's authority", "Somebody's authority", root_key.public_key(), root_key, True)
-    leaf = made(host, "Somebody's authority", key.public_key(), root_key, False)
-    form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "chain.pem").write_bytes(leaf.public_bytes(Encoding.PEM) + root.public_bytes(Encoding.PEM))
-    (folder / "key.pem").write_bytes(key.private_bytes(*form))
-    spki = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    pin = base64.b64encode(hashlib.sha256(spki).digest()).decode()
-    return str(folder / "chain.pem"), str(folder / "key.pem"), pin
+@pytest.mark.skipif(
+    CERTUTIL is None, reason="no certutil to tell a browser whom it trusts: apt-get install libnss3-tools"
+)
+def test_a_browser_follows_the_chain_to_a_root_that_it_trusts_and_no_other_host(tmp_path: Path) -> None:
+    async def story() -> None:
+        engine_files.install(tmp_path / "home", PACKAGE)
+        certified = Certified.made("shoal.test", tmp_path)
+        trusting, trusting_nobody = (
+            user_who_trusts(tmp_path / "trusting", certified.root),
+            user_who_trusts(tmp_path / "not"),
+        )
+        # Names are this machine's for these browsers. No error of a certificate is ignored.
+        named = "--host-resolver-rules=MAP *.test 127.0.0.1"
+        async with cluster_in(
+            tmp_path, workers=0, options=("--threads", "1"), manager_options=certified.served
+        ) as site:
+            with await asyncio.to_thread(Chromium.start, named, home=trusting) as browser:
+                page = await agreed(site, browser)
+                await shows(page, "Connected")
+                job = await site.operator.prepare_and_submit(
+                    str(HERE / "clouds_task.py"),
+                    plan={"batch_size": 16, "learning_rate": 0.1, "until": {"epochs": 2}},
+                    portable=True,
+                )
+                await site.ended(job)
+                assert {row.node for row in site.history(job)[0]} == {"tab"}
+                assert not page.errors
+                address = str(await asyncio.to_thread(page.evaluate, "location.origin"))
+                # The same door under a name that is not the certificate's.
+                assert await refusal(browser, address.replace("shoal.", "other.")) == "ERR_CERT_COMMON_NAME_INVALID"
+            with await asyncio.to_thread(Chromium.start, named, home=trusting_nobody) as browser:
+                assert await refusal(browser, address) == "ERR_CERT_AUTHORITY_INVALID"
+
+    run(story())
+
+
+async def refusal(browser: Chromium, address: str) -> str:
+    """Why the browser shows no page of this address."""
+    page = await asyncio.to_thread(browser.page, address)
+    await asyncio.to_thread(page.wait_for, "document.readyState === 'complete' && location.protocol !== 'about:'")
+    assert not await asyncio.to_thread(page.evaluate, "Boolean(document.getElementById('agree'))")
+    said = await asyncio.to_thread(page.evaluate, "document.documentElement.textContent.match(/ERR_CERT_[A-Z_]+/)?.[0]")
+    return str(said)
+
+
+def user_who_trusts(home: Path, root: str = "") -> Path:
+    """The home of a user whose browser trusts this authority beside the usual ones."""
+    for place in (".pki/nssdb", ".local/share/pki/nssdb"):
+        (home / place).mkdir(parents=True)
+        command = [str(CERTUTIL), "-d", f"sql:{home / place}"]
+        subprocess.run([*command, "-N", "--empty-password"], check=True)
+        if root:
+            subprocess.run([*command, "-A", "-t", "C,,", "-n", "Somebody's authority", "-i", root], check=True)
+    return home
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certified:
+    """A certificate of an authority below one that was made here: files of its chain, its key and the root."""
+
+    host: str
+    chain: str
+    key: str
+    root: str
+    spki: bytes
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        given = ("--browser-certificate", self.chain, "--browser-key", self.key)
+        return ("--browser", f"https://{self.host}:0", *given)
+
+    @property
+    def trusts_key(self) -> str:
+        """A browser's flag."""
+        pin = base64.b64encode(hashlib.sha256(self.spki).digest()).decode()
+        return f"--ignore-certificate-errors-spki-list={pin}"
+
+    @classmethod
+    def made(cls, host: str, folder: Path) -> Certified:
+        now = datetime.datetime.now(datetime.UTC)
+        ends = now + datetime.timedelta(days=2)
+
+        def made(name: str, issuer: str, public: Any, by: Any, is_ca: bool) -> x509.Certificate:
+            named = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer)]
+            builder = x509.CertificateBuilder().subject_name(named[0]).issuer_name(named[1]).public_key(public)
+            builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(ends)
+            builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            names = x509.SubjectAlternativeName([x509.DNSName(name)])
+            return (builder if is_ca else builder.add_extension(names, critical=False)).sign(by, hashes.SHA256())
+
+        root_key, middle_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+        root = made("Somebody's authority", "Somebody's authority", root_key.public_key(), root_key, True)
+        middle = made("Its office", "Somebody's authority", middle_key.public_key(), root_key, True)
+        leaf = made(host, "Its office", key.public_key(), middle_key, False)
+        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        # A browser knows the root by itself; the rest of the chain is the server's to show.
+        chain = b"".join(each.public_bytes(Encoding.PEM) for each in (leaf, middle))
+        files = {"chain.pem": chain, "key.pem": secret, "root.pem": root.public_bytes(Encoding.PEM)}
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        spki = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        paths = [str(folder / name) for name in files]
+        return cls(host=host, chain=paths[0], key=paths[1], root=paths[2], spki=spki)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -1,6 +1,7 @@
-"""ONNX Runtime for browsers: three files of an npm package, named here by their hashes, kept in the manager's home.
+"""ONNX Runtime for browsers: files of an npm package, named here by their hashes, kept in the manager's home.
 
-They are 14 MB, and are neither in the repository nor in the wheel: ``shoal browser runtime`` brings them once.
+Two builds of it, of which a tab loads one: with WebGPU where the browser has a graphics processor, else without. They
+are 31 MB, and are neither in the repository nor in the wheel: ``shoal browser runtime`` brings them once.
 """
 
 from __future__ import annotations
@@ -20,14 +21,21 @@ from shoal.store.files import write_atomically
 VERSION = "1.30.0"
 PACKAGE = f"onnxruntime-web@{VERSION}"
 
-#: The entry, and what it loads: without WebGPU, which would be twice as large.
-FILES = {
+#: The entry, and what it loads.
+PLAIN_FILES = {
     "ort.wasm.min.mjs": "219e6a1fc8a9938268d18efca3c91d310bd2f4a59bbd13744df5b2b7fc6cee3b",
     "ort-wasm-simd-threaded.mjs": "e13f7f94fc51b4ca72b12faeb1ee95f4ace6dfbc8939bc718aabdc0a27c4299b",
     "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
 }
+#: The build that waits for the graphics processor by JSPI; the one for browsers without that is 6.6 MB packed.
+GRAPHICS_FILES = {
+    "ort.jspi.min.mjs": "bc57179d923fda2d88d4a395359c8df44399dde087bf9ff44fc0e40ab398e4d9",
+    "ort-wasm-simd-threaded.jspi.mjs": "270e2c6da9f297239d301d329782b6446641cb1e16a77967690adcfca35f3268",
+    "ort-wasm-simd-threaded.jspi.wasm": "a54c76f86b0f0d9572380cf1c6292a7b3903716ffcbcd6b0e5c7050bf430eb93",
+}
+FILES = PLAIN_FILES | GRAPHICS_FILES
 
-#: The package has 40 MB of other builds beside them.
+#: The package has other builds beside them.
 PACKAGE_MAX_BYTES = 128 << 20
 _FILE_MAX_BYTES = 32 << 20
 _DOWNLOAD_S = 300.0
@@ -37,8 +45,11 @@ def folder(home: Path) -> Path:
     return home / "browser" / f"onnxruntime-web-{VERSION}"
 
 
-def is_there(home: Path) -> bool:
-    return all((folder(home) / f"{name}.gz").exists() for name in FILES)
+def there(home: Path) -> list[str]:
+    """Names of the files to serve. An earlier release brought those without WebGPU alone, and tabs train by them."""
+    found = {name for name in FILES if (folder(home) / f"{name}.gz").exists()}
+    builds = [build for build in (PLAIN_FILES, GRAPHICS_FILES) if build.keys() <= found]
+    return [name for build in builds for name in build] if PLAIN_FILES in builds else []
 
 
 def install(home: Path, package: Path | None = None) -> Path:

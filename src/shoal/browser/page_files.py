@@ -42,11 +42,12 @@ def page_files(home: Path) -> dict[str, PageFile]:
             found[address] = _file(path.suffix, gzip.compress(content, 9, mtime=0))
     if "/" not in found:
         raise Misuse("the page of the tab is not there: install shoal again")
-    if not engine_files.is_there(home):
+    engine = engine_files.there(home)
+    if not engine:
         raise Misuse(
             f"tabs train by onnxruntime-web {engine_files.VERSION}, which is not here: run `shoal browser runtime` once"
         )
-    for name in engine_files.FILES:
+    for name in engine:
         packed = (engine_files.folder(home) / f"{name}.gz").read_bytes()
         found[f"/engine/{engine_files.VERSION}/{name}"] = _file(Path(name).suffix, packed, is_fixed=True)
     return found

@@ -31,6 +31,26 @@ def test_files_of_another_package_are_refused_and_nothing_is_written(tmp_path: P
     assert not (tmp_path.parent / "evil").exists()
 
 
+def test_the_build_with_webgpu_is_served_where_it_is_whole_and_tabs_train_without_it(tmp_path: Path) -> None:
+    folder = engine_files.folder(tmp_path)
+    folder.mkdir(parents=True)
+    engine = f"/engine/{engine_files.VERSION}/"
+
+    def served() -> set[str]:
+        return {address.removeprefix(engine) for address in page_files(tmp_path) if address.startswith(engine)}
+
+    first, *rest = [*engine_files.GRAPHICS_FILES]
+    (folder / f"{first}.gz").write_bytes(b"")
+    with pytest.raises(Misuse, match="shoal browser runtime"):
+        served()
+    for name in engine_files.PLAIN_FILES:
+        (folder / f"{name}.gz").write_bytes(b"")
+    assert served() == engine_files.PLAIN_FILES.keys()
+    for name in rest:
+        (folder / f"{name}.gz").write_bytes(b"")
+    assert served() == engine_files.FILES.keys()
+
+
 def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(Corrupt, match="no npm package"):

@@ -50,6 +50,7 @@ function draw(now) {
   at("reason").textContent = now.reason;
   at("reason").ariaLive = now.state === "working" ? "off" : "polite";
   at("job").textContent = now.job || "none";
+  at("engine").textContent = now.engine || "…";
   at("node").textContent = now.node;
   at("leases").textContent = String(now.leases);
   at("examples").textContent = now.examples.toLocaleString("en");
@@ -110,6 +111,7 @@ at("stop").onclick = () => {
 at("go-on").onclick = () => at("agree").click();
 at("forget").onclick = () => say({ say: "forget" });
 for (const id of ["allow-hidden", "allow-battery", "allow-metered"]) at(id).onchange = look;
+at("want-graphics").onchange = () => say({ say: "graphics", isWanted: isTicked("want-graphics") });
 document.addEventListener("visibilitychange", look);
 addEventListener("pagehide", () => say({ say: "stop" }));
 navigator.connection?.addEventListener("change", look);

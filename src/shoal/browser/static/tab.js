@@ -1,5 +1,40 @@
 // Built from tab/src by `python tools/tasks.py tab`; do not edit.
 
+// src/engine.ts
+var ENGINE_VERSION = "1.30.0";
+var ENGINE = `/engine/${ENGINE_VERSION}/`;
+var BUILDS = { plain: "ort.wasm.min.mjs", graphics: "ort.jspi.min.mjs" };
+var WEBGPU = { name: "webgpu", preferredLayout: "NCHW" };
+var THREADS_MAX = 4;
+var loaded = /* @__PURE__ */ new Map();
+function load(build) {
+  const known2 = loaded.get(build) ?? import(
+    /* @vite-ignore */
+    `${ENGINE}${BUILDS[build]}`
+  ).then((ort) => {
+    ort.env.wasm.wasmPaths = ENGINE;
+    ort.env.wasm.numThreads = threads();
+    ort.env.logLevel = "error";
+    return ort;
+  });
+  loaded.set(build, known2);
+  return known2;
+}
+function session(ort, graph, isGraphics = false) {
+  return ort.InferenceSession.create(graph, { executionProviders: isGraphics ? [WEBGPU, "wasm"] : ["wasm"] });
+}
+function threads() {
+  const isIsolated = globalThis.crossOriginIsolated === true;
+  return isIsolated ? Math.max(1, Math.min(THREADS_MAX, Math.floor((navigator.hardwareConcurrency || 1) / 2))) : 1;
+}
+async function whyNoGraphics() {
+  const { gpu } = navigator;
+  if (!gpu) return "no WebGPU in this browser";
+  if (!("Suspending" in WebAssembly)) return "no JSPI in this browser";
+  const adapter = await gpu.requestAdapter().catch(() => null);
+  return adapter ? "" : "no graphics processor";
+}
+
 // src/identity.ts
 var ECDSA = { name: "ECDSA", namedCurve: "P-256" };
 var SIGN = { name: "ECDSA", hash: "SHA-256" };
@@ -1061,29 +1096,9 @@ function asFloats(stored) {
 }
 
 // src/trainer.ts
-var ENGINE_VERSION = "1.30.0";
-var ENGINE = `/engine/${ENGINE_VERSION}/`;
 var PROOF_ERROR = 0.01;
 var EVALUATION = 1702257004;
 var EVALUATION_CHUNK = 1e3;
-var THREADS_MAX = 4;
-var engine = null;
-function loadEngine() {
-  engine ??= import(
-    /* @vite-ignore */
-    `${ENGINE}ort.wasm.min.mjs`
-  ).then((ort) => {
-    ort.env.wasm.wasmPaths = ENGINE;
-    ort.env.wasm.numThreads = threads();
-    ort.env.logLevel = "error";
-    return ort;
-  });
-  return engine;
-}
-function threads() {
-  const isIsolated = globalThis.crossOriginIsolated === true;
-  return isIsolated ? Math.max(1, Math.min(THREADS_MAX, Math.floor((navigator.hardwareConcurrency || 1) / 2))) : 1;
-}
 var TYPES = {
   F32: ["float32", Float32Array],
   F64: ["float64", Float64Array],
@@ -1136,22 +1151,22 @@ var Examples = class {
   }
 };
 var Trainer = class _Trainer {
-  constructor(ort, spec, graphs, evaluate_, step_, train_, test, first, parameters) {
-    this.ort = ort;
+  constructor(spec, graphs, file, step_, evaluate_, train_, test, first, parameters) {
     this.spec = spec;
     this.graphs = graphs;
-    this.evaluate_ = evaluate_;
+    this.file = file;
     this.step_ = step_;
+    this.evaluate_ = evaluate_;
     this.train_ = train_;
     this.test = test;
     this.parameters = parameters;
     this.model = first;
   }
-  ort;
   spec;
   graphs;
-  evaluate_;
+  file;
   step_;
+  evaluate_;
   train_;
   test;
   parameters;
@@ -1162,10 +1177,20 @@ var Trainer = class _Trainer {
   order = null;
   /** Why the lease under way is to end; empty: it is not. */
   interrupted = "";
-  /** Bring everything here by its hash, load it, and prove the known batch. */
-  static async prepare(spec, blobs, tell) {
-    tell("loading the engine");
-    const ort = await loadEngine();
+  ort = null;
+  /** Takes a step by the processor, and by graphics where that was chosen. */
+  processor = null;
+  graphics = null;
+  isChosen = false;
+  /** Why the graphics processor does not compute. */
+  why = "";
+  /** What computes, and why nothing faster does, for a person. */
+  get engine() {
+    return this.graphics ? "WebGPU" : `WebAssembly
+${this.why}`;
+  }
+  /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. */
+  static async prepare(spec, blobs, isGraphicsWanted, tell) {
     tell("fetching the graphs and the model");
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
@@ -1177,37 +1202,95 @@ var Trainer = class _Trainer {
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
     tell("fetching the examples");
     const [trainSet, testSet] = [await examples(spec.train, blobs), await examples(spec.test, blobs)];
-    const step = await ort.InferenceSession.create(train, { executionProviders: ["wasm"] });
-    const made = new _Trainer(ort, spec, graphs, evaluate, step, trainSet, testSet, first, parameters);
-    tell("trying the known batch");
-    await made.prove(tensors);
+    const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters);
+    tell("loading the engine and trying the known batch");
+    await made.chooseEngine(isGraphicsWanted);
     return made;
   }
-  async prove(file) {
+  /** The processor has to prove itself. The graphics processor has to agree with it on a whole batch too, and be faster. */
+  async chooseEngine(isGraphicsWanted) {
+    this.why = await whyNoGraphics();
+    if (!this.why) {
+      try {
+        this.ort = await load("graphics");
+        this.processor = await session(this.ort, this.step_);
+      } catch (error) {
+        console.info(`the engine for graphics: ${error}`);
+        this.why = "the engine for graphics does not run this job";
+      }
+    }
+    if (!this.processor) {
+      this.ort = await load("plain");
+      this.processor = await session(this.ort, this.step_);
+    }
+    await this.prove();
+    if (this.why) return;
+    try {
+      this.why = await this.tryGraphics(isGraphicsWanted);
+    } catch (error) {
+      console.info(`the graphics processor: ${error}`);
+      this.why = "the graphics processor does not run this job";
+    }
+    if (this.why) await this.dropGraphics();
+    this.isChosen = true;
+  }
+  /** Why the graphics processor is not taken; empty: it is. */
+  async tryGraphics(isGraphicsWanted) {
+    const rows = this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
+    const byProcessor = await this.timed(rows);
+    this.graphics = await session(this.ort, this.step_, true);
+    await this.prove();
+    const byGraphics = await this.timed(rows);
+    const error = this.apart(byGraphics.after, byProcessor.after.map((value, i) => value - this.model[i]), 1);
+    if (!(error <= PROOF_ERROR)) return "the graphics processor computes otherwise";
+    return byGraphics.ms < byProcessor.ms || isGraphicsWanted ? "" : "the graphics processor is slower";
+  }
+  /** The second of two steps on the same batch: the first one may compile. */
+  async timed(rows) {
+    const draws = drawAll(this.graphs.draws, Object.values(rows)[0].shape[0], 0n);
+    const take = () => {
+      this.begin();
+      return this.step(this.model, rows, this.graphs.rate, this.graphs.weight_decay, draws);
+    };
+    await take();
+    const began = performance.now();
+    const { after } = await take();
+    const ms = performance.now() - began;
+    this.begin();
+    return { after, ms };
+  }
+  async dropGraphics() {
+    const { graphics } = this;
+    this.graphics = null;
+    await graphics?.release().catch(() => void 0);
+  }
+  async prove() {
     const proof = this.graphs.proof;
     const columns = {};
-    for (const [name, { dtype, shape, bytes }] of file) {
+    for (const [name, { dtype, shape, bytes }] of this.file) {
       if (name.startsWith("column.")) columns[name.slice(7)] = { type: dtype, shape, bytes };
     }
     const examples2 = Object.values(columns)[0].shape[0];
     this.begin();
     const draws = drawAll(this.graphs.draws, examples2, BigInt(proof.seed));
     const { after, loss } = await this.step(this.model, columns, proof.rate, proof.weight_decay, draws);
-    const wanted = asFloats(file.get("proof"));
-    let off = 0, length = 0;
-    for (let i = 0; i < wanted.length; i++) {
-      if (!Number.isFinite(wanted[i])) continue;
-      const at = i * Math.max(1, proof.stride);
-      off += (after[at] - this.model[at] - wanted[i]) ** 2;
-      length += wanted[i] ** 2;
-    }
-    const error = Math.sqrt(off) / Math.max(Math.sqrt(length), 1e-30);
+    const error = this.apart(after, asFloats(this.file.get("proof")), Math.max(1, proof.stride));
     if (!(error <= PROOF_ERROR && Math.abs(loss - proof.loss) <= PROOF_ERROR * (1 + Math.abs(proof.loss)))) {
       throw new Error(
         `this browser computes the job's known batch otherwise than PyTorch: its update differs by ${error.toPrecision(2)} of its length, its loss is ${loss.toPrecision(6)} and not ${proof.loss.toPrecision(6)}; it does not train this job`
       );
     }
     this.begin();
+  }
+  /** The distance of an update from a known one, of which every so many-th value is known, as a part of its length. */
+  apart(after, wanted, stride) {
+    let off = 0, length = 0;
+    for (let i = 0; i < wanted.length; i++) {
+      if (!Number.isFinite(wanted[i])) continue;
+      off += (after[i * stride] - this.model[i * stride] - wanted[i]) ** 2;
+      length += wanted[i] ** 2;
+    }
+    return Math.sqrt(off) / Math.max(Math.sqrt(length), 1e-30);
   }
   /** An optimiser that was just built. */
   begin() {
@@ -1236,7 +1319,7 @@ var Trainer = class _Trainer {
     return { delta, examples: examples2, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1e3 };
   }
   async evaluate(chunks, size) {
-    this.evaluation ??= await this.ort.InferenceSession.create(this.evaluate_, { executionProviders: ["wasm"] });
+    this.evaluation ??= await session(this.ort, this.evaluate_);
     const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
     const sums = [];
     let examples2 = 0;
@@ -1274,10 +1357,22 @@ var Trainer = class _Trainer {
       ...this.drawn(draws)
     };
     this.states.forEach((state, i) => given[`state${i}`] = state);
-    const found = await this.step_.run(this.feed(this.step_, given));
-    const outputs = this.step_.outputNames.map((name) => found[name]);
+    const found = await this.run(this.feed(this.processor, given));
+    const outputs = this.processor.outputNames.map((name) => found[name]);
     this.states = outputs.slice(1, -1);
     return { after: outputs[0].data, loss: Number(outputs.at(-1).data[0]) };
+  }
+  async run(feed) {
+    if (!this.graphics) return this.processor.run(feed);
+    try {
+      return await this.graphics.run(feed);
+    } catch (error) {
+      if (!this.isChosen) throw error;
+      console.info(`the graphics processor: ${error}`);
+      this.why = "the graphics processor failed";
+      await this.dropGraphics();
+      return this.processor.run(feed);
+    }
   }
   columns(rows) {
     return Object.fromEntries(Object.entries(rows).map(([name, { type, shape, bytes }]) => {
@@ -1292,8 +1387,8 @@ var Trainer = class _Trainer {
   tensor(type, data, dims = [data.length]) {
     return new this.ort.Tensor(type, data, dims);
   }
-  feed(session, given) {
-    return Object.fromEntries(session.inputNames.map((name) => {
+  feed(session2, given) {
+    return Object.fromEntries(session2.inputNames.map((name) => {
       if (!(name in given)) throw new Error(`the job's graph reads ${name}, which this page does not have`);
       return [name, given[name]];
     }));
@@ -1308,7 +1403,8 @@ var Trainer = class _Trainer {
     if (this.interrupted) throw new Error(this.interrupted);
   }
   async release() {
-    await this.step_.release();
+    await this.dropGraphics();
+    await this.processor.release();
     await this.evaluation?.release();
   }
 };
@@ -1642,6 +1738,7 @@ var Tab = class {
     cluster: "",
     job: "",
     threads: threads(),
+    engine: "",
     epoch: 0,
     version: 0,
     leases: 0,
@@ -1657,6 +1754,8 @@ var Tab = class {
   /** Why it does not train although it was told to; empty: it may. */
   pause = "";
   isStarted = false;
+  /** Its user wants the graphics processor to compute even where that is slower. */
+  isGraphicsWanted = false;
   isDialling = false;
   attempts = 0;
   redial;
@@ -1689,6 +1788,9 @@ var Tab = class {
       case "pause":
         this.pause = said.why;
         return this.follow();
+      case "graphics":
+        this.isGraphicsWanted = said.isWanted;
+        return;
       case "stop":
         this.isStarted = false;
         this.part("stopped by its user");
@@ -1886,9 +1988,10 @@ var Tab = class {
       await job.trainer?.release();
       job.trainer = null;
       if (!this.blobs) throw new Error("there is no connection to the manager");
-      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, (reason) => this.tell({ reason }));
+      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, this.isGraphicsWanted, (reason) => this.tell({ reason }));
       if (job.isOver) return void await trainer.release();
       job.trainer = trainer;
+      this.tell({ engine: trainer.engine });
     } catch (error) {
       return this.post(job, { event: "PrepareFailed", reason: told(error), traceback: "" });
     }
@@ -1898,9 +2001,9 @@ var Tab = class {
     const { lease, epoch, version, batches } = action;
     this.tell({ epoch, version, done: 0, of: batches.length });
     try {
-      const trainer = loaded(job, action.tensors.model);
+      const trainer = loaded2(job, action.tensors.model);
       const { delta, examples: examples2, loss_sum, seconds } = await trainer.train(epoch, batches, action.rate, (done) => this.tell({ done }));
-      this.tell({ examples: this.shown.examples + examples2, loss: loss_sum / examples2 });
+      this.tell({ examples: this.shown.examples + examples2, loss: loss_sum / examples2, engine: trainer.engine });
       this.post(job, { event: "Trained", lease, examples: examples2, loss_sum, seconds, tensors: { delta } });
     } catch (error) {
       this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
@@ -1909,7 +2012,7 @@ var Tab = class {
   async evaluate(job, action) {
     const { lease, chunks, size } = action;
     try {
-      const { examples: examples2, metrics } = await loaded(job, action.tensors.model).evaluate(chunks, size);
+      const { examples: examples2, metrics } = await loaded2(job, action.tensors.model).evaluate(chunks, size);
       this.post(job, { event: "EvaluationDone", lease, examples: examples2, metrics });
     } catch (error) {
       this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
@@ -1923,14 +2026,14 @@ var Tab = class {
     for (const timer of job.timers.values()) clearTimeout(timer);
     if (job.trainer) job.trainer.interrupted = "the job is over here";
     void job.busy.then(() => job.trainer?.release());
-    this.tell({ job: "", done: 0, of: 0 });
+    this.tell({ job: "", engine: "", done: 0, of: 0 });
   }
   tell(news) {
     Object.assign(this.shown, news);
     this.show({ ...this.shown });
   }
 };
-function loaded(job, model) {
+function loaded2(job, model) {
   if (!job.trainer) throw new Error("the trainer is gone");
   if (model && model.length !== job.trainer.model.length) throw new Error(`a model of ${model.length} values, not ${job.trainer.model.length}`);
   if (model) job.trainer.model = model;
