@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
-from packaging.requirements import Requirement
+from shoal.trainer.portable.trim import files_of
 
 _ROOT = Path(__file__).parents[1]
 _TRAIN_S = 600.0
@@ -32,7 +31,7 @@ def installed_mb() -> tuple[float, float]:
 
 
 def trimmed_mb(given: dict[str, Any]) -> float:
-    """Megabytes on a device that removed what nothing opens, after its agent was imported and its trainer trained."""
+    """Megabytes on a device that removed what nothing opens, by our own command, after its trainer trained."""
     with tempfile.TemporaryDirectory(prefix="shoal-device-") as folder:
         # A trainer may run as another user, and has to reach its packages.
         os.chmod(folder, 0o755)  # noqa: S103
@@ -40,39 +39,19 @@ def trimmed_mb(given: dict[str, Any]) -> float:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
         (packages,) = home.glob("lib/python*/site-packages")
         for path, place in [*_files(), *_own_files()]:
-            if place.suffix != ".pyc" and not is_unused(place):
-                (packages / place).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, packages / place)
+            (packages / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, packages / place)
         trains = ("-m", "benchmarks.portable_memory", "onnx", json.dumps(given))
-        for words in (("-c", "import shoal.cli.main, shoal.runtime.agent"), trains):
+        for words in (("-m", "shoal.trainer.portable.trim", "--yes"), trains):
             command = [home / "bin" / "python", *words]
             bare = {"PATH": os.environ["PATH"]}
             subprocess.run(command, cwd=_ROOT, env=bare, stdout=subprocess.DEVNULL, check=True, timeout=_TRAIN_S)
         return sum(path.stat().st_size for path in packages.rglob("*") if path.is_file()) / 1e6
 
 
-def is_unused(place: PurePath) -> bool:
-    """Tests of packages, and onnxruntime's library for programs in C: its module for Python has all of it once more."""
-    return "tests" in place.parts[:-1] or place.name.startswith("libonnxruntime.so")
-
-
 def _files() -> Iterator[tuple[Path, PurePath]]:
     """Files of the packages that `pip install 'shoal[onnx]'` brings: where they are, and where below site-packages."""
-    wanted, found = ["shoal", "onnxruntime"], set[str]()
-    while wanted:
-        name = wanted.pop()
-        if name in found:
-            continue
-        found.add(name)
-        package = importlib.metadata.distribution(name)
-        for file in package.files or ():
-            path = Path(str(file.locate()))
-            if path.is_file() and ".." not in file.parts:
-                yield path, PurePath(*file.parts)
-        for text in package.requires or ():
-            need = Requirement(text)
-            if need.marker is None or need.marker.evaluate({"extra": ""}):
-                wanted.append(need.name.lower().replace("_", "-"))
+    return files_of("shoal", "onnxruntime")
 
 
 def _own_files() -> Iterator[tuple[Path, PurePath]]:
