@@ -157,9 +157,9 @@ def test_a_graph_of_an_earlier_release_still_counts_its_steps() -> None:
     ]
     takes = [("vector", kinds.FLOAT, [2]), ("step", kinds.DOUBLE, [])]
     gives = [("vector_next", kinds.FLOAT, [2]), ("loss", kinds.FLOAT, [])]
-    values = [[helper.make_tensor_value_info(*each) for each in ends] for ends in (takes, gives)]
+    ins, outs = ([helper.make_tensor_value_info(*each) for each in ends] for ends in (takes, gives))
     model = helper.make_model(
-        helper.make_graph(nodes, "step", *values), opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+        helper.make_graph(nodes, "step", ins, outs), opset_imports=[helper.make_opsetid("", 18)], ir_version=9
     )
     steps = StepRun(GraphRun(model.SerializeToString(), threads=1), 0)
     steps.begin(2)
