@@ -22,6 +22,7 @@ from shoal.sealing.device import ENTROPY_BYTES, GroupPlace, SealedUpdate, seal
 from shoal.sealing.fixed import BOUND_FIRST, FixedPoint, bound_after, word_type
 from shoal.sealing.graph import shape_of
 from shoal.sealing.group import MaskGraph
+from shoal.sealing.helped import seal_for_helper, sum_of_masks
 from shoal.sealing.label import Label
 from shoal.sealing.opening import SumOpening, unmask
 from shoal.sim.fuzz_case import fuzz_case
@@ -106,6 +107,54 @@ def sealed_cost(devices: int, values: int, *, lost: float = 0.0, bits: int = 32)
     )
 
 
+@dataclass(slots=True)
+class HelpedCost:
+    exact: bool
+    device_ms: float
+    leader_ratio: float
+    helper_ms: float
+
+
+def helped_cost(devices: int, values: int) -> HelpedCost:
+    """Make one version of so many devices whose sum a helper opens."""
+    helper_private, base = os.urandom(32), np.random.default_rng(devices).standard_normal(values).astype(np.float32)
+    helper, fixed = ("helper", pair.public_of(helper_private)), FixedPoint(3, devices)
+    base *= np.float32(0.01)
+    private = [os.urandom(32) for _ in range(devices)]
+    members = tuple((f"device-{place:04}", pair.public_of(key)) for place, key in enumerate(private))
+    label = Label(
+        origin="", job="job", term=1, formation=0, group=1, members=members, bound=3, weight_most=1, base=b"base"
+    ).digest()
+    total, truth = (np.zeros(values, word_type(32)) for _ in range(2))
+    envelopes: dict[int, bytes] = {}
+    device_s, sums_s = [], []
+    for place in range(devices):
+        update, entropy = base + np.float32(place * 1e-4), os.urandom(ENTROPY_BYTES)
+        key = pair.pair_key(private[place], members[place], helper)
+        start_s = time.process_time()
+        words, envelopes[place] = seal_for_helper(
+            update, key=key, label=label, place=place, fixed=fixed, factor=1.0, entropy=entropy
+        )
+        device_s.append(time.process_time() - start_s)
+        start_s = time.process_time()
+        np.add(total, words, out=total)
+        sums_s.append(time.process_time() - start_s)
+        truth += fixed.encode(update, factor=1.0, chance=entropy[32:64])
+    keys = {place: pair.pair_key(helper_private, helper, member) for place, member in enumerate(members)}
+    start_s = time.process_time()
+    masks = sum_of_masks(keys, envelopes, label, words=values, bits=32)
+    helper_s = time.process_time() - start_s
+    start_s = time.process_time()
+    np.subtract(total, masks, out=total)
+    leader_s = devices * min(sums_s) + time.process_time() - start_s
+    return HelpedCost(
+        exact=bool(np.array_equal(total, truth)),
+        device_ms=1e3 * min(device_s),
+        leader_ratio=leader_s / (devices * _plain_s(base, base + np.float32(1))),
+        helper_ms=1e3 * helper_s,
+    )
+
+
 def _plain_s(*updates: np.ndarray) -> float:
     """Measure how long a leader adds up one plain update. Each is another than the one before, so no cache has it."""
     partial = Partial(updates[0].size)
@@ -155,6 +204,7 @@ def measure_sealed(values: int) -> dict[str, float | bool]:
     """What ``benchmarks.trust`` says of the cost of sealed sums."""
     eight, sixty_four = sealed_cost(8, values), sealed_cost(64, values)
     lost, short = sealed_cost(64, values, lost=0.3), sealed_cost(64, values, bits=16)
+    helped = helped_cost(64, values)
     return {
         "sealed8_bytes": round(eight.bytes_ratio, 5),
         "sealed64_bytes": round(sixty_four.bytes_ratio, 5),
@@ -164,5 +214,8 @@ def measure_sealed(values: int) -> dict[str, float | bool]:
         "sealed64_leader_ratio_lost30": round(lost.leader_ratio, 2),
         "int16_bytes": round(short.bytes_ratio, 5),
         "int16_device_cpu_ms": round(short.device_ms, 1),
-        "exact": eight.exact and sixty_four.exact and lost.exact and short.exact,
+        "helper64_device_cpu_ms": round(helped.device_ms, 1),
+        "helper64_leader_ratio": round(helped.leader_ratio, 2),
+        "helper64_helper_cpu_ms": round(helped.helper_ms, 1),
+        "exact": eight.exact and sixty_four.exact and lost.exact and short.exact and helped.exact,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dst.helper_oracle import HelperOracle
 from dst.oracles import HistoryOracle
 from dst.parts_oracle import PartsOracle
 from dst.privacy_oracle import PrivacyOracle
@@ -38,6 +39,7 @@ class CheckedRun(FuzzRun):
         self._history = HistoryOracle(specs, self.world.leader_at, sums)
         self.world.observers += [self._invariants, sums, self._history]
         self.world.observers += [PrivacyOracle(specs), SealOracle(specs), PartsOracle(specs, sums), SealedShapeOracle()]
+        self.world.observers.append(HelperOracle(specs))
 
     def begin(self) -> None:
         super().begin()

@@ -386,9 +386,9 @@ class Plan:
             )
         if self.share_labels:
             raise Misuse(f"{said} with share_labels: a device would tell its labels. Leave share_labels out")
-        if self.cohort and not sealed.least <= self.cohort <= GROUP_MAX:
+        if self.cohort and not sealed.least <= self.cohort <= self._group_most:
             leave = "" if trust.private else ", or leave it out"
-            raise Misuse(f"{said} with cohort = {self.cohort}: set it to {sealed.least} to {GROUP_MAX}{leave}")
+            raise Misuse(f"{said} with cohort = {self.cohort}: set it to {sealed.least} to {self._group_most}{leave}")
         for name, number in (("workers_min", self.workers_min), ("epoch_leases", self.epoch_leases)):
             if number < least:
                 fewer = f"write sealed({max(DEVICES_LEAST, number)}) if so few hide each other enough"
@@ -396,7 +396,26 @@ class Plan:
                     f"{said} with {name} = {number}: a sum of fewer than {least} devices is not opened. Set {name} to"
                     f" {least} or more, or {fewer if trust.private is None else 'set cohort to less'}"
                 )
-        shape_of(least, sealed.colluding, sealed.lost)
+        if sealed.helper is None:
+            shape_of(least, sealed.colluding, sealed.lost)
+        else:
+            self._check_helped(said, least)
+
+    def _check_helped(self, said: str, least: int) -> None:
+        """What a helper does not open sums of yet."""
+        if self.topology != "star":
+            raise Misuse(
+                f"{said} with topology = {self.topology!r}: a helper is asked once, by a leader that has the words of"
+                " all devices, and sums of aggregators are not asked about yet. Set topology = 'star', or leave helper"
+                " out"
+            )
+        if least > self._group_most:
+            raise Misuse(f"{said}: a sum that a helper opens is of at most {self._group_most} devices. Name fewer")
+
+    @property
+    def _group_most(self) -> int:
+        """Devices of one sealed sum: they are told of all others in one message, and of the helper."""
+        return GROUP_MAX - (self.believes.helper is not None)
 
     def _check_words(self) -> None:
         """Whole numbers of 16 bits are rounded by the sealing, to a bound that the leader takes from the last sum."""
@@ -609,7 +628,8 @@ class Plan:
     def lent_most(self) -> int:
         """Leases lent for one version, where others wait for it; 0: any number."""
         is_bounded = self.believes.rule == "nearest" or self.believes.sealed is not None
-        return self.cohort or (DEVICES_MAX if is_bounded and self.pace == "sync" else 0)
+        most = min(DEVICES_MAX, self._group_most) if self.believes.sealed is not None else DEVICES_MAX
+        return self.cohort or (most if is_bounded and self.pace == "sync" else 0)
 
     @property
     def device_momentum(self) -> float:

@@ -19,8 +19,9 @@ Rule = Literal["nearest", "clip"]
 GRAMMAR = (
     "identity (devices with a certificate), or robust, robust(nearest), robust(nearest, 20%) with the share of devices"
     " that may lie, or robust(clip), or sealed, sealed(8), sealed(8, 10%, 30%) with the devices of a sum and the shares"
-    " of them that may collude and be lost, or private(8), private(8, 1e-5) with the epsilon and the delta of a person,"
-    " or sealed + private(8), in which devices add the noise themselves"
+    " of them that may collude and be lost, or sealed(8, helper=NODE) with the node that opens sums for the leader, or"
+    " private(8), private(8, 1e-5) with the epsilon and the delta of a person, or sealed + private(8), in which devices"
+    " add the noise themselves"
 )
 
 #: The share of devices that may lie where a plan does not say.
@@ -44,10 +45,12 @@ _NUMBER = r"(\d{1,4}(?:\.\d{1,4})?(?:e-\d{1,2})?)"
 #: In the order in which they are written.
 _PARTS = {
     "robust": re.compile(rf"robust(?:\((nearest|clip)(?:, ?{_SHARE})?\))?", re.ASCII),
-    "sealed": re.compile(rf"sealed(?:\((\d{{1,4}})(?:, ?{_SHARE}, ?{_SHARE})?\))?", re.ASCII),
+    "sealed": re.compile(
+        rf"sealed(?:\((\d{{1,4}})(?:, ?{_SHARE}, ?{_SHARE})?(?:, ?helper=([a-z0-9][a-z0-9-]{{0,62}}))?\))?", re.ASCII
+    ),
     "private": re.compile(rf"private\({_NUMBER}(?:, ?{_NUMBER})?\)", re.ASCII),
 }
-_TEXT_MAX_CHARS = 80
+_TEXT_MAX_CHARS = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +62,8 @@ class Sealed:
     #: The share of devices that may tell the leader all they know, and that may be lost in one version.
     colluding: float = 0.1
     lost: float = 0.3
+    #: The node that takes masks off for the leader, of somebody else; None: the devices do, with each other.
+    helper: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +87,11 @@ class Trust:
     sealed: Sealed | None = None
     #: None: nothing bounds what a model tells of one person.
     private: Private | None = None
+
+    @property
+    def helper(self) -> str | None:
+        """The node that opens sealed sums and trains nothing; None: the plan names none."""
+        return self.sealed.helper if self.sealed is not None else None
 
     @classmethod
     @functools.lru_cache(maxsize=64)
@@ -140,11 +150,11 @@ def _sealed(text: str, part: re.Match[str]) -> Sealed:
             " more, such as sealed(8)"
         )
     if not part[2]:
-        return Sealed(least=least)
+        return Sealed(least=least, helper=part[4])
     colluding, lost = float(part[2]) / 100, float(part[3]) / 100
     if colluding + lost >= 1:
         raise Misuse(f"trust = {text!r}: some devices have to be honest and there: name shares below 100% together")
-    return Sealed(least=least, colluding=colluding, lost=lost)
+    return Sealed(least=least, colluding=colluding, lost=lost, helper=part[4])
 
 
 def _private(text: str, part: re.Match[str]) -> Private:

@@ -20,7 +20,9 @@ from shoal.runtime.role_host import RoleHost
 from shoal.wire.messages import (
     Agree,
     Agreed,
+    AskMasks,
     Bind,
+    MaskSum,
     Message,
     Open,
     Opened,
@@ -31,7 +33,7 @@ from shoal.wire.messages import (
     UpdateShard,
 )
 
-WORDS = (Bind, Update, Agree, Agreed, Open, Opened, UpdateShard, ShardAck, Reduce, ReduceResult)
+WORDS = (Bind, Update, Agree, Agreed, Open, Opened, UpdateShard, ShardAck, Reduce, ReduceResult, AskMasks, MaskSum)
 
 
 class Orders:

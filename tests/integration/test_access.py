@@ -78,10 +78,10 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "Work": {
         "node": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
-        " SealKey SealRefused Agreed Opened AskCheckpoint Checkpoint Lend NeedOperand TileResult",
+        " SealKey SealRefused Agreed Opened MaskSum AskCheckpoint Checkpoint Lend NeedOperand TileResult",
         "browser": "Ready Offer Update Evaluated Failed",
         "worker": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
-        " SealKey SealRefused Agreed Opened UpdateShard",
+        " SealKey SealRefused Agreed Opened MaskSum UpdateShard",
         "pending": "",
         "peer": "PartialSum ModelTransfer",
         "operator": "AskPool TileTask RightOperand Caught Forget",
@@ -108,10 +108,10 @@ ANSWER: dict[str, dict[str, str]] = {
     },
     "Work": {
         "manager": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
-        " SealRoster Bind Unbind Agree Open"
+        " SealRoster Bind Unbind Agree Open AskMasks"
         " Checkpoint CheckpointKept CheckpointRefused Measure TileTask RightOperand Pool NeedOperand TileResult",
         "node": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
-        " SealRoster Bind Unbind Agree Open ShardAck ModelShard",
+        " SealRoster Bind Unbind Agree Open AskMasks ShardAck ModelShard",
     },
 }
 #: What is said in answer to a call that is no stream.

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dst.helper_oracle import HelperOracle
 from dst.seal_oracle import SealOracle
+from shoal.errors import ShoalError
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import (
@@ -25,6 +27,7 @@ from shoal.roles.actions import (
     Save,
     Seal,
     Send,
+    SumMasks,
     Train,
 )
 from shoal.roles.events import (
@@ -32,6 +35,7 @@ from shoal.roles.events import (
     Disconnected,
     Event,
     Liveness,
+    MasksSummed,
     NotParticipated,
     Participated,
     PeerChanged,
@@ -46,11 +50,12 @@ from shoal.roles.events import (
     Trained,
     UpdateSealed,
 )
+from shoal.roles.helper import Helper
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import TICK_S
 from shoal.roles.worker import Worker
 from shoal.sim.driver.seal_keys import SimSealKeys
-from shoal.sim.observe import Step
+from shoal.sim.observe import Mark, Step
 from shoal.wire.coded import sizes_of
 from shoal.wire.frames import frames, read_message
 from shoal.wire.messages import Dataset, DeviceState, JobSpec, Message
@@ -59,10 +64,13 @@ SHA = "0" * 64
 HOME = "home"
 SIZE = 33
 
+#: The node that opens sums, where a plan names one.
+HELPER = "aide"
+
 
 @dataclass
 class SealingDevice:
-    worker: Worker
+    worker: Worker | Helper
     keys: SimSealKeys
     model: np.ndarray | None = None
     base: tuple[int, bytes] = (0, b"")
@@ -111,6 +119,7 @@ class SealedTroupe:
         #: What is heard instead of a message; nothing: it is lost.
         self.lies: Callable[[str, str, Message], list[Message]] = lambda sender, to, message: [message]
         self.oracle = SealOracle([self.spec])
+        self.helper_oracle = HelperOracle([self.spec])
         self.leader = self._leader(1)
         self.saves: list[Save] = []
         self._leads(Started())
@@ -130,6 +139,14 @@ class SealedTroupe:
             prepared = Prepared(sizes=sizes_of(self.layout), state=state, participations=taken)
             for event in (Started(), prepared, Connected(node=HOME)):
                 self._works(node, event)
+
+    def helps(self, node: str = HELPER) -> None:
+        """The helper is here, as a process that has just begun."""
+        helper = Helper(spec=self.spec, node=node, leader=HOME, term=self.leader.term)
+        count = len([n for n in self.heard if n[0] == node])
+        self.devices[node] = SealingDevice(helper, SimSealKeys(node, str(count), "job"))
+        for event in (Started(), Connected(node=HOME)):
+            self._works(node, event)
 
     def loses(self, *nodes: str) -> None:
         for node in nodes:
@@ -210,6 +227,7 @@ class SealedTroupe:
 
     def _observe(self, step: Step) -> None:
         self.oracle.step(step)
+        self.helper_oracle.step(step)
 
     def _works(self, node: str, event: Event) -> None:
         device = self.devices[node]
@@ -232,6 +250,9 @@ class SealedTroupe:
             case Seal():
                 self.sealed.append((node, action))
                 self._notes_share(node, device, action)
+                label = action.request.label
+                told = {"job": "job", "term": label.term, "group": label.group, "seed": device.keys.next_seed()}
+                self.helper_oracle.mark(Mark(self.now_s, node, "seed", told))
                 words, seals, kept = device.keys.seal(action.request, base=device.base[1])
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
                 group = action.request.label.group
@@ -240,6 +261,14 @@ class SealedTroupe:
                     part[kept.sent[0]] = kept.sent[1]
                     self.parts[node, action.request.label.term, action.lease] = part
                 self._works(node, UpdateSealed(lease=action.lease, group=group, tensors=tensors, kept=kept))
+            case SumMasks():
+                label = action.request.label
+                try:
+                    tensors = {"words": device.keys.sum_masks(action.request)}
+                    summed = MasksSummed(term=label.term, group=label.group, tensors=tensors)
+                except ShoalError as error:
+                    summed = MasksSummed(term=label.term, group=label.group, reason=str(error))
+                self._works(node, summed)
             case Participate():
                 self._notes(node, action)
             case Train():

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.sealed import sealed_cost
+from benchmarks.sealed import helped_cost, sealed_cost
 from benchmarks.trust import (
     ATTACKS,
     DEVICES,
@@ -95,3 +95,9 @@ def test_what_led_sums_leave_out_stays_on_devices() -> None:
     for _ in range(60):
         arrived = arrived + made.mean(np.zeros_like(updates))
     np.testing.assert_allclose(arrived, updates.mean(0), atol=1e-3)
+
+
+def test_a_sum_that_a_helper_opens_is_exact_and_costs_a_device_one_mask() -> None:
+    helped, among = helped_cost(12, 50_000), sealed_cost(12, 50_000)
+    assert helped.exact
+    assert helped.device_ms < among.device_ms

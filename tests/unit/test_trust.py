@@ -219,6 +219,23 @@ def test_a_sealed_plan_says_how_many_hide_each_other() -> None:
     assert Plan(**{**SEALED, "trust": "sealed(5, 0%, 20%)"}).believes.sealed == Sealed(least=5, colluding=0, lost=0.2)
 
 
+def test_a_plan_names_its_helper() -> None:
+    helped = Plan(**{**SEALED, "trust": "sealed(8, helper=nas-2)"})
+    assert helped.believes.sealed == Sealed(least=8, helper="nas-2")
+    assert helped.believes.helper == "nas-2"
+    assert Plan(**SEALED).believes.helper is None
+    assert Plan().believes.helper is None
+    shares = Plan(**{**SEALED, "trust": "sealed(8, 20%, 25%, helper=nas-2)"}).believes.sealed
+    assert shares == Sealed(least=8, colluding=0.2, lost=0.25, helper="nas-2")
+    assert both(trust="sealed(8, helper=nas-2) + private(8)").privacy == both(trust="sealed(8) + private(8)").privacy
+    # Devices that collude hide nobody from each other, and open nothing.
+    assert Plan(**{**SEALED, "trust": "sealed(4, 50%, 10%, helper=nas-2)"}).opened_least == 4
+    # The roster of a group has 256 keys, the helper's among them.
+    assert (helped.lent_most, Plan(**SEALED).lent_most) == (255, 256)
+    longest = f"sealed(8, 10%, 30%, helper={'n' * 63}) + private(8, 1e-5)"
+    assert both(trust=longest).believes.helper == "n" * 63
+
+
 def test_sealed_words_of_16_bits_go_up_and_versions_come_down_whole() -> None:
     plan = Plan(**{**SEALED, "codec": "int16"})
     assert (plan.codec, plan.down) == ("int16", "dense")
@@ -255,6 +272,19 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
         ({"trust": "robust(clip) + sealed"}, "nobody can compare them"),
         ({"trust": "sealed + private(4)"}, "Set cohort to how many devices make a version, such as 50$"),
         ({"trust": "sealed(4, 50%, 10%)"}, "hides nobody"),
+        (
+            {"trust": "sealed(8, helper=nas)", "topology": "tree"},
+            "not asked about yet. Set topology = 'star', or leave",
+        ),
+        ({"trust": "sealed(8, helper=nas)", "topology": "auto"}, "not asked about yet. Set topology = 'star'"),
+        ({"trust": "sealed(helper=nas)"}, "is not a choice Shoal has.*sealed\\(8, helper=NODE\\)"),
+        ({"trust": "sealed(8, helper=Nas 2)"}, "is not a choice Shoal has"),
+        ({"trust": "sealed(2, helper=nas)"}, "name 3 or more"),
+        ({"trust": "sealed(8, helper=nas)", "cohort": 256}, "set it to 8 to 255"),
+        (
+            {"trust": "sealed(256, helper=nas)", "workers_min": 256, "workers_max": 300, "epoch_leases": 300},
+            "of at most 255 devices. Name fewer",
+        ),
     ],
 )
 def test_what_cannot_be_sealed_is_refused_with_what_to_change(said: dict[str, object], told: str) -> None:

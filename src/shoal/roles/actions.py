@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from shoal.compress.sparse import Sparse
     from shoal.scheduling.ledger import Applied
-    from shoal.sealing.request import SealRequest
+    from shoal.sealing.request import MasksRequest, SealRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,6 +219,13 @@ class Seal:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SumMasks:
+    """Add up the masks of the members of a sealed sum, as its helper; answered by MasksSummed."""
+
+    request: MasksRequest = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Interrupt:
     """The trainer is out of time: find out where it is, end it; answered by TrainerFailed."""
 
@@ -278,6 +285,7 @@ Action = (
     | MakeSealKey
     | CheckRoster
     | Seal
+    | SumMasks
     | Interrupt
     | Multiply
     | Deliver

@@ -3,7 +3,8 @@
 The promises of a device, whatever its leader is: it takes no label that is not above its newest, so that no mask is
 used twice; it agrees to one set of members a label (``sealing.device``); it never seals an update again for which it
 answered ``Open``, so that no two sums differ by it alone; and it seals only with members whose keys the cluster's
-devices signed, and with at least as many as the plan says. Where the plan is private too, it counts a participation for
+devices signed, and with at least as many as the plan says. Where a helper opens sums, a device seals an update once and
+answers nothing: it cannot know whether the sum was opened. Where the plan is private too, it counts a participation for
 each group before it seals for it, and refuses groups in which its share of noise would be too little.
 
 Keys and chance are the driver's. A process that starts again has new keys.
@@ -16,13 +17,14 @@ from typing import TYPE_CHECKING
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.privacy import SharedPrivacy
-from shoal.roles.actions import CheckRoster, MakeSealKey, Seal
+from shoal.roles.actions import Seal
 from shoal.roles.aggregation.delivery import Held, SealedWords, UpdateDelivery
 from shoal.roles.events import Participated, RosterChecked, SealKeyMade, UpdateSealed
 from shoal.roles.participation import Participation
+from shoal.roles.seal_roster import SealKeyRoster
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.sealing.fixed import BOUND_MAX
-from shoal.sealing.graph import shape_of
+from shoal.sealing.graph import helped_shape, shape_of
 from shoal.sealing.group import MaskGraph, members_of
 from shoal.sealing.label import Label
 from shoal.sealing.request import SealRequest
@@ -36,7 +38,6 @@ from shoal.wire.messages import (
     MemberKey,
     Open,
     Opened,
-    SealKey,
     SealRefused,
     SealRoster,
     Update,
@@ -65,13 +66,7 @@ class DeviceSealing:
         self._participation = participation
         #: A group that is being counted, and what is to be sealed for it then.
         self._counting: SealRequest | None = None
-        #: The term of the key, and the key once it is made.
-        self._key: tuple[int, MemberKey | None] = (0, None)
-        #: The term whose leader was told the key over the present session.
-        self._told = 0
-        self._roster: SealRoster | None = None
-        #: Whose keys do not hold; None: the roster is still looked at.
-        self._bad: dict[str, str] | None = None
+        self._roster = SealKeyRoster(worker)
         #: A group to seal for once the roster was looked at.
         self._waiting: Bind | None = None
         #: (term, group) of the newest label.
@@ -80,7 +75,7 @@ class DeviceSealing:
         self._way = 0
         #: The group of the update that was sealed last, its lease, and what is kept of it.
         self._kept: tuple[int, int, SealedUpdate] | None = None
-        #: (term, lease) of the last update for which this device answered ``Open``.
+        #: (term, lease) of the last update for which this device answered ``Open``; with a helper, that it sent sealed.
         self._spent = (0, 0)
 
     @property
@@ -92,40 +87,22 @@ class DeviceSealing:
 
     def announce(self, *, again: bool = False) -> None:
         """Tell the leader this device's key, once a session and term; again where it may not have been heard."""
-        worker = self._worker
-        if self._sealed is None or not worker.is_connected:
-            return
-        self._told = 0 if again else self._told
-        term, key = self._key
-        if term != worker.term:
+        if self._sealed is not None and self._roster.announce(again=again):
             # Nothing of an older term is of use: its labels are void.
-            self._key = (worker.term, None)
-            self._roster = self._bad = self._waiting = self._kept = None
-            worker.act(MakeSealKey(term=worker.term))
-        elif key is not None and self._told != term:
-            self._told = term
-            worker.send(worker.leader, SealKey(job=worker.job, term=term, key=key))
+            self._waiting = self._kept = None
 
     def on_disconnected(self) -> None:
-        self._told = 0
+        self._roster.on_disconnected()
 
     def on_key(self, event: SealKeyMade) -> None:
-        if event.term == self._key[0]:
-            self._key = (event.term, event.key)
-            self.announce()
+        self._roster.on_key(event)
 
     def on_roster(self, message: SealRoster) -> None:
-        newest = self._roster.roster if self._roster is not None else 0
-        if self._sealed is None or message.term != self._worker.term or message.roster <= newest:
-            return
-        self._roster, self._bad = message, None
-        self._worker.act(CheckRoster(roster=message))
+        if self._sealed is not None:
+            self._roster.on_roster(message)
 
     def on_checked(self, event: RosterChecked, held: Held | None) -> None:
-        if self._roster is None or (event.term, event.roster) != (self._roster.term, self._roster.roster):
-            return
-        self._bad = dict(event.bad)
-        if self._waiting is not None and held is not None:
+        if self._roster.on_checked(event) and self._waiting is not None and held is not None:
             waiting, self._waiting = self._waiting, None
             self.on_bind(held, waiting)
 
@@ -139,7 +116,7 @@ class DeviceSealing:
             # Heard before, or made up: a mask is used once.
             self._worker.record("seal-refused", f"group {bind.group} is not above {self._newest[1]}", job=bind.job)
             return
-        if self._roster is not None and self._roster.roster == bind.roster and self._bad is None:
+        if self._roster.is_looked_at(bind.roster):
             self._waiting = bind
             return
         self._newest, self._way = (bind.term, bind.group), bind.formation
@@ -167,17 +144,11 @@ class DeviceSealing:
 
     def _request(self, update: Update, bind: Bind) -> SealRequest:
         """What is to be sealed. Raises where this device would hide among too few, or among strangers."""
-        roster, sealed, (_, key) = self._roster, self._sealed, self._key
+        sealed, key = self._sealed, self._roster.key
         assert sealed is not None
         if (update.term, update.lease) == self._spent:
-            raise PeerViolation("spent: a sum with this update was opened")
-        if roster is None or roster.roster != bind.roster:
-            raise PeerViolation(f"roster {bind.roster} is not known here")
-        places = members_of(bind.members, len(roster.keys))
-        members = [roster.keys[place] for place in places]
-        for one in members:
-            if self._bad is not None and one.node in self._bad:
-                raise PeerViolation(f"the key of {one.node} does not hold: {self._bad[one.node]}", peer=one.node)
+            raise PeerViolation("spent: a sum with this update was opened, or may be")
+        members = self._roster.members(bind)
         if key is None or key not in members:
             raise PeerViolation("the group does not have this device's key")
         least, privacy = self._least, self._privacy
@@ -192,7 +163,9 @@ class DeviceSealing:
         if codec.form == "led":
             count = entries_max(codec, (delta.size,))
             words_at = decode_places(bind.tensors, count=count, size=delta.size)
-        shape = shape_of(len(members), sealed.colluding, sealed.lost)
+        helper = self._helper_of(bind, members)
+        count = len(members)
+        shape = shape_of(count, sealed.colluding, sealed.lost) if helper is None else helped_shape(count)
         label = Label(
             origin=self._spec.signature,
             job=bind.job,
@@ -212,8 +185,19 @@ class DeviceSealing:
             word_bits=codec.word_bits,
             places=words_at,
             noise=privacy.point if privacy is not None else None,
+            helper=helper,
             update=delta,
         )
+
+    def _helper_of(self, bind: Bind, members: list[MemberKey]) -> tuple[str, bytes] | None:
+        """The name and the key of the helper that opens sums; None: the plan has none. Raises PeerViolation where it is
+        one with the leader or a member: then it would know what it is to take off."""
+        helper = self._spec.plan.believes.helper
+        if helper is None:
+            return None
+        if helper == self._worker.leader or any(one.node == helper for one in members):
+            raise PeerViolation(f"{helper} is to open sums, so that it neither leads this job nor trains for it")
+        return helper, self._roster.get(helper, bind.roster).public
 
     def on_sealed(self, held: Held, event: UpdateSealed) -> None:
         """The masked update goes its way. It stays here unmasked until the leader is done with it."""
@@ -226,7 +210,11 @@ class DeviceSealing:
         if not worker.is_connected:
             # It is offered again with the next session, and sealed in another group.
             return
-        self._kept = (event.group, event.lease, event.kept)
+        if self._spec.plan.believes.helper is None:
+            self._kept = (event.group, event.lease, event.kept)
+        else:
+            # Nobody asks this device whether the sum is opened. So it seals an update once, and not for a second sum.
+            self._spent = (held.work.term, event.lease)
         sealed = SealedWords(event.group, event.tensors["words"], event.tensors["seals"])
         self._delivery.send_sealed(held, sealed, formation=self._way)
 

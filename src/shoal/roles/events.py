@@ -309,6 +309,16 @@ class UpdateSealed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MasksSummed:
+    """The masks of the members of a sealed sum, added up: the tensor ``words``; or why they are not."""
+
+    term: int
+    group: int
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Multiplied:
     """What came of a multiplication on this machine: the tensor ``result``; of a measure, nothing but the time."""
 
@@ -372,6 +382,7 @@ Event = (
     | SealKeyMade
     | RosterChecked
     | UpdateSealed
+    | MasksSummed
     | Multiplied
     | MultiplyFailed
     | ProductWanted

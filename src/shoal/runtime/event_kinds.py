@@ -55,6 +55,7 @@ _USUAL = frozenset(
         "forming",
         "goal",
         "handed-over",
+        "helper",
         "job",
         "joined",
         "leader",

@@ -13,7 +13,7 @@ from shoal.identity.identity import Identity
 from shoal.sealing.carry_out import DeviceKeys, statement
 from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate
 from shoal.sealing.pair import PRIVATE_BYTES
-from shoal.sealing.request import SealRequest
+from shoal.sealing.request import MasksRequest, SealRequest
 from shoal.wire.messages import NONCE_BYTES, MemberKey, SealRoster
 
 
@@ -73,7 +73,13 @@ class SealKeys:
             raise PeerViolation("its device did not sign it for this job and term")
 
     def seal(self, request: SealRequest, *, base: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
-        keys = self._keys.get(request.label.term)
+        return self._of(request.label.term).seal(request, base=base, entropy=os.urandom(ENTROPY_BYTES))
+
+    def sum_masks(self, request: MasksRequest) -> np.ndarray:
+        return self._of(request.label.term).sum_masks(request)
+
+    def _of(self, term: int) -> DeviceKeys:
+        keys = self._keys.get(term)
         if keys is None:
-            raise Misuse(f"there is no key of term {request.label.term}")
-        return keys.seal(request, base=base, entropy=os.urandom(ENTROPY_BYTES))
+            raise Misuse(f"there is no key of term {term}")
+        return keys

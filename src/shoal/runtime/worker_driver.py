@@ -39,11 +39,13 @@ from shoal.roles.actions import (
     Seal,
     SettleOwn,
     StageModel,
+    SumMasks,
     Train,
 )
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import (
     EvaluationDone,
+    MasksSummed,
     NotParticipated,
     Participated,
     Prepared,
@@ -184,7 +186,7 @@ class WorkerDriver:
                 return self._own is None
             case Participate():
                 return False
-            case MakeSealKey() | CheckRoster() | Seal():
+            case MakeSealKey() | CheckRoster() | Seal() | SumMasks():
                 self._begin(self._seal(host, action))
             case Interrupt():
                 self._begin(self._interrupt(action))
@@ -361,12 +363,14 @@ class WorkerDriver:
 
     # Sealing --------------------------------------------------------------------------------------------
 
-    async def _seal(self, host: RoleHost, action: MakeSealKey | CheckRoster | Seal) -> None:
+    async def _seal(self, host: RoleHost, action: MakeSealKey | CheckRoster | Seal | SumMasks) -> None:
         """In a thread: keys, signatures and masks take milliseconds each."""
         async with self._sealing:
             host.post(await asyncio.to_thread(self._sealed, action))
 
-    def _sealed(self, action: MakeSealKey | CheckRoster | Seal) -> SealKeyMade | RosterChecked | UpdateSealed:
+    def _sealed(
+        self, action: MakeSealKey | CheckRoster | Seal | SumMasks
+    ) -> SealKeyMade | RosterChecked | UpdateSealed | MasksSummed:
         from shoal.runtime.seal_keys import SealKeys
 
         keys = self._seal_keys = self._seal_keys or SealKeys(self._member, self._spec.job)
@@ -386,6 +390,15 @@ class WorkerDriver:
                     return UpdateSealed(lease=lease, group=group, reason=str(error))
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
                 return UpdateSealed(lease=lease, group=group, tensors=tensors, kept=kept)
+            case SumMasks():
+                label = action.request.label
+                try:
+                    # A helper prepares nothing, and how many devices a sum needs stands in what the operator signed.
+                    self._check_signature()
+                    summed = {"words": keys.sum_masks(action.request)}
+                except ShoalError as error:
+                    return MasksSummed(term=label.term, group=label.group, reason=str(error))
+                return MasksSummed(term=label.term, group=label.group, tensors=summed)
 
     # Training -------------------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ import numpy as np
 from shoal.errors import PeerViolation
 from shoal.sealing.device import GroupPlace, SealedUpdate, rounding_of, seal
 from shoal.sealing.fixed import FixedPoint
+from shoal.sealing.helped import seal_for_helper, sum_of_masks
 from shoal.sealing.pair import pair_key, public_of
-from shoal.sealing.request import SealRequest
+from shoal.sealing.request import MasksRequest, SealRequest
 
 
 def statement(*, cluster: str, job: str, term: int, node: str, public: bytes, nonce: bytes) -> bytes:
@@ -37,14 +38,35 @@ class DeviceKeys:
         keys = {other: self._pair(mine, members[other]) for other in request.group.near[request.place]}
         seat = GroupPlace(request.group, request.place, label.digest(), keys)
         fixed = request.noise or FixedPoint(label.bound, request.group.size, request.word_bits)
+        values = request.update if request.places is None else request.update[request.places]
+        if request.helper is None:
+            words, seals, kept = seal(seat, values, fixed=fixed, factor=request.factor, entropy=entropy)
+        else:
+            words, seals = seal_for_helper(
+                values,
+                key=self._pair(mine, request.helper),
+                label=seat.label,
+                place=seat.place,
+                fixed=fixed,
+                factor=request.factor,
+                entropy=entropy,
+            )
+            kept = SealedUpdate(seat)
         if request.places is None:
-            return seal(seat, request.update, fixed=fixed, factor=request.factor, entropy=entropy)
-        values = request.update[request.places]
-        words, seals, kept = seal(seat, values, fixed=fixed, factor=request.factor, entropy=entropy)
+            return words, seals, kept
         # As the sum has it: rounded, and cut at the bound.
         own = fixed.encode(values, factor=request.factor, chance=rounding_of(entropy))
         kept.sent = (request.places, fixed.decode(own, times=1.0 / request.factor))
         return words, seals, kept
+
+    def sum_masks(self, request: MasksRequest) -> np.ndarray:
+        """The masks of the members in a sum, added up: what a helper knows of it."""
+        if request.helper[1] != self.public:
+            raise PeerViolation("the question is for another key of this helper")
+        members = request.label.members
+        keys = {place: self._pair(request.helper, members[place]) for place in request.envelopes}
+        label = request.label.digest()
+        return sum_of_masks(keys, request.envelopes, label, words=request.words, bits=request.word_bits)
 
     def _pair(self, mine: tuple[str, bytes], other: tuple[str, bytes]) -> bytes:
         if other not in self._pairs:

@@ -66,6 +66,13 @@ def shape_of(devices: int, colluding: float, lost: float) -> GraphShape:
     return GraphShape(devices, devices - 1, threshold)
 
 
+def helped_shape(devices: int) -> GraphShape:
+    """Where a helper opens sums: nobody masks with anybody. Raises Misuse for a group that is too large."""
+    if devices > GROUP_MAX:
+        raise Misuse(f"a sealed sum is of at most {GROUP_MAX} devices, not {devices}")
+    return GraphShape(devices, 0, 0)
+
+
 def _threshold(devices: int, neighbours: int, liars: int, gone: int) -> int | None:
     """The least threshold that liars reach next to never, and that is reached in spite of losses; None: none is."""
     others = devices - 1

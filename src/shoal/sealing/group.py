@@ -15,6 +15,9 @@ from shoal.sealing.shamir import SHARE_BYTES
 #: What the words of a seed, a MAC, a commitment and an envelope's tag take (``pair``, which loads a library).
 SEED_BYTES = MAC_BYTES = COMMIT_BYTES = TAG_BYTES = 16
 
+#: Where a helper opens sums: a device's seed, for the helper alone.
+HELPER_ENVELOPE_BYTES = SEED_BYTES + TAG_BYTES
+
 
 def bits_of(members: Iterable[int], size: int) -> bytes:
     """A set of places as bits."""
@@ -52,6 +55,9 @@ class MaskGraph:
     def seals_bytes(self, place: int) -> int:
         """What an upload carries beside its words: commitments, and envelopes for each neighbour."""
         near = len(self.near[place])
+        if not near:
+            # The envelope for the helper, and nothing else.
+            return HELPER_ENVELOPE_BYTES
         return COMMIT_BYTES * (1 + near) + near * (SHARE_BYTES + TAG_BYTES) + near * self.edges_bytes(place)
 
     def edges_bytes(self, place: int) -> int:

@@ -1,7 +1,8 @@
-"""What a role asks to have sealed: everything but secrets and chance, which are its driver's. A value."""
+"""What a role asks to have sealed or opened: everything but secrets and chance, which are its driver's. Values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,4 +26,20 @@ class SealRequest:
     places: np.ndarray | None = field(default=None, compare=False, repr=False)
     #: Where the plan is private too: how long the update may be, and the device's share of noise.
     noise: NoisePoint | None = None
+    #: Where a helper opens sums: its name and public key.
+    helper: tuple[str, bytes] | None = None
     update: np.ndarray = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MasksRequest:
+    """The sum of the masks of some members, which a helper is asked for."""
+
+    label: Label
+    #: The helper's own name and public key.
+    helper: tuple[str, bytes]
+    #: Place of a member whose words are in the sum -> its envelope.
+    envelopes: Mapping[int, bytes] = field(repr=False)
+    #: Words of the sum, and bits of a word.
+    words: int
+    word_bits: int = 32

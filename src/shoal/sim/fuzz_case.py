@@ -103,6 +103,10 @@ LED_UNTIL = 110_000
 #: Only seeds above this number draw robust plans whose updates lie in parts with aggregators.
 PARTS_AFTER = 120_000
 
+#: Only seeds above this number, up to the next one, draw sealed sums that a helper opens, in the place of parts.
+HELPED_AFTER = 140_000
+HELPED_UNTIL = 150_000
+
 #: After how long devices without work come again, where they do.
 _CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
 
@@ -198,7 +202,11 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if is_sealed_shape:
         meetings, moments = Rng(seed).stream("sealed shapes"), (*MOMENTS, *SEAL_MOMENTS)
         specs = [replace(spec, plan=_sealed_in_shape(spec.plan, meetings)) for spec in specs]
-    if seed > PARTS_AFTER:
+    is_helped = HELPED_AFTER < seed <= HELPED_UNTIL
+    helps = Rng(seed).stream("helper")
+    if is_helped:
+        specs = [replace(spec, plan=_helped(spec.plan, helps)) for spec in specs]
+    if seed > PARTS_AFTER and not is_helped:
         parts = Rng(seed).stream("parts")
         specs = [replace(spec, plan=_in_parts(spec.plan, parts)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
@@ -216,6 +224,11 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     # From a stream of their own: a seed without one is what it was before there were any.
     if has_cuts:
         faults += _cuts(Rng(seed).stream("cuts"), workers, prefers_devices=prefers_devices)
+    if is_helped:
+        # Beside the workers, so that no fault for good befalls them: a job without its helper waits.
+        specs, helpers = _with_helpers(specs, after=workers)
+        faults += tuple(fault for number in helpers for fault in _of_a_helper(helps, number))
+        workers += len(helpers)
     strike_at, struck = _draw_strike(stream, prefers_devices=prefers_devices)
     targeted: tuple[TargetedFault, ...] = ()
     if is_shaped:
@@ -681,6 +694,53 @@ def _noisy(plan: Plan, stream: Stream) -> Plan:
         clip_update=clip,
         participations=most,
     )
+
+
+def _helped(plan: Plan, stream: Stream) -> Plan:
+    """Sealed sums for a helper to open, at times with noise, in short words or of some places; drawn from a stream of
+    its own. Most of these cases do: it is what they are for."""
+    kind = stream.pick(("plain", "words", "led", "noise"))
+    if kind == "noise":
+        return _noisy(plan, stream)
+    plan = _sealed(plan, stream)
+    if kind == "led" and plan.outer not in ADAPTIVE:
+        return _led(plan, stream)
+    return _in_words(plan, stream) if kind == "words" else plan
+
+
+def _with_helpers(specs: Sequence[JobSpec], *, after: int) -> tuple[list[JobSpec], list[int]]:
+    """Each sealed job with a helper of its own, and the numbers of these nodes."""
+    named, numbers = [], []
+    for spec in specs:
+        if spec.plan.believes.sealed is not None:
+            numbers.append(after + len(numbers) + 1)
+            trust = spec.plan.trust.replace(")", f", helper=w{numbers[-1]})", 1)
+            spec = replace(spec, plan=replace(spec.plan, trust=trust))
+        named.append(spec)
+    return named, numbers
+
+
+def _of_a_helper(stream: Stream, number: int) -> tuple[Fault, ...]:
+    """What befalls the node that opens sums: it dies, freezes, is cut off from its leader or from everyone, or slow."""
+    faults: list[Fault] = []
+    who = worker(number)
+    for _ in range(stream.below(6)):
+        at: When = AtRound(1 + stream.below(6)) if stream.happens(0.6) else AtSecond(stream.between(2.0, 15.0))
+        for_s = stream.between(0.2, stream.pick((2.0, 12.0)))
+        choices: tuple[Fault, ...] = (
+            Crash(who=who, at=at, restart_s=for_s),
+            Restart(who=who, at=at),
+            Stop(who=who, at=at, for_s=for_s),
+            PartitionFault(who=who, at=at, for_s=for_s),
+            Apart(who=Who((*who.parts, *LEADER.parts)), at=at, for_s=for_s),
+            CutFault(who=who, at=at),
+            LeaveFault(who=who, at=at, back_s=for_s),
+            Slow(who=who, factor=stream.pick((4.0, 400.0)), at=at, for_s=for_s),
+            TransferFault(who=who, at=at),
+            Duplicate(who=who, share=0.7, at=at, for_s=for_s),
+        )
+        faults.append(stream.pick(choices))
+    return tuple(faults)
 
 
 def _sealed_in_shape(plan: Plan, stream: Stream) -> Plan:

@@ -237,5 +237,8 @@ SEAL_SIGNATURE_MAX_BYTES = 80
 SEAL_PARTS_MAX_BYTES = 33 * SEAL_GROUP_MAX
 SEAL_EDGES_MAX_BYTES = 200 << 10
 
+#: What a helper is told of a sealed sum: an envelope with a seed takes 32 bytes.
+SEAL_HELPER_MAX_BYTES = 32 * SEAL_GROUP_MAX
+
 #: What an upload of a sealed update carries beside its words: of 255 neighbours, each its shares of 255 edges.
 SEALS_MAX_BYTES = 1_200_000

@@ -8,7 +8,7 @@ from shoal.cli.render.format import bytes_text, plural
 from shoal.compress.codec import Codec
 from shoal.plan import Plan
 from shoal.sealing.graph import COMPLETE_MAX, GROUP_MAX, GraphShape, shape_of
-from shoal.sealing.group import COMMIT_BYTES, MAC_BYTES, TAG_BYTES
+from shoal.sealing.group import COMMIT_BYTES, HELPER_ENVELOPE_BYTES, MAC_BYTES, TAG_BYTES
 from shoal.sealing.shamir import SHARE_BYTES
 from shoal.wire.coded import encode_places_bytes, entries_max
 
@@ -38,6 +38,9 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
     if is_private:
         # A version has at most a cohort.
         devices = min(devices, plan.cohort)
+    if sealed.helper is not None:
+        yield from _helped_facts(plan, sealed.helper, devices=min(devices, GROUP_MAX), model_bytes=model_bytes)
+        return
     shape = shape_of(min(devices, GROUP_MAX), sealed.colluding, sealed.lost)
     each = "every other" if shape.is_complete else f"{shape.neighbours} neighbours"
     yield (
@@ -55,13 +58,7 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         f"about {device_ms:.0f} ms of a core more a version on a device and {leader_ms:.0f} ms at the leader;"
         f" {bytes_text(extra_bytes(shape))} more up a device, and two short questions",
     )
-    if codec.form == "led":
-        most = encode_places_bytes(codec, round(values))
-        yield (
-            "places",
-            f"{words:,} of {round(values):,} values a version, the same for all devices: {bytes_text(most)} more down a"
-            " device to say which. The rest waits on devices: the target takes more versions (docs/codecs.md)",
-        )
+    yield from _places_facts(codec, round(values), words)
     lying = "also if it lies" if shape.devices <= COMPLETE_MAX else "if it follows the protocol"
     yield (
         "learns",
@@ -80,3 +77,41 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         )
     tells = "" if is_private else ". Nor what sums of versions tell"
     yield "stops not", f"a device that lies: nobody can see which one spoilt a sum{tells}"
+
+
+def _places_facts(codec: Codec, values: int, words: int) -> Iterator[tuple[str, str]]:
+    if codec.form == "led":
+        most = encode_places_bytes(codec, values)
+        yield (
+            "places",
+            f"{words:,} of {values:,} values a version, the same for all devices: {bytes_text(most)} more down a"
+            " device to say which. The rest waits on devices: the target takes more versions (docs/codecs.md)",
+        )
+
+
+def _helped_facts(plan: Plan, helper: str, *, devices: int, model_bytes: float) -> Iterator[tuple[str, str]]:
+    least, is_private = plan.opened_least, plan.privacy is not None
+    yield (
+        "trust",
+        f"{plan.trust}: {helper} opens the sums of {plural(devices, 'device')}, of at least {least} and each once. It"
+        " trains nothing and does not lead; while it is away the job waits",
+    )
+    codec, values = Codec.parse(plan.codec), model_bytes / 4
+    words = entries_max(codec, (max(1, round(values)),))
+    mask_ms, rounding_ms = _MASK_MS * codec.word_bits / 32, _NOISE_MS if is_private else _ROUND_MS
+    device_ms = values * _HASH_MS + words * (rounding_ms + mask_ms)
+    yield (
+        "costs",
+        f"about {device_ms:.0f} ms of a core more a version on a device, whatever their number,"
+        f" {values * _HASH_MS:.0f} ms at the leader and {words * mask_ms * devices:.0f} ms at {helper};"
+        f" {bytes_text(HELPER_ENVELOPE_BYTES)} more up a device, and one answer of"
+        f" {bytes_text(words * codec.word_bits / 8)} from {helper}",
+    )
+    yield from _places_facts(codec, round(values), words)
+    noise = ", never one without noise" if is_private else ""
+    yield (
+        "learns",
+        f"the leader sees sums of at least {least} devices{noise}, and {helper} sees masks and no update, as long as"
+        " the two do not tell each other what they have: together they see every update",
+    )
+    yield "stops not", f"a device or {helper} that lies: nobody can see who spoilt a sum"

@@ -28,12 +28,15 @@ class FixedShares:
         self._is_due = self._is_fixed
 
     def cut(
-        self, ledger: Ledger, records: Workers, *, may_work: Callable[[str], bool] = lambda node: True
+        self, ledger: Ledger, records: Workers, *, is_left_out: Callable[[str], bool] = lambda node: False
     ) -> str | None:
-        """Divide the free batches among the workers, if they are others than before. Returns why it was done."""
+        """Divide the free batches among the workers, if they are others than before. Returns why it was done.
+
+        A worker cut off from the shard (``is_left_out``) must not hold batches.
+        """
         if not self._is_due:
             return None
-        workers = tuple(node for node in records.at_work() if may_work(node))
+        workers = tuple(node for node in records.at_work() if not is_left_out(node))
         if not workers:
             # The first worker to come is a change.
             return None

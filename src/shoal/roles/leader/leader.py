@@ -35,6 +35,7 @@ from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
 from shoal.roles.leader.goals import UnknownGoals, reached_by
+from shoal.roles.leader.helped_sealing import sealing_of
 from shoal.roles.leader.leases import LATE, LEASE_GRACE_S, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
@@ -137,7 +138,7 @@ class Leader(Machine):
         )
         self._lending = Lending(self, shared, leases=self._leases, aggregation=self._aggregation)
         self._rollback = Rollback(self, shared, leases=self._leases, failures=self._batch_failures)
-        self._sealing = Sealing(self, shared, leases=self._leases) if plan.believes.sealed is not None else None
+        self._sealing = sealing_of(self, shared, leases=self._leases)
 
     # State that survives -----------------------------------------------------------------------------
 
@@ -233,11 +234,13 @@ class Leader(Machine):
         if self._parting is not None and not isinstance(event, SaveFailed):
             self._hand_over()
 
-    def awaits(self, sender: str, message: m.Update | m.ReduceResult) -> bool:
+    def awaits(self, sender: str, message: m.Update | m.ReduceResult | m.MaskSum) -> bool:
         """Whether the tensors of this message can be merged now: of an open lease of the sender, or of a sum that this
-        aggregator was asked for. Otherwise no driver need hold them: the message is refused without."""
+        aggregator or helper was asked for. Otherwise no driver need hold them: the message is refused without."""
         if message.term != self._term:
             return False
+        if isinstance(message, m.MaskSum):
+            return self._sealing is not None and self._sealing.awaits_masks(sender, message)
         if isinstance(message, m.ReduceResult):
             return (self._sealing or self._formations).awaits(sender, message)
         lease = self._training.ledger.get(message.lease)
@@ -267,10 +270,16 @@ class Leader(Machine):
         self._bytes_up += event.size_bytes
         if (worker := self._workers.get(sender)) is not None:
             worker.bytes_up += event.size_bytes
+        if self._sealing is not None and sender == self._sealing.helper:
+            self._sealing.on_helper(message)
+            self._proceed()
+            return
         match message:
             case m.Release():
                 if sender == self._manager:
                     self._workers.leaving[message.node] = message.reason
+                    if self._sealing is not None:
+                        self._sealing.on_gone(message.node, message.reason)
             case m.HandOver():
                 if sender == self._manager and message.term == self._term:
                     self._parting, self._version_least = message.reason, message.version_least
@@ -340,6 +349,8 @@ class Leader(Machine):
         if event.node == self._manager:
             self._on_manager(event.state)
             return
+        if event.state is Liveness.LOST and self._sealing is not None:
+            self._sealing.on_gone(event.node, event.reason)
         if (worker := self._workers.get(event.node)) is None:
             return
         if event.state is Liveness.SUSPECT:
@@ -414,7 +425,8 @@ class Leader(Machine):
             one = None
         is_training = self._evaluations.now is None
         self._phase, self._reason = (LeaderPhase.TRAINING if is_training else LeaderPhase.EVALUATING), None
-        if is_training and (why := self._cut_shares()) is not None:
+        ledger, apart = self._leases.ledger, self._formations.is_left_out
+        if is_training and (why := self._shares.cut(ledger, self._workers, is_left_out=apart)) is not None:
             self.record("shares", why)
             # A worker that had nothing left may have something now.
             self._workers.release()
@@ -426,26 +438,12 @@ class Leader(Machine):
         # Where only some work for a version, the worker that waits longest is before the one that just came.
         for worker in self._workers.take_outcasts():
             self._lending.lend_to(worker)
-        ledger = self._leases.ledger
         while ledger.has_free and not self._lending.is_full and (first := self._workers.first_in_line()) is not None:
             # The first worker leaves the line: with a lease, or to rest.
             self._lending.lend_to(first)
 
-    def _cut_shares(self) -> str | None:
-        """A worker cut off from the shard must not hold batches."""
-        formations = self._formations
-        return self._shares.cut(
-            self._training.ledger, self._workers, may_work=lambda node: not formations.is_left_out(node)
-        )
-
     def _held_up(self) -> str | None:
-        """Why nothing is lent although there are workers; None: it is."""
-        is_training = self._evaluations.now is None
-        if self._parting is not None and is_training:
-            return f"the job gets another leader: {self._parting}"
-        if (at_risk := self._durability.held_up()) is not None:
-            return at_risk
-        return self._formations.held_up() if is_training else None
+        return self._lending.held_up(parting=self._parting, sealing=self._sealing)
 
     def _hand_over(self) -> None:
         """Step down once nothing is lent and everything is durable: the next leader begins where this one ends."""

@@ -9,6 +9,7 @@ from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.local_data import NotNow
 from shoal.roles.leader.participants import Participants
 from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.sealing import Sealing
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
@@ -46,6 +47,17 @@ class Lending:
             return False
         ledger = self._training.ledger
         return self.lent_most <= ledger.outstanding + ledger.merged
+
+    def held_up(self, *, parting: str | None, sealing: Sealing | None) -> str | None:
+        """Why nothing is lent although there are workers; None: it is."""
+        is_training = self._evaluations.now is None
+        if parting is not None and is_training:
+            return f"the job gets another leader: {parting}"
+        if (at_risk := self._durability.held_up()) is not None:
+            return at_risk
+        if sealing is not None and is_training and (closed := sealing.held_up()) is not None:
+            return closed
+        return self._formations.held_up() if is_training else None
 
     def lend_to(self, worker: WorkerRecord) -> None:
         """Lend the next batches to a worker, unless something speaks against it."""

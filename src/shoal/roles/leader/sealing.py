@@ -30,7 +30,7 @@ from shoal.roles.leader.sealed_sums import GroupSums
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
 from shoal.sealing.fixed import BOUND_FIRST, FixedPoint, bound_after, word_type
-from shoal.sealing.graph import GROUP_MAX, shape_of
+from shoal.sealing.graph import GROUP_MAX, GraphShape, shape_of
 from shoal.sealing.group import MaskGraph, bits_of
 from shoal.sealing.label import Label
 from shoal.sealing.opening import SumOpening, unmask
@@ -41,7 +41,9 @@ from shoal.wire.messages import (
     Agree,
     Agreed,
     Bind,
+    MaskSum,
     MemberKey,
+    Message,
     Open,
     Opened,
     Reduce,
@@ -134,6 +136,23 @@ class Sealing:
         self.opened = 0
         self.void = 0
 
+    # A helper, where the plan names one (``helped_sealing``) ---------------------------------------------
+
+    @property
+    def helper(self) -> str | None:
+        """The node that opens sums. It is lent nothing."""
+        return self._sealed.helper
+
+    def on_helper(self, message: Message) -> None:
+        """The helper speaks."""
+
+    def on_gone(self, node: str, reason: str) -> None:
+        """A node is lost, or the manager wants it back: it may be the helper."""
+
+    def awaits_masks(self, sender: str, message: MaskSum) -> bool:
+        """Whether the helper was asked for this sum, and it has not come."""
+        return False
+
     # Workers -------------------------------------------------------------------------------------------
 
     def on_message(self, node: str, message: SealKey | SealRefused | Agreed | Opened) -> None:
@@ -189,6 +208,10 @@ class Sealing:
 
     # Groups --------------------------------------------------------------------------------------------
 
+    def held_up(self) -> str | None:
+        """Why no sum could be opened now, whoever offers updates; None: one could."""
+        return None
+
     @property
     def is_busy(self) -> bool:
         """A group is under way: nothing is lent for its version."""
@@ -220,7 +243,7 @@ class Sealing:
             return
         by_worker = {lease.worker: lease for lease in offers if lease.worker in self._keys}
         able = [lease for node, lease in sorted(by_worker.items()) if not self._is_accused(node)][: self._group_most()]
-        if len(able) >= self._least and self._bind(able):
+        if len(able) >= self._least and self.held_up() is None and self._bind(able):
             return
         is_last = is_last or self._are_spent()
         for lease in offers:
@@ -236,7 +259,7 @@ class Sealing:
 
     def _bind(self, leases: list[Lease]) -> bool:
         try:
-            shape = shape_of(len(leases), self._sealed.colluding, self._sealed.lost)
+            shape = self._shape(len(leases))
         except Misuse:
             return False
         members = tuple(lease.worker for lease in leases)
@@ -289,6 +312,10 @@ class Sealing:
             )
             self._machine.send(lease.worker, bind)
         return True
+
+    def _shape(self, devices: int) -> GraphShape:
+        """Who of so many devices masks with whom."""
+        return shape_of(devices, self._sealed.colluding, self._sealed.lost)
 
     def _ways(self, leases: list[Lease]) -> GroupSums:
         """Where the words of each go. A worker that could not send its words by this formation sends them here."""
@@ -544,7 +571,8 @@ class Sealing:
         is_over = not (opening.agreed - opening.opened - group.lost) or self._is_overdue(group)
         if opening.is_enough:
             try:
-                return self._opened_sum(group, opening)
+                unmask(group.total, opening.masks(), opening.label)
+                return self._opened_sum(group)
             except PeerViolation as violation:
                 if is_over:
                     self._make_void(group, violation.reason)
@@ -556,8 +584,8 @@ class Sealing:
     def _is_overdue(self, group: SealedGroup) -> bool:
         return self._machine.now_s - group.asked_s > ANSWER_S
 
-    def _opened_sum(self, group: SealedGroup, opening: SumOpening) -> Summed:
-        unmask(group.total, opening.masks(), opening.label)
+    def _opened_sum(self, group: SealedGroup) -> Summed:
+        """Its masks are taken off: merge it."""
         reports = tuple(group.reports[place] for place in sorted(group.reports))
         weight = sum(report.update.examples for report in reports)
         if self._privacy is not None:

@@ -80,7 +80,7 @@ class Appointments:
     def _choose(self, record: JobRecord) -> tuple[str, str]:
         """The next leader, and why this node."""
         record.is_stopgap = False
-        if record.successor is not None and self._could_lead(record.successor):
+        if record.successor is not None and self._could_lead(record.successor) and record.successor != record.helper:
             return record.successor, "the one before was to hand over to it"
         workers = self._cluster.count(record.spec.job)
         home, *devices = self._candidates(record)
@@ -104,7 +104,7 @@ class Appointments:
         shown = max((node.link_bytes_per_s for node in nodes.values()), default=0.0)
         link = self._home.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S
         home = replace(self._home, link_bytes_per_s=max(link, shown))
-        able = (nodes[name] for name in sorted(nodes) if nodes[name].can_lead)
+        able = (nodes[name] for name in sorted(nodes) if nodes[name].can_lead and name != record.helper)
         now_s = self._machine.now_s
         return [home, *(node.candidate() for node in able if record.unfit.get(node.node, 0.0) <= now_s)]
 
@@ -209,6 +209,8 @@ class Appointments:
     def why_not_transfer(self, record: JobRecord, node: str | None) -> str | None:
         """Why the job cannot move to this node (None: to any other) now; None: it can."""
         job = record.spec.job
+        if node is not None and node == record.helper:
+            return f"{node} opens the sealed sums of job {job}: one node that leads it too would see every update"
         if (
             record.stage is LeadershipStage.AWAY
             and node is not None

@@ -196,6 +196,11 @@ class JobRecord:
         self.durable = version if self.durable is None else max(self.durable, version)
 
     @property
+    def helper(self) -> str | None:
+        """The node that opens its sealed sums: it neither leads the job nor trains for it."""
+        return self.spec.plan.believes.helper
+
+    @property
     def is_open(self) -> bool:
         return self.state.is_open
 
@@ -337,7 +342,9 @@ class ClusterState:
         return found
 
     def count(self, job: str) -> int:
-        return len(self._workers.get(job, ()))
+        """Workers of a job. Its helper trains nothing, and is not counted."""
+        workers, record = self._workers.get(job, ()), self.jobs.get(job)
+        return len(workers) - (record is not None and record.helper in workers)
 
     def workers(self, job: str) -> list[str]:
         return sorted(self._workers.get(job, ()))

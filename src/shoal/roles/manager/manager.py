@@ -391,6 +391,10 @@ class Manager(Machine):
             reason = "a chain of pairs has no manager: run `shoal flock train` on each device (docs/flock.md)"
             self._deny(question, reason)
             return
+        if spec.plan.believes.helper == self._node:
+            reason = f"{self._node} is the manager's node, which may lead the job: name a helper of somebody else"
+            self._deny(question, reason)
+            return
         known = self._jobs.get(spec.job)
         if known is not None and known.spec == spec:
             # The same submission again: its answer was lost on the way.
@@ -495,6 +499,8 @@ class Manager(Machine):
             self._is_unsettled = True
             return
         led = [r for r in self._jobs.values() if r.is_open and r.is_led]
+        for record in led:
+            self._find_helper(record)
         for wanted in ("workers_least", "workers_max"):
             for record in led:
                 self._staff(record, getattr(record.spec.plan, wanted))
@@ -506,6 +512,18 @@ class Manager(Machine):
             # Nodes that came meanwhile may work in a job that has no place for them any more.
             for node in [node for node in self._nodes.values() if node.state is Liveness.ALIVE]:
                 self._dismiss_elsewhere(node)
+
+    def _find_helper(self, record: JobRecord) -> None:
+        """Give a job the node that opens its sums, as soon as it is here. Another job that it trains for lets it go."""
+        node = self._nodes.get(record.helper) if record.helper is not None else None
+        if node is None or not node.is_available or node.job == record.spec.job:
+            return
+        if node.job is None:
+            self._assign_worker(node, record, "it opens the sums of this job, and trains nothing for it")
+        elif self._jobs[node.job].helper != node.node and node.node not in self._cluster.called_back:
+            self._cluster.called_back.add(node.node)
+            self.record("called-back", f"{node.node}: another job has it as its helper", job=node.job)
+            self._appointments.release([node.node])
 
     def _call_back(self, led: list[JobRecord]) -> None:
         """No node is free, and a job has fewer workers than its least: another job gives some of its surplus."""
@@ -522,7 +540,8 @@ class Manager(Machine):
             spare = min(needed, cluster.count(job) - record.spec.plan.workers_least)
             if spare <= 0:
                 continue
-            others = [name for name in reversed(cluster.workers(job)) if name != record.leader]
+            kept = (record.leader, record.helper)
+            others = [name for name in reversed(cluster.workers(job)) if name not in kept]
             # A node without an engine for the jobs in need would only come back.
             useful = [name for name in others if any(self._nodes[name].suits(spec) for spec in needy)]
             for name in [name for name in useful if name not in cluster.called_back][:spare]:

@@ -129,6 +129,10 @@ class DeviceRouter:
         self._duties: list[Duty] = []
 
     @property
+    def node(self) -> str:
+        return self._node
+
+    @property
     def incarnation(self) -> str:
         return self._incarnation
 

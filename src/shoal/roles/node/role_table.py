@@ -33,6 +33,7 @@ from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
     Assign,
     Checkpoint,
+    MaskSum,
     Message,
     Reduce,
     ReduceResult,
@@ -288,7 +289,7 @@ class RoleTable(Generic[H]):
         A message for a leader that is not here, or not yet, may have any size: no memory is taken for its tensors.
         """
         match message:
-            case Update():
+            case Update() | MaskSum():
                 leader = self.leader(message.job)
                 return leader.update_max_bytes if leader is not None else PAYLOAD_MAX_BYTES
             case ReduceResult():
@@ -303,7 +304,7 @@ class RoleTable(Generic[H]):
     def awaits_tensors(self, sender: str, message: Message) -> bool:
         """Whether a role here can use the tensors of this message: memory is taken for no others."""
         match message:
-            case Update() | ReduceResult():
+            case Update() | ReduceResult() | MaskSum():
                 leader = self.leader(message.job)
                 return leader is not None and leader.awaits(sender, message)
             case UpdateShard():

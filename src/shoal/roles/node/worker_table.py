@@ -117,10 +117,15 @@ class WorkerTable(Generic[W]):
 
     def _employ(self, assign: Assign) -> None:
         # Here: a device that has no job is spared the modules of a worker, and numpy. Its driver has imported them.
+        from shoal.roles.helper import Helper
         from shoal.roles.worker import Worker
 
         worker = self._workers[assign.job] = self._driver.employ(assign)
-        worker.host.start(Worker(spec=assign.spec, leader=assign.leader, term=assign.term))
+        spec, node = assign.spec, self._station.node
+        if spec.plan.believes.helper == node:
+            worker.host.start(Helper(spec=spec, node=node, leader=assign.leader, term=assign.term))
+        else:
+            worker.host.start(Worker(spec=spec, leader=assign.leader, term=assign.term))
 
     def end(self, job: str) -> W | None:
         """Let the worker of a job go; None: it is gone already."""

@@ -12,8 +12,8 @@ import numpy as np
 from shoal.errors import Misuse
 from shoal.sealing.carry_out import DeviceKeys, statement
 from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate, rounding_of
-from shoal.sealing.pair import PRIVATE_BYTES
-from shoal.sealing.request import SealRequest
+from shoal.sealing.pair import PRIVATE_BYTES, SEED_BYTES
+from shoal.sealing.request import MasksRequest, SealRequest
 from shoal.wire.messages import NONCE_BYTES, MemberKey, SealRoster
 
 
@@ -30,9 +30,16 @@ class SimSealKeys:
 
     def next_rounding(self) -> bytes:
         """The chance that the next sealed update takes for its rounding and its noise. Oracles read it."""
+        return rounding_of(self._next_entropy())
+
+    def next_seed(self) -> bytes:
+        """The seed of the mask of the next sealed update. Oracles read it."""
+        return self._next_entropy()[:SEED_BYTES]
+
+    def _next_entropy(self) -> bytes:
         count = self._count
         entropy, self._count = self._drawn(ENTROPY_BYTES), count
-        return rounding_of(entropy)
+        return entropy
 
     def make(self, term: int) -> MemberKey:
         keys = DeviceKeys(self._drawn(PRIVATE_BYTES))
@@ -53,7 +60,13 @@ class SimSealKeys:
         }
 
     def seal(self, request: SealRequest, *, base: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
-        keys = self._keys.get(request.label.term)
+        return self._of(request.label.term).seal(request, base=base, entropy=self._drawn(ENTROPY_BYTES))
+
+    def sum_masks(self, request: MasksRequest) -> np.ndarray:
+        return self._of(request.label.term).sum_masks(request)
+
+    def _of(self, term: int) -> DeviceKeys:
+        keys = self._keys.get(term)
         if keys is None:
-            raise Misuse(f"there is no key of term {request.label.term}")
-        return keys.seal(request, base=base, entropy=self._drawn(ENTROPY_BYTES))
+            raise Misuse(f"there is no key of term {term}")
+        return keys

@@ -25,12 +25,14 @@ from shoal.roles.actions import (
     Record,
     Seal,
     StageModel,
+    SumMasks,
     Train,
 )
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import (
     EvaluationDone,
     Event,
+    MasksSummed,
     Participated,
     Prepared,
     PrepareFailed,
@@ -132,7 +134,7 @@ class SimWorkerDriver:
                 self._stage(action)
             case Participate():
                 self._around.process.later(COUNT_S, self._count, host, action)
-            case MakeSealKey() | CheckRoster() | Seal():
+            case MakeSealKey() | CheckRoster() | Seal() | SumMasks():
                 self._around.process.later(SEAL_S * self._device.slow_factor, self._sealed, host, action)
             case Interrupt():
                 self._interrupt(host, action)
@@ -164,7 +166,7 @@ class SimWorkerDriver:
 
     # Sealing -------------------------------------------------------------------------------------------
 
-    def _sealed(self, host: Host, action: MakeSealKey | CheckRoster | Seal) -> None:
+    def _sealed(self, host: Host, action: MakeSealKey | CheckRoster | Seal | SumMasks) -> None:
         process = self._around.process
         if host.ended:
             return
@@ -181,6 +183,14 @@ class SimWorkerDriver:
                 host.post(RosterChecked(roster=roster.roster, term=roster.term, bad=keys.check(roster)))
             case Seal():
                 host.post(self._seal(keys, action))
+            case SumMasks():
+                label = action.request.label
+                try:
+                    summed = {"words": keys.sum_masks(action.request)}
+                except ShoalError as error:
+                    host.post(MasksSummed(term=label.term, group=label.group, reason=str(error)))
+                else:
+                    host.post(MasksSummed(term=label.term, group=label.group, tensors=summed))
 
     def _seal(self, keys: SimSealKeys, action: Seal) -> UpdateSealed:
         lease, group = action.lease, action.request.label.group
@@ -197,6 +207,9 @@ class SimWorkerDriver:
     def _mark_share(self, keys: SimSealKeys, action: Seal) -> None:
         """What is masked, and the noise in it: nobody but an observer knows either."""
         request, label = action.request, action.request.label
+        if request.helper is not None:
+            told = {"job": self._job.spec.job, "term": label.term, "group": label.group}
+            self._around.process.mark("seed", seed=keys.next_seed(), **told)
         if request.noise is None:
             return
         chance = keys.next_rounding()

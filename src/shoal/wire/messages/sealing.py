@@ -1,4 +1,4 @@
-"""Sealed sums: keys of devices, groups, and the two questions by which a sum is opened (``shoal.sealing``).
+"""Sealed sums: keys of devices, groups, and the questions by which a sum is opened (``shoal.sealing``).
 
 On the stream of work, though small: each follows from an offer, an upload or a lease, and must not overtake it.
 """
@@ -12,6 +12,7 @@ from shoal.wire.limits import (
     SEAL_CERTIFICATE_MAX_BYTES,
     SEAL_EDGES_MAX_BYTES,
     SEAL_GROUP_MAX,
+    SEAL_HELPER_MAX_BYTES,
     SEAL_PARTS_MAX_BYTES,
     SEAL_SIGNATURE_MAX_BYTES,
 )
@@ -19,6 +20,7 @@ from shoal.wire.messages.base import Message, Tensors, message
 
 PUBLIC_KEY_BYTES = 32
 NONCE_BYTES = 16
+DIGEST_BYTES = 32
 
 
 def _check_sizes(of: Message, **most: int) -> None:
@@ -184,3 +186,47 @@ class Opened(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         _check_sizes(self, shares=SEAL_PARTS_MAX_BYTES, edges=SEAL_EDGES_MAX_BYTES)
+
+
+@message(to="worker", answered_by={"Work": ("manager", "node")})
+class AskMasks(Message):
+    """To the helper of a job: add up the masks of these members. Everything that their label is made of, and their
+    envelopes."""
+
+    job: str
+    term: int
+    group: int
+    roster: int
+    #: Bits over the roster.
+    members: bytes
+    bound: int
+    weight_most: int
+    #: The hash of the model that the members trained on, and of the places that words are of, if there are any.
+    base: bytes
+    places: bytes
+    #: Words of the sum.
+    words: int
+    #: The members whose words are in the sum, as bits over the group, and the envelope of each of them, in order.
+    present: bytes
+    envelopes: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_sizes(
+            self,
+            members=SEAL_GROUP_MAX // 8,
+            base=DIGEST_BYTES,
+            places=DIGEST_BYTES,
+            present=SEAL_GROUP_MAX // 8,
+            envelopes=SEAL_HELPER_MAX_BYTES,
+        )
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")})
+class MaskSum(Message):
+    """A helper's answer: the tensor ``words``, the masks of the members that it was asked about, added up."""
+
+    job: str
+    term: int
+    group: int
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)

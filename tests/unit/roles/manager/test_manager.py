@@ -35,6 +35,7 @@ from shoal.wire.messages import (
     StopJob,
     StopRequest,
     Submit,
+    TransferJob,
     Welcome,
 )
 
@@ -437,3 +438,67 @@ def test_a_manager_that_begins_anew_does_not_know_since_when(make_spec: Make) ->
     office = Office([JobRecord(spec=make_spec(), state=JobState.RUNNING, term=1, leader="pi", progress=before)])
     (view,) = office.manager.job_views("digits", now_s=9.0)
     assert (view.since_s, view.heard_s) == (-1.0, -1.0)
+
+
+# The helper of a job with sealed sums -----------------------------------------------------------------
+
+
+def helped(make_spec: Make, job: str = "digits", helper: str = "c", **plan: Any) -> JobSpec:
+    sealed = {"trust": f"sealed(3, helper={helper})", "data": "local", "workers_min": 3, "workers_max": 3}
+    return make_spec(job=job, **{**sealed, **plan})
+
+
+def test_a_helper_is_given_to_its_job_beside_the_workers(office: Office, make_spec: Make) -> None:
+    for node in "abcde":
+        office.hello(node)
+    office.submit(helped(make_spec))
+    assert office.assigned() == dict.fromkeys("abcd", "digits")
+    assert office.records("assigned")[0] == "c: it opens the sums of this job, and trains nothing for it"
+    assert office.records("assigned")[-1] == "d: worker 3 of at most 3"
+    assert office.working()["e"] == ""
+
+
+def test_a_helper_that_comes_later_or_has_no_engine_is_given_to_its_job(office: Office, make_spec: Make) -> None:
+    for node in "abd":
+        office.hello(node)
+    office.submit(helped(make_spec))
+    assert office.assigned() == dict.fromkeys("abd", "digits")
+    office.hello("c", torch="")
+    assert office.assigned() == {"c": "digits"}
+    office.peer("c", Liveness.LOST, "silent")
+    office.hello("c", incarnation="2", torch="")
+    assert office.assigned() == {"c": "digits"}
+
+
+def test_a_job_that_trains_with_the_helper_of_another_lets_it_go(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec(job="first", workers_max=5))
+    for node in "abcde":
+        office.hello(node)
+    office.submit(helped(make_spec))
+    assert "c: another job has it as its helper" in office.records("called-back")
+    assert "c" in [release.node for release in office.told("home", Release)]
+    office.happens(Received(sender="home", message=Released(job="first", term=1, node="c")))
+    office.happens(Heard(beats=(("c", 1.0, Heartbeat(seq=1)),)))
+    assert office.working()["c"] == "digits"
+    office.submit(helped(make_spec, job="third"))
+    assert not any("helper" in told for told in office.records("called-back")), "it helps one job at a time"
+
+
+def test_a_helper_leads_nothing_that_it_helps(make_spec: Make) -> None:
+    office = Office()
+    office.manager = Manager(node="home", patience=Patience(), prefers_devices=True)
+    office.happens(Started())
+    office.hello("c")
+    office.submit(helped(make_spec))
+    (view,) = office.manager.job_views("digits", now_s=0.0)
+    assert view.leader == "home", "no other device could"
+    office.happens(Asked(question=7, message=TransferJob(job="digits", node="c")))
+    answer = office.answer()
+    assert isinstance(answer, Denied)
+    assert "would see every update" in answer.reason
+
+
+def test_the_managers_own_node_is_no_helper(office: Office, make_spec: Make) -> None:
+    answer = office.submit(helped(make_spec, helper="home"))
+    assert isinstance(answer, Denied)
+    assert "name a helper of somebody else" in answer.reason
