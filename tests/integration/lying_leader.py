@@ -21,11 +21,24 @@ from shoal.roles.actions import Action, Send
 from shoal.roles.events import Event, Received
 from shoal.roles.leader.leader import Leader
 from shoal.runtime import manager_main
-from shoal.sealing.group import MAC_BYTES, bits_of
+from shoal.sealing.group import HELPER_ENVELOPE_BYTES, MAC_BYTES, bits_of, members_of
 from shoal.wire.coded import encode_places
-from shoal.wire.messages import Agree, Agreed, Bind, Message, Open, Opened, SealRefused, SealRoster, Update, Work
+from shoal.wire.messages import (
+    Agree,
+    Agreed,
+    AskMasks,
+    Bind,
+    MaskSum,
+    Message,
+    Open,
+    Opened,
+    SealRefused,
+    SealRoster,
+    Update,
+    Work,
+)
 
-HEARD = (Update, Agreed, Opened, SealRefused)
+HEARD = (Update, Agreed, Opened, SealRefused, MaskSum)
 
 
 class Liar:
@@ -141,8 +154,62 @@ class OtherPlaces(Liar):
         return [message]
 
 
+def _of_fewer(ask: AskMasks, count: int) -> AskMasks:
+    """The same question about the first of its members alone."""
+    size = 8 * len(ask.present)
+    few = members_of(ask.present, size)[:count]
+    return replace(ask, present=bits_of(few, size), envelopes=ask.envelopes[: count * HELPER_ENVELOPE_BYTES])
+
+
+class AsksTwice(Liar):
+    """The helper is asked about each group once more, without one device, before and after the next version."""
+
+    def __init__(self, diary: Path) -> None:
+        super().__init__(diary)
+        self._before: list[Message] = []
+
+    def says(self, node: str, message: Message) -> list[Message]:
+        if not isinstance(message, AskMasks):
+            return [message]
+        again = _of_fewer(message, len(message.envelopes) // HELPER_ENVELOPE_BYTES - 1)
+        before, self._before = self._before, [again]
+        return [message, again, *before]
+
+
+class AsksAboutFew(Liar):
+    """The helper is asked about three devices alone."""
+
+    def says(self, node: str, message: Message) -> list[Message]:
+        return [_of_fewer(message, 3)] if isinstance(message, AskMasks) else [message]
+
+
+class OldEnvelopes(Liar):
+    """The helper is given what devices told it of the first group, again and again."""
+
+    def __init__(self, diary: Path) -> None:
+        super().__init__(diary)
+        self._first = b""
+
+    def says(self, node: str, message: Message) -> list[Message]:
+        if not isinstance(message, AskMasks):
+            return [message]
+        self._first = self._first or message.envelopes
+        return [replace(message, envelopes=self._first)]
+
+
 LIES: dict[str, Callable[[Path], Liar]] = {
-    lie.__name__: lie for lie in (TwoSets, OtherKey, AliveAndLost, OldQuestions, TwoModels, OtherPlaces)
+    lie.__name__: lie
+    for lie in (
+        TwoSets,
+        OtherKey,
+        AliveAndLost,
+        OldQuestions,
+        TwoModels,
+        OtherPlaces,
+        AsksTwice,
+        AsksAboutFew,
+        OldEnvelopes,
+    )
 }
 
 

@@ -60,13 +60,13 @@ def led_by(lie: str, diary: Path) -> Iterator[None]:
         yield
 
 
-async def _submitted(site: Site, directory: Path, codec: str, least: int) -> str:
+async def _submitted(site: Site, directory: Path, codec: str, trust: str) -> str:
     folder = directory / "job"
     folder.mkdir()
     job = echo_job(folder, values=VALUES, batches=60)
     job = dataclasses.replace(job, name="tally", arguments={"pace": str(directory / "pace")})
     plan = {
-        "trust": f"sealed({least}, 0%, 0%)",
+        "trust": trust,
         "data": "local",
         "workers_min": DEVICES,
         "epoch_leases": TURNS,
@@ -78,15 +78,22 @@ async def _submitted(site: Site, directory: Path, codec: str, least: int) -> str
 
 
 def play(
-    tmp_path: Path, lie: str, until: Callable[[Diary], bool], *, codec: str = "dense", least: int = DEVICES
+    tmp_path: Path,
+    lie: str,
+    until: Callable[[Diary], bool],
+    *,
+    codec: str = "dense",
+    least: int = DEVICES,
+    is_helped: bool = False,
 ) -> Diary:
-    """Have a job led by this liar until its diary says so."""
+    """Have a job led by this liar until its diary says so. ``is_helped``: one more agent opens its sums."""
     diary = Diary(tmp_path / "diary")
 
     async def story() -> None:
         with led_by(lie, tmp_path / "diary"):
-            async with cluster_in(tmp_path, workers=DEVICES, options=OWN_TALLY) as site:
-                await _submitted(site, tmp_path, codec, least)
+            async with cluster_in(tmp_path, workers=DEVICES + is_helped, options=OWN_TALLY) as site:
+                how = f"helper={max(site.cluster.agents)}" if is_helped else "0%, 0%"
+                await _submitted(site, tmp_path, codec, f"sealed({least}, {how})")
 
                 async def is_seen() -> bool | None:
                     return until(diary) or None
@@ -147,3 +154,29 @@ def test_it_gives_devices_different_models_or_places_and_has_no_sum(tmp_path: Pa
     diary = play(tmp_path, lie, lambda diary: diary.most("void") >= 2, codec=codec)
     assert diary.heard("Update")
     assert diary.most("opened") == diary.most("version") == 0
+
+
+def test_it_asks_a_helper_twice_and_is_answered_once(tmp_path: Path) -> None:
+    """The difference of two answers would be the mask of one device, and its update with it."""
+
+    def is_enough(diary: Diary) -> bool:
+        return len(diary.heard("MaskSum")) >= 4 and len(diary.heard("SealRefused")) >= 3
+
+    # A sum of three would do, so that nothing is refused for its size.
+    diary = play(tmp_path, "AsksTwice", is_enough, least=3, is_helped=True)
+    answers = [line["group"] for line in diary.heard("MaskSum")]
+    assert len(set(answers)) == len(answers)
+    assert "a sum is opened once" in diary.refusals()
+
+
+@pytest.mark.parametrize(
+    ("lie", "told", "opened"),
+    [
+        ("AsksAboutFew", "a sum of 3 members, where at least 4 hide each other", 0),
+        ("OldEnvelopes", "did not close for this group", 1),
+    ],
+)
+def test_it_asks_a_helper_for_what_it_should_not_have(tmp_path: Path, lie: str, told: str, opened: int) -> None:
+    diary = play(tmp_path, lie, lambda diary: diary.most("void") >= 2, is_helped=True)
+    assert told in diary.refusals()
+    assert diary.most("version") == len(diary.heard("MaskSum")) == opened
