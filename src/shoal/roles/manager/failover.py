@@ -257,11 +257,14 @@ class Failover:
         cut_off = sum(nodes[name].job == message.job for name in lately)
         workers = self._cluster.count(message.job)
         leader = nodes.get(record.leader) if record.leader is not None else None
-        if cut_off < CUT_OFF_SHARE * workers or leader is None or leader.state is not Liveness.ALIVE:
+        # Without its helper a job waits, whoever else reaches the leader.
+        is_enough = cut_off >= CUT_OFF_SHARE * workers or sender == record.helper
+        if not is_enough or leader is None or leader.state is not Liveness.ALIVE:
             # A leader that is silent to the manager too is not out of reach but lost, and is replaced in a moment.
             return
         self._appointments.find_unfit(record, leader.node)
-        reason = f"{cut_off} of {workers} workers cannot reach {leader.node}"
+        who = f"{cut_off} of {workers} workers" if sender != record.helper else f"the helper {sender}"
+        reason = f"{who} cannot reach {leader.node}"
         self._appointments.transfer(record, to=self._node, reason=reason)
 
     # Versions are kept ---------------------------------------------------------------------------------------

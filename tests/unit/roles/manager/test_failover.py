@@ -762,6 +762,20 @@ def test_fewer_do_not_move_it_and_each_counts_once(led: Office) -> None:
     assert led.sent(HandOver) == ["a"], "3 of 7"
 
 
+def test_a_leader_that_the_helper_of_its_job_cannot_reach_hands_over(make_spec: Make) -> None:
+    office = Office(prefers_devices=True)
+    office.hello(*"abcdefgh")
+    sealed = {"trust": "sealed(3, helper=h)", "data": "local", "workers_min": 3, "workers_max": 9}
+    office.asked(Submit(spec=make_spec(**sealed)))
+    leader = next(iter(office.appointed()))
+    assert leader != "h"
+    office.leads(leader)
+    office.says("g", LeaderUnreachable(job="digits", term=1, reason="g cannot reach it"))
+    assert office.sent(HandOver) == [], "1 of 7"
+    office.says("h", LeaderUnreachable(job="digits", term=1, reason="h cannot reach it"))
+    assert [over.reason for over in office.told(leader, HandOver)] == [f"the helper h cannot reach {leader}"]
+
+
 def test_one_who_works_there_no_more_does_not_count(led: Office) -> None:
     led.hello("d", "e")
     led.says("b", LeaderUnreachable(job="digits", term=1, reason="b cannot reach a"))
