@@ -70,7 +70,7 @@ class Helper(WorkerMachine):
         self._is_heard = False
         #: (term, group) of the newest label that it was asked about.
         self._newest = (0, 0)
-        #: A question that waits until the roster was looked at.
+        #: A question that waits until its roster is here and was looked at.
         self._waiting: AskMasks | None = None
         #: The driver adds up masks for the newest question.
         self._is_summing = False
@@ -148,7 +148,9 @@ class Helper(WorkerMachine):
             return
         # Whatever comes of it: the label is not asked about again.
         self._newest = (ask.term, ask.group)
-        if self._roster.is_looked_at(ask.roster):
+        self._waiting = None
+        if self._roster.is_to_come(ask.roster):
+            # It may be lost with the last session: the leader says it again once it has heard the key over this one.
             self._waiting = ask
         else:
             self._answer(ask)

@@ -68,6 +68,10 @@ class SealKeyRoster:
         """This roster is the present one, and is looked at still."""
         return self._roster is not None and self._roster.roster == number and self._bad is None
 
+    def is_to_come(self, number: int) -> bool:
+        """This roster is not here yet, or is looked at still."""
+        return self._roster is None or self._roster.roster < number or self.is_looked_at(number)
+
     def members(self, about: Bind | AskMasks) -> list[MemberKey]:
         """The members of a group. Raises PeerViolation where a key of theirs does not hold."""
         roster = self._known(about.roster)

@@ -230,6 +230,9 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
         faults += tuple(fault for number in helpers for fault in _of_a_helper(helps, number))
         workers += len(helpers)
     strike_at, struck = _draw_strike(stream, prefers_devices=prefers_devices)
+    if is_helped and helps.happens(0.5):
+        # The helper, when it is asked for a sum; or the manager's node, which may lead.
+        strike_at, struck = "masks", helps.pick(("leader", "leader", "line", "home"))
     targeted: tuple[TargetedFault, ...] = ()
     if is_shaped:
         faults += _of_formations(shapes, workers)
@@ -710,7 +713,8 @@ def _helped(plan: Plan, stream: Stream) -> Plan:
 
 def _with_helpers(specs: Sequence[JobSpec], *, after: int) -> tuple[list[JobSpec], list[int]]:
     """Each sealed job with a helper of its own, and the numbers of these nodes."""
-    named, numbers = [], []
+    named: list[JobSpec] = []
+    numbers: list[int] = []
     for spec in specs:
         if spec.plan.believes.sealed is not None:
             numbers.append(after + len(numbers) + 1)

@@ -26,7 +26,7 @@ from shoal.sim.rates import Steady
 from shoal.sim.targeted_faults import TargetedFaults
 from shoal.sim.wire_size import Encoded
 from shoal.sim.world import HOME, Settings, World
-from shoal.wire.messages import Assign
+from shoal.wire.messages import AskMasks, Assign
 
 #: By then every job is over: the faults, the longest lease, and many rounds.
 LIMIT_S = 4000.0
@@ -56,13 +56,17 @@ class _Strike:
     def step(self, step: Step) -> None:
         if not self._kind or step.role != ("manager" if self._kind in _OF_THE_MANAGER else "leader"):
             return
-        if any(_kind_of(action) == self._kind for action in step.actions):
+        due = next((action for action in step.actions if _kind_of(action) == self._kind), None)
+        if due is not None:
             self._kind = ""
             # At once, or when what was said has been heard and a slow disk is at it.
             within_s = self._stream.pick((0.01, 0.05, 1.0))
             # A version that is stored came from the leader.
             leader = step.event.sender if isinstance(step.event, Received) and step.role == "manager" else step.node
             leader = HOME if leader in LABELS else leader
+            if isinstance(due, Send) and isinstance(due.message, AskMasks):
+                # The helper is in the place of the leader that asks it.
+                leader = due.to
             self._world.kernel.after(self._stream.between(0.0, within_s), self._strike, leader)
 
     def mark(self, mark: Mark) -> None:
@@ -92,6 +96,8 @@ def _kind_of(action: Action) -> str:
         return action.kind
     if isinstance(action, Send) and isinstance(action.message, Assign):
         return "told" if action.message.role == "worker" else ""
+    if isinstance(action, Send) and isinstance(action.message, AskMasks):
+        return "masks"
     return {Save: "save", Store: "store", End: "end"}.get(type(action), "")
 
 

@@ -98,6 +98,26 @@ def test_a_session_of_the_helper_that_breaks_costs_nothing_if_the_answer_is_not_
     assert not any(record.kind == "void" for record in troupe.records)
 
 
+def test_a_roster_that_was_lost_with_a_session_comes_again_and_the_question_waits() -> None:
+    troupe = a_troupe()
+    lost: list[Message] = []
+
+    def lies(sender: str, to: str, message: Message) -> list[Message]:
+        if isinstance(message, SealRoster) and to == HELPER and not lost:
+            lost.append(message)
+            return []
+        return [message]
+
+    troupe.lies = lies
+    troupe.run(lambda: bool(troupe.said(AskMasks)))
+    assert lost
+    assert not troupe.said(MaskSum)
+    for event in (Disconnected(node=HOME, reason="a cable"), Connected(node=HOME)):
+        troupe._works(HELPER, event)
+    moved_by(troupe, 1)
+    assert not any(record.kind == "void" for record in troupe.records)
+
+
 def test_an_answer_that_is_lost_is_not_given_again() -> None:
     troupe = a_troupe()
     troupe.run_to(MaskSum)
@@ -142,7 +162,7 @@ def _refused(troupe: SealedTroupe) -> str:
         ({"base": b"\1" * 32}, "member 0 did not close for this group"),
         ({"base": b""}, "envelopes of another size"),
         ({"bound": 4}, "member 0 did not close for this group"),
-        ({"roster": 7}, "roster 7 is not known here"),
+        ({"roster": 0}, "roster 0 is not known here"),
         ({"present": b"\xff"}, "bytes name members of a group of 6"),
         ({"words": 0}, "a sum of 0 words"),
         ({"words": 1 << 40}, "where one message has its answer"),
