@@ -18,11 +18,12 @@ from shoal.learning.blt_table import TABLE
 from shoal.learning.privacy import Privacy, SharedPrivacy
 from shoal.plan import Plan
 from shoal.roles.actions import Send
+from shoal.roles.events import Received
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.sim.toy_task import LAYOUT
-from shoal.wire.coded import decode, norm_of, sizes_of
-from shoal.wire.messages import JobSpec, Ready, Update
+from shoal.wire.coded import cut, decode, norm_of, sizes_of
+from shoal.wire.messages import Hop, JobSpec, Ready, Route, Update, UpdateShard
 
 
 def noise_at(privacy: Privacy, normals: Sequence[np.ndarray], place: int) -> np.ndarray:
@@ -68,6 +69,12 @@ class PrivacyOracle:
         self._counted: dict[tuple[str, str], set[tuple[int, int, int]]] = {}
         #: (device, job) -> the (term, lease, group) of each update that left, and its version.
         self._left: dict[tuple[str, str], dict[tuple[int, int, int], int]] = {}
+        #: (device, job, term, formation) -> aggregator -> its part of the device's updates.
+        self._hops: dict[tuple[str, str, int, int], dict[str, Hop]] = {}
+        #: (device, job) -> (term, lease, formation) -> aggregator -> the square of the piece that it was sent.
+        self._pieces: dict[tuple[str, str], dict[tuple[int, int, int], dict[str, float]]] = {}
+        #: (device, job, term) -> lease -> the durable version that its update is in.
+        self._merged: dict[tuple[str, str, int], dict[int, int]] = {}
         #: Of noise in shares, in units of its variance: the sum of squares, and of how many numbers.
         self._squares, self._numbers = 0.0, 0
         #: (job, term) -> how often noise was drawn; and all of it.
@@ -82,6 +89,22 @@ class PrivacyOracle:
             self._on_noise(mark)
         elif mark.kind == "share":
             self._on_share(mark)
+        elif mark.kind == "durable":
+            self._on_durable(mark)
+
+    def _on_durable(self, mark: Mark) -> None:
+        """How far apart a device takes part is by the versions whose noise hides it."""
+        save, (_, privacy) = mark.facts["save"], self._private[mark.facts["job"]]
+        if privacy is None:
+            return
+        for row in save.applied:
+            merged = self._merged.setdefault((row.node, mark.facts["job"], int(save.state["term"])), {})
+            near = [at for lease, at in merged.items() if lease != row.lease and abs(at - row.version) < privacy.apart]
+            if near:
+                raise Violation(
+                    f"at {mark.at_s:.3f} s: {row.node} is in version {row.version}, too close to those of {near}"
+                )
+            merged[row.lease] = row.version
 
     def _on_share(self, mark: Mark) -> None:
         """A device seals: what it masks is bounded, and has its share of noise."""
@@ -123,32 +146,54 @@ class PrivacyOracle:
         plan, privacy = self._private[step.job]
         if privacy is None:
             return
+        if isinstance(step.event, Received) and isinstance(route := step.event.message, Route):
+            hops = {hop.node: hop for hop in route.hops}
+            self._hops[step.node, step.job, route.term, route.formation] = hops
         for action in step.actions:
             if not isinstance(action, Send):
                 continue
             if isinstance(action.message, Update):
                 self._on_update(step, action.message, privacy, Codec.parse(plan.codec))
+            elif isinstance(action.message, UpdateShard) and not isinstance(privacy, SharedPrivacy):
+                self._on_piece(step, action.to, action.message, privacy, Codec.parse(plan.codec))
             elif isinstance(action.message, Ready):
                 self._on_ready(step, action.message)
+
+    def _on_piece(self, step: Step, to: str, shard: UpdateShard, privacy: Privacy, codec: Codec) -> None:
+        """A part of an update leaves for an aggregator: it is counted, and no longer together with the others."""
+        who, what = (step.node, step.job), f"at {step.at_s:.3f} s: a piece of {step.node} for {to}"
+        if (shard.term, shard.lease, 0) not in self._counted.get(who, ()):
+            raise Violation(f"{what} leaves, and was not counted")
+        of = self._pieces.setdefault(who, {}).setdefault((shard.term, shard.lease, shard.formation), {})
+        hop = self._hops[step.node, step.job, shard.term, shard.formation][to]
+        sizes = cut(sizes_of(LAYOUT), hop.start, hop.stop)[1]
+        of[to] = norm_of(decode(codec, shard.tensors, sizes, entries=LAYOUT.size)) ** 2
+        length = math.sqrt(sum(of.values()))
+        if length > privacy.clip * (1 + 1e-6):
+            raise Violation(f"{what} is {length} long with the others, of {privacy.clip}")
+        self._takes_part(step, (shard.term, shard.lease, 0), shard.version, privacy, what)
 
     def _on_update(self, step: Step, update: Update, privacy: Privacy, codec: Codec) -> None:
         who, what = (step.node, step.job), f"at {step.at_s:.3f} s: an update of {step.node}"
         lease = (update.term, update.lease, update.group)
         if lease not in self._counted.get(who, ()):
             raise Violation(f"{what} leaves, and was not counted")
-        if not isinstance(privacy, SharedPrivacy):
+        if not isinstance(privacy, SharedPrivacy) and not update.formation:
             length = norm_of(decode(codec, update.tensors, sizes_of(LAYOUT)))
             if length > privacy.clip * (1 + 1e-6):
                 raise Violation(f"{what} is {length} long, of {privacy.clip}")
         if update.loss_sum or update.fresh or update.fresh_metrics or update.labels or update.logged:
             raise Violation(f"{what} tells more of its examples than itself")
-        left = self._left.setdefault(who, {})
-        near = [at for (term, other, _), at in left.items() if term == update.term and other != update.lease]
-        left[lease] = update.version
+        self._takes_part(step, lease, update.version, privacy, what)
+
+    def _takes_part(self, step: Step, lease: tuple[int, int, int], version: int, privacy: Privacy, what: str) -> None:
+        left = self._left.setdefault((step.node, step.job), {})
+        near = [at for (term, other, _), at in left.items() if term == lease[0] and other != lease[1]]
+        left[lease] = version
         if len(left) > privacy.participations:
             raise Violation(f"{what} is its participation {len(left)}, of {privacy.participations}")
-        if any(abs(update.version - at) < privacy.apart for at in near):
-            raise Violation(f"{what} of version {update.version} is too close to those of {near}")
+        if any(abs(version - at) < privacy.apart for at in near):
+            raise Violation(f"{what} of version {version} is too close to those of {near}")
 
     def _on_ready(self, step: Step, ready: Ready) -> None:
         left = len(self._left.get((step.node, step.job), ()))

@@ -359,11 +359,8 @@ class Plan:
                 f"{said} with topology = 'chain': nobody leads, so that nobody could ask devices to open a sum. Set"
                 " topology = 'star', 'tree' or 'shard'"
             )
-        if self.topology in ("shard", "auto") and self.down != "dense":
-            raise Misuse(
-                f"{said} with topology = {self.topology!r} and codec_down = {self.codec_down!r}: aggregators of a"
-                " sealed shard give out whole values. Leave codec_down out, or set topology = 'star' or 'tree'"
-            )
+        if (coded := self._coded_shard()) is not None:
+            raise Misuse(f"{said} {coded}")
         if self.pace != "sync":
             why = {
                 "async": "the difference of two versions is the update, whatever is masked",
@@ -416,6 +413,16 @@ class Plan:
     def _group_most(self) -> int:
         """Devices of one sealed sum: they are told of all others in one message, and of the helper."""
         return GROUP_MAX - (self.believes.helper is not None)
+
+    def _coded_shard(self) -> str | None:
+        """Why a shard in which the leader takes the step cannot be had with this codec; None: it can, or is none."""
+        if self.topology not in ("shard", "auto") or self.down == "dense":
+            return None
+        return (
+            f"with topology = {self.topology!r} and codec_down = {self.down!r}: the leader takes the step of such a"
+            " shard, and its aggregators give out whole values. Set codec_down = 'dense', or topology = 'star' or"
+            " 'tree'"
+        )
 
     def _check_words(self) -> None:
         """Whole numbers of 16 bits are rounded by the sealing, to a bound that the leader takes from the last sum."""
@@ -535,14 +542,18 @@ class Plan:
                 "weighs updates against each other: one device then moves what others count for, and no clip bounds"
                 " that. Set trust = 'private(...)' alone, whose clip bounds each device, or 'robust' alone"
             )
-        if self.topology != "star" and not trust.sealed:
-            why = {
-                "chain": "the last device of a chain has the sum without noise, and nobody leads",
-                "tree": "aggregators do not bound updates yet",
-                "shard": "aggregators do not add the leader's noise yet",
-                "auto": "it may choose a tree or a shard, whose sums get no noise yet",
-            }[self.topology]
-            return f"with topology = {self.topology!r}: {why}. Set topology = 'star'"
+        if self.topology == "chain":
+            return (
+                "with topology = 'chain': the last device of a chain has the sum without noise, and nobody leads. Set"
+                " topology = 'star', 'tree' or 'shard'"
+            )
+        if not trust.sealed and (coded := self._coded_shard()) is not None:
+            return coded
+        if self.topology != "star" and self.pace == "async":
+            return (
+                f"with topology = {self.topology!r} and pace = 'async': an aggregator sums up its whole group, and a"
+                " version at that pace is divided by one. Set pace = 'sync' or 'buffered', or topology = 'star'"
+            )
         if self.share_labels:
             return (
                 "with share_labels: counts of labels tell of a person beside the account, and labels_epsilon hides one"
@@ -601,6 +612,16 @@ class Plan:
             apart=apart,
             versions=versions,
         )
+
+    @property
+    def has_leaders_noise(self) -> bool:
+        """The leader adds the noise of a private plan. Where updates are sealed too, devices do."""
+        return self.believes.private is not None and self.believes.sealed is None
+
+    @property
+    def is_stepped_by_leader(self) -> bool:
+        """Aggregators of a shard take no step: the leader has to open their sums first, or to add noise to them."""
+        return self.believes.sealed is not None or self.has_leaders_noise
 
     @property
     def opened_least(self) -> int:

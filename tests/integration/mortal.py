@@ -1,4 +1,4 @@
-"""An agent or a manager as it is, that ends as by ``kill -9`` at a word of a sealed sum: run as
+"""An agent or a manager as it is, that ends as by ``kill -9`` at a word of a sum: run as
 ``python -m mortal agent|manager ORDERS --home DIR ...``.
 
 The file ORDERS says at which word, and at which time it is said from then on: ``Agreed 1`` ends the first device that
@@ -43,7 +43,7 @@ class Orders:
 
     def heed(self, message: Message) -> None:
         """Called before each message is sent."""
-        if not isinstance(message, WORDS) or not getattr(message, "group", 0):
+        if not isinstance(message, WORDS):
             return
         try:
             word, time = self._path.read_text().split()

@@ -24,6 +24,7 @@ from shoal.roles.actions import (
     CancelTimer,
     End,
     Evaluate,
+    Participate,
     Prepare,
     Record,
     Save,
@@ -40,6 +41,7 @@ from shoal.roles.events import (
     EvaluationDone,
     Event,
     Liveness,
+    Participated,
     PeerChanged,
     Prepared,
     Received,
@@ -50,12 +52,14 @@ from shoal.roles.events import (
 )
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import TICK_S
+from shoal.roles.leader.private_sum import Normals, no_chance
 from shoal.roles.worker import Worker
 from shoal.scheduling.ledger import Applied
 from shoal.wire.coded import sizes_of
 from shoal.wire.messages import (
     AggregatorReady,
     Dataset,
+    DeviceState,
     HandOver,
     JobSpec,
     Message,
@@ -82,6 +86,13 @@ Line = tuple[str, str]
 @dataclass(frozen=True)
 class Dialled:
     """In a line: its hop has answered."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """In a device's line to itself: its disk has a participation."""
+
+    event: Participated
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,9 @@ class Device:
 class Troupe:
     """Versions are durable at once. An update is drawn from its lease's number, so that it is the same in every run."""
 
+    #: How far paper and machine may be apart, for each version.
+    rounding = 1e-6
+
     def __init__(
         self,
         plan: Plan,
@@ -122,6 +136,7 @@ class Troupe:
         buffers: int = 2,
         test: int = 0,
         rates: dict[str, float] | None = None,
+        normals: Normals = no_chance,
     ) -> None:
         spec = JobSpec(
             **{"job": "job", "name": "job", "entry": "task:Any", "bundle": SHA, "initial": SHA},
@@ -132,11 +147,13 @@ class Troupe:
         self.layout = Layout.of([*entries, *([("b", (buffers,), "buffer")] if buffers else [])])
         first = np.random.default_rng(7).normal(size=self.layout.size).astype(np.float32)
         first.flags.writeable = False
-        self.leader = Leader(spec=spec, layout=self.layout, model=first, term=1, manager=HOME)
+        self.leader = Leader(spec=spec, layout=self.layout, model=first, term=1, manager=HOME, normals=normals)
         self.rates = rates or {}
         self.now_s = 100.0
         self.devices: dict[str, Device] = {}
-        self.lines: dict[Line, deque[Message | Dialled]] = {}
+        self.lines: dict[Line, deque[Message | Dialled | Written]] = {}
+        #: Device -> the participations on its disk.
+        self.disks: dict[str, list[tuple[int, int]]] = {}
         #: (worker, hop) that do not reach each other.
         self.walls: set[tuple[str, str]] = set()
         #: Nodes whose next piece is no number.
@@ -154,6 +171,8 @@ class Troupe:
         #: Lease -> the version there was when the leader heard of its update: what that is worth was said then.
         self.told_at: dict[int, int] = {}
         self.ended = ""
+        #: Of a device that has its own examples.
+        self._state = DeviceState(examples=100) if plan.data == "local" else None
         self._tick_s = self.now_s + TICK_S
         self._leads(Started())
 
@@ -162,7 +181,9 @@ class Troupe:
     def joins(self, *nodes: str) -> None:
         for node in nodes:
             device = self.devices[node] = Device(Worker(spec=self.spec, leader=HOME, term=1))
-            for event in (Started(), Prepared(sizes=sizes_of(self.layout)), Connected(node=HOME)):
+            counted = tuple(self.disks.get(node, ()))
+            prepared = Prepared(sizes=sizes_of(self.layout), participations=counted, state=self._state)
+            for event in (Started(), prepared, Connected(node=HOME)):
                 self._works(node, device, event)
 
     def loses(self, node: str, *, heard: bool = True) -> None:
@@ -203,6 +224,10 @@ class Troupe:
         """The next in this line."""
         sender, to = line
         message = self.lines[line].popleft()
+        if isinstance(message, Written):
+            self.disks.setdefault(to, []).append((message.event.term, message.event.version))
+            self._works(to, self.devices[to], message.event)
+            return
         if isinstance(message, Dialled):
             self.devices[to].sessions.add(sender)
             self._works(to, self.devices[to], Connected(node=sender))
@@ -265,11 +290,14 @@ class Troupe:
     def _leads(self, event: Event) -> None:
         actions = self.leader.handle(event, self.now_s)
         self.leader._training.ledger.check()
+        self._knows_version()
+        for action in actions:
+            self._do(action)
+
+    def _knows_version(self) -> None:
         if self.leader.version not in self.versions:
             assert self.leader.version - 1 in self.versions
             self.versions[self.leader.version] = self.leader.model
-        for action in actions:
-            self._do(action)
 
     def _do(self, action: Action) -> None:
         match action:
@@ -306,6 +334,9 @@ class Troupe:
                     put(action, device.staged, device.staged if device.model is None else device.model)
                 case Train() | Evaluate():
                     self._begins(node, device, action)
+                case Participate():
+                    event = Participated(term=action.term, version=action.version, lease=action.lease)
+                    self._queue((node, node), Written(event))
                 case End():
                     # Its driver lets go of it, timers and all.
                     device.timers.clear()
@@ -348,7 +379,7 @@ class Troupe:
         if is_dialled:
             self._queue((sender, to), message)
 
-    def _queue(self, line: Line, message: Message | Dialled) -> None:
+    def _queue(self, line: Line, message: Message | Dialled | Written) -> None:
         if all(node == HOME or node in self.devices for node in line):
             self.lines.setdefault(line, deque()).append(message)
 
@@ -371,10 +402,10 @@ class Troupe:
         held = device.worker._held
         if held is not None and held.work.lease == task.lease:
             delta = np.random.default_rng(task.lease).normal(size=self.layout.size).astype(np.float32)
-            examples = self._examples(task.batches)
+            examples = task.examples or self._examples(task.batches)
             self.made[task.lease] = Made(delta, examples, held.work.version)
-            done = Trained(lease=task.lease, examples=examples, loss_sum=1.0, seconds=0.1, tensors={"delta": delta})
-            self._works(node, device, done)
+            told = {"examples": examples, "loss_sum": 1.0, "seconds": 0.1, "state": self._state}
+            self._works(node, device, Trained(lease=task.lease, tensors={"delta": delta}, **told))
 
     def _examples(self, batches: Sequence[int]) -> int:
         size, examples = self.spec.plan.batch_size, self.spec.train.examples
@@ -466,18 +497,12 @@ class Troupe:
         leases: dict[int, dict[int, None]] = {}
         for row in self.rows:
             leases.setdefault(row.version, {})[row.lease] = None
-        assert list(leases) == list(range(1, len(leases) + 1))
+        self._check_numbers(list(leases))
         size, plan = self.layout.parameters_size, self.spec.plan
         model = self.versions[0].astype(np.float64)
         velocity, outer = np.zeros(size), OuterState.zeros(plan.outer_rule, size)
         for version, of in leases.items():
-            made = [self.made[lease] for lease in of]
-            weight = sum(one.examples for one in made)
-            late = [root(self.told_at[lease] - self.made[lease].version) for lease in of]
-            mean = sum(
-                scale * one.examples * one.delta.astype(np.float64) for scale, one in zip(late, made, strict=True)
-            )
-            mean = mean / weight
+            mean = self._mean(version, list(of))
             if plan.outer_rule.is_adaptive:
                 rate, weights = plan.outer_rate_at(version - 1), model[:size].astype(np.float32)
                 step = mean.astype(np.float32)
@@ -486,7 +511,20 @@ class Troupe:
             else:
                 velocity = plan.momentum * velocity + mean[:size]
                 model = model + np.concatenate([velocity if plan.momentum else mean[:size], mean[size:]])
-            np.testing.assert_allclose(self.versions[version], model, rtol=1e-6, atol=1e-6 * (1 + version))
+            np.testing.assert_allclose(self.versions[version], model, rtol=1e-6, atol=self.rounding * (1 + version))
+
+    def _check_numbers(self, versions: Sequence[int]) -> None:
+        assert list(versions) == list(range(1, len(versions) + 1))
+
+    def _mean(self, version: int, leases: Sequence[int]) -> np.ndarray:
+        """What a version is made of."""
+        made = [self.made[lease] for lease in leases]
+        total = sum(self._late(lease) * one.examples * one.delta for lease, one in zip(leases, made, strict=True))
+        return np.asarray(total / sum(one.examples for one in made))
+
+    def _late(self, lease: int) -> np.float64:
+        """What an update was worth when the leader heard of it."""
+        return np.float64(root(self.told_at[lease] - self.made[lease].version))
 
 
 def plan_of(**values: Any) -> Plan:

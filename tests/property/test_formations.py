@@ -8,76 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from happenings import NODES, befalls, happenings
 from hypothesis import given
 from hypothesis import strategies as st
 from troupe import Troupe, plan_of
 
 from shoal.learning.outer_rule import ADAPTIVE
 
-NODES = ("a", "b", "c", "d", "e")
 EPOCHS = 3
-
-#: What happens next, and to whom: mostly that something is heard, or a trainer is done.
-happenings = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["hears"] * 10
-            + ["trains"] * 3
-            + ["round", "tick", "time", "lost", "silent", "joins", "cut", "cut-hop"]
-            + ["wall", "spoils"]
-        ),
-        st.integers(0, 30),
-    ),
-    max_size=60,
-)
 
 shapes = st.sampled_from(
     [("tree", "sync"), ("tree", "sync"), ("tree", "async"), ("tree", "buffered"), ("shard", "sync")]
 )
-
-
-def befalls(troupe: Troupe, what: str, number: int) -> None:
-    here = sorted(troupe.devices)
-    node = here[number % len(here)]
-    troupe.now_s += 0.01
-    match what:
-        case "hears":
-            lines = troupe.waiting()
-            if lines:
-                troupe.hears(lines[number % len(lines)])
-        case "trains":
-            at_work = troupe.at_work()
-            if at_work:
-                troupe.trains(at_work[number % len(at_work)])
-        case "round":
-            troupe.round()
-        case "tick":
-            troupe.passes(0.6)
-        case "time":
-            troupe.passes(4.0 + number)
-        case "lost" if len(here) > 1:
-            troupe.loses(node)
-        case "silent" if len(here) > 1:
-            # It takes a while until that is known.
-            troupe.loses(node, heard=False)
-            troupe.passes(8.0)
-            troupe.is_missed(node)
-        case "wall":
-            troupe.walls ^= {(node, NODES[number % len(NODES)])}
-        case "joins":
-            away = [each for each in NODES if each not in troupe.devices]
-            if away:
-                troupe.joins(away[number % len(away)])
-        case "cut":
-            troupe.cuts(node)
-        case "cut-hop":
-            hops = sorted(troupe.devices[node].sessions)
-            if hops:
-                troupe.cuts(node, hops[number % len(hops)])
-        case "spoils" if not any(troupe.leader._batch_failures.by_batch.values()):
-            troupe.spoils.add(node)
-        case _:
-            pass
 
 
 def play(troupe: Troupe, script: list[tuple[str, int]], *, nodes: tuple[str, ...]) -> None:

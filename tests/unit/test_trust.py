@@ -171,10 +171,11 @@ def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
         ({"data": "shared"}, "no person's device to protect. Set data = 'local'"),
         ({"trust": "robust + private(8)"}, "no clip bounds that. Set trust = 'private"),
         ({"trust": "robust(clip) + private(8)"}, "no clip bounds that"),
-        ({"topology": "tree"}, "do not bound updates yet. Set topology = 'star'"),
-        ({"topology": "shard"}, "Set topology = 'star'"),
-        ({"topology": "auto"}, "Set topology = 'star'"),
-        ({"topology": "chain"}, "has the sum without noise, and nobody leads. Set topology = 'star'"),
+        ({"topology": "tree", "pace": "async", "cohort": 0}, "divided by one. Set pace = 'sync' or 'buffered'"),
+        ({"topology": "auto", "pace": "async", "cohort": 0}, "divided by one. Set pace = 'sync' or 'buffered'"),
+        ({"topology": "shard", "codec_down": "bf16"}, "give out whole values. Set codec_down = 'dense'"),
+        ({"topology": "auto", "codec": "top10%"}, "give out whole values. Set codec_down = 'dense'"),
+        ({"topology": "chain"}, "has the sum without noise, and nobody leads. Set topology = 'star', 'tree' or"),
         ({"share_labels": True}, "Set share_labels = False"),
         ({"share_labels": True, "labels_epsilon": 1.0}, "hides one example of theirs. Set share_labels = False"),
         ({"pace": "auto", "cohort": 0}, "has to be known. Set pace = 'sync'"),
@@ -191,6 +192,16 @@ def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
 def test_what_private_cannot_do_says_what_to_change(said: dict[str, object], told: str) -> None:
     with pytest.raises(Misuse, match=told):
         private(**said)
+
+
+@pytest.mark.parametrize("topology", ["tree", "shard", "auto"])
+def test_updates_of_a_private_plan_meet_in_any_shape_that_has_a_leader(topology: str) -> None:
+    plan = private(topology=topology, codec="top10%", codec_down="dense")
+    assert plan.privacy == private().privacy
+    assert plan.is_stepped_by_leader
+    assert plan.has_leaders_noise
+    assert private(topology="tree", codec_down="bf16", pace="buffered", buffer=20, cohort=0).down == "bf16"
+    assert not Plan(topology=topology).is_stepped_by_leader
 
 
 @pytest.mark.parametrize("said", [{"clip_update": 1.0}, {"participations": 3}, {"apart": 2}])
@@ -254,8 +265,8 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
     [
         ({"data": "shared"}, "every member has those examples.*Set data = 'local'"),
         ({"topology": "chain"}, "nobody leads.*Set topology = 'star', 'tree' or 'shard'"),
-        ({"topology": "shard", "codec_down": "bf16"}, "give out whole values. Leave codec_down out"),
-        ({"topology": "auto", "codec_down": "bf16"}, "give out whole values. Leave codec_down out"),
+        ({"topology": "shard", "codec_down": "bf16"}, "give out whole values. Set codec_down = 'dense'"),
+        ({"topology": "auto", "codec_down": "bf16"}, "give out whole values. Set codec_down = 'dense'"),
         ({"pace": "async"}, "difference of two versions is the update.*Set pace = 'sync'"),
         ({"pace": "buffered"}, "do not exist yet. Set pace = 'sync'"),
         ({"pace": "auto"}, "Set pace = 'sync'"),

@@ -73,10 +73,14 @@ class Participation:
             )
         return None
 
+    def is_counted(self, work: Work, *, group: int = 0) -> bool:
+        """Whether the update of this lease is counted, where it has to be."""
+        return self._privacy is None or self._counted == (work.term, work.lease, group)
+
     def may_leave(self, work: Work, *, group: int = 0) -> bool:
-        """Whether the update of this lease is counted. If it is not, the driver is asked to make that durable."""
+        """The same. If it is not, the driver is asked to make that durable."""
         what = (work.term, work.lease, group)
-        if self._privacy is None or self._counted == what:
+        if self.is_counted(work, group=group):
             return True
         if self._asked != what:
             self._asked = what

@@ -125,10 +125,11 @@ class Worker(WorkerMachine):
         self._retry_waits = False
         self._routes = Routes(self)
         is_sealed = spec.plan.believes.sealed is not None
-        self._delivery = UpdateDelivery(self, self._routes, is_sealed=is_sealed)
+        self._participation = Participation(self, spec.plan.privacy)
+        is_counted = self._participation.is_counted
+        self._delivery = UpdateDelivery(self, self._routes, is_sealed=is_sealed, is_counted=is_counted)
         self._staging = Staging()
         self._own = OwnPart(self)
-        self._participation = Participation(self, spec.plan.privacy)
         #: Leases in a row that the device did not take by its account.
         self._declined = 0
         self._sealing = DeviceSealing(self, spec, self._participation, self._delivery)

@@ -100,8 +100,11 @@ SEALED_SHAPES_AFTER = 90_000
 LED_AFTER = 100_000
 LED_UNTIL = 110_000
 
-#: Only seeds above this number draw robust plans whose updates lie in parts with aggregators.
+#: Only seeds above this number, up to the next one, draw robust plans whose updates lie in parts with aggregators.
 PARTS_AFTER = 120_000
+
+#: Only seeds above this number, up to the next one, draw private plans whose updates meet in aggregators.
+PRIVATE_SHAPES_AFTER = 130_000
 
 #: Only seeds above this number, up to the next one, draw sealed sums that a helper opens, in the place of parts.
 HELPED_AFTER = 140_000
@@ -206,9 +209,12 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     helps = Rng(seed).stream("helper")
     if is_helped:
         specs = [replace(spec, plan=_helped(spec.plan, helps)) for spec in specs]
-    if seed > PARTS_AFTER and not is_helped:
+    if PARTS_AFTER < seed <= PRIVATE_SHAPES_AFTER:
         parts = Rng(seed).stream("parts")
         specs = [replace(spec, plan=_in_parts(spec.plan, parts)) for spec in specs]
+    if PRIVATE_SHAPES_AFTER < seed <= HELPED_AFTER:
+        meetings = Rng(seed).stream("private shapes")
+        specs = [replace(spec, plan=_private_in_shape(spec.plan, meetings)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
@@ -593,14 +599,14 @@ def _in_parts(plan: Plan, stream: Stream) -> Plan:
     )
 
 
-def _private(plan: Plan, stream: Stream) -> Plan:
+def _private(plan: Plan, stream: Stream, *, often: float = 0.6) -> Plan:
     """What a model may tell of a person, drawn from a stream of its own. With little noise, since numbers grow with it
     until paper and machine differ, and codecs that do not round: what is cut first and rounded then is the device's to
     know."""
     pace, codec = stream.pick(("sync", "sync", "buffered", "async")), stream.pick(("dense", "top100%", "top30%"))
     together, is_apart = stream.pick((1, 2, 2, 3)), stream.happens(0.4)
     clip, most, leases = stream.pick((0.3, 4.0)), stream.pick((0, 0, 2, 4)), 6 + stream.below(20)
-    if not stream.happens(0.6):
+    if not stream.happens(often):
         return plan
     devices = 1 if pace == "async" else together
     workers_min = max(plan.workers_min, 2 * devices) if is_apart and devices < 3 else plan.workers_min
@@ -627,6 +633,36 @@ def _private(plan: Plan, stream: Stream) -> Plan:
         clip_update=clip,
         participations=most,
         apart=2 if workers_min >= 2 * devices and is_apart else 1,
+    )
+
+
+def _private_in_shape(plan: Plan, stream: Stream) -> Plan:
+    """Private plans whose updates meet in aggregators, drawn from a stream of its own. Most of these cases do: it is
+    what they are for."""
+    kind, aggregators, more = stream.pick(("tree", "shard")), stream.pick((0, 2, 3)), 1 + stream.below(4)
+    together, is_sized = 2 + stream.below(3), stream.happens(0.4)
+    plan = _private(plan, stream, often=0.95)
+    if plan.privacy is None:
+        return plan
+    pace = "buffered" if kind == "tree" and plan.pace == "buffered" else "sync"
+    workers_min = max(plan.workers_min, 2 * together) if plan.apart > 1 else plan.workers_min
+    return replace(
+        plan,
+        topology=kind,
+        pace=pace,
+        cohort=together if pace == "sync" else 0,
+        buffer=together,
+        # Then leases are of as many examples as a device has time for.
+        work="sized" if is_sized else "leased",
+        budget_s=2.0 if is_sized else 0.0,
+        # A leader that takes the step of a shard gives out whole values.
+        codec_down="dense" if kind == "shard" else plan.codec_down,
+        staleness="root" if plan.staleness == "parameter" else plan.staleness,
+        aggregators=aggregators,
+        workers_min=workers_min,
+        workers_max=max(plan.workers_max, workers_min, together) + more,
+        # Long enough to see it formed, broken and formed again.
+        until=replace(plan.until, epochs=(plan.until.epochs or 1) + 1),
     )
 
 

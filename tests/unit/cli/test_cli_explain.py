@@ -156,6 +156,25 @@ def test_a_private_plan_says_what_it_promises_costs_and_shows() -> None:
     assert "noise moves the model as far as learning" in said(shaped(private()))
 
 
+@pytest.mark.parametrize(
+    ("topology", "part"),
+    [
+        ("tree", "each aggregator sees every update of its group before noise is added, and the leader sums of them"),
+        ("shard", "each aggregator sees its part of every update before noise is added"),
+        ("auto", "in a shard its part of every update before noise is added"),
+    ],
+)
+def test_a_private_plan_says_what_its_aggregators_see(topology: str, part: str) -> None:
+    facts = dict(trust_facts(private(topology=topology), devices=539, model_bytes=4 * 4978))
+    assert part in facts["learns"]
+    assert "name topology = 'star' or trust = 'sealed + private(...)'" in facts["learns"]
+    assert "the leader cuts a sum" in facts["bears not"]
+    assert ("sends each version once" in facts["costs"]) == (topology != "tree")
+    assert "meet" not in facts
+    buffered = private(topology="tree", pace="buffered", cohort=0, buffer=49)
+    assert "more devices than buffer" in dict(trust_facts(buffered, devices=539, model_bytes=4))["meet"]
+
+
 def test_a_shape_that_is_not_in_force_yet_is_not_judged_by_what_is() -> None:
     view = shaped(Plan(topology="auto"), predicted_s=1.45, round_s=7.7, alternatives=CHOICES)
     text = said(view)

@@ -24,11 +24,25 @@ from shoal.roles.events import (
     Reassigned,
     Received,
     Started,
+    TimerFired,
     Trained,
 )
 from shoal.roles.worker import Worker
 from shoal.wire.coded import decode, norm_of
-from shoal.wire.messages import Failed, JobSpec, Message, Offer, Ready, Update, UpdateRefused, Work
+from shoal.wire.messages import (
+    Failed,
+    Go,
+    Hop,
+    JobSpec,
+    Message,
+    Offer,
+    Ready,
+    Route,
+    Update,
+    UpdateRefused,
+    UpdateShard,
+    Work,
+)
 
 SIZES = (4, 4)
 CLIP = 2.0
@@ -236,3 +250,52 @@ def test_evaluations_are_of_no_persons_examples(make_spec: Make) -> None:
     device.takes_part(1, 0)
     device.lent(2, 1, kind="evaluate")
     assert not device.all(Record)
+
+
+ROUTE = Route(job="digits", term=1, formation=2, hops=(Hop(node="sub", endpoint="sub:1", start=0, stop=8),))
+
+
+def on_its_way(make_spec: Make) -> Device:
+    """A device whose update goes to an aggregator that it reaches, and whose disk is not done."""
+    device = Device(private(make_spec, topology="tree"))
+    device.hears(ROUTE)
+    device.happens(Connected(node="sub"))
+    device.lent(1, 0, formation=2)
+    device.trained(1)
+    assert device.all(Participate)
+    return device
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Received(sender="home", message=Go(job="digits", term=1, lease=1, formation=2)),
+        Received(sender="home", message=Go(job="digits", term=1, lease=1)),
+        Received(sender="home", message=ROUTE),
+        Connected(node="sub"),
+        Connected(node="home"),
+        TimerFired(name="taken"),
+    ],
+)
+def test_no_piece_leaves_before_it_is_counted_whatever_is_said(make_spec: Make, said: Event) -> None:
+    device = on_its_way(make_spec)
+    asked = device.all(Participate)
+    device.happens(said)
+    assert not device.all(UpdateShard)
+    assert not device.all(Update)
+    assert not device.all(Participate), "it is being counted"
+    device.actions = [*asked]
+    device.written()
+    assert device.all(UpdateShard) or device.all(Update), "then it leaves, by the way that the leader named"
+    assert device.disk == [(1, 0)]
+
+
+def test_a_piece_is_cut_and_an_update_that_goes_another_way_is_counted_once(make_spec: Make) -> None:
+    device = on_its_way(make_spec)
+    device.written()
+    (piece,) = device.all(UpdateShard)
+    assert length_of(piece.tensors["delta"]) == pytest.approx(CLIP, rel=1e-5)
+    device.hears(Go(job="digits", term=1, lease=1))
+    (update,) = device.all(Update)
+    assert np.array_equal(update.tensors["delta"], piece.tensors["delta"])
+    assert not device.all(Participate)

@@ -21,7 +21,17 @@ _BUFFERS = 4
 _NOISE_MUCH = 0.5
 
 
-def private_facts(privacy: Privacy, *, devices: int, values: float) -> Iterator[tuple[str, str]]:
+#: Topology -> what its aggregators see before noise is added.
+_SEEN = {
+    "tree": "each aggregator sees every update of its group",
+    "shard": "each aggregator sees its part of every update",
+    "auto": "in a tree each aggregator sees every update of its group, in a shard its part of every update",
+}
+
+
+def private_facts(
+    privacy: Privacy, *, devices: int, values: float, topology: str = "star", pace: str = "sync"
+) -> Iterator[tuple[str, str]]:
     """Labels and texts for a job of so many devices and values."""
     yield (
         "promise",
@@ -47,7 +57,7 @@ def private_facts(privacy: Privacy, *, devices: int, values: float) -> Iterator[
             f" sum that is opened: a version of all {privacy.devices} has {more:.2f} times the deviation it needs",
         )
     else:
-        yield from _leader_facts(values)
+        yield from _leader_facts(values, topology=topology, pace=pace)
     if privacy.devices < _DEVICES_FEW:
         yield (
             "warning",
@@ -66,7 +76,7 @@ def _spaced(privacy: Privacy) -> str:
     return f"{plural(privacy.apart, 'version')} apart or more"
 
 
-def _leader_facts(values: float) -> Iterator[tuple[str, str]]:
+def _leader_facts(values: float, *, topology: str, pace: str) -> Iterator[tuple[str, str]]:
     """Where the leader adds the noise."""
     if values:
         leader_ms, device_ms = values * _NOISE_MS, values * _CUT_MS
@@ -74,13 +84,32 @@ def _leader_facts(values: float) -> Iterator[tuple[str, str]]:
         yield (
             "costs",
             f"about {leader_ms:.0f} ms of a core more a version at the leader and {kept} of its memory,"
-            f" {device_ms:.1g} ms and one small file on a device; no bytes more",
+            f" {device_ms:.1g} ms and one small file on a device; no bytes more"
+            + ("" if topology in ("star", "tree") else ", but the leader of a shard sends each version once, in parts"),
         )
+    promise = "The promise holds against readers of the models: other devices, and users of published versions"
+    if topology == "star":
+        yield (
+            "learns",
+            "the leader sees every update before noise is added, and who came when: let a machine of yours lead."
+            f" {promise}",
+        )
+        return
     yield (
         "learns",
-        "the leader sees every update before noise is added, and who came when: let a machine of yours lead. The"
-        " promise holds against readers of the models: other devices, and users of published versions",
+        f"{_SEEN[topology]} before noise is added, and the leader sums of them, and who came when. Any device may be an"
+        f" aggregator: where that is too much, name topology = 'star' or trust = 'sealed + private(...)'. {promise}",
     )
+    yield (
+        "bears not",
+        "an aggregator that lies about what it sums up: the leader cuts a sum to what its devices could make of it",
+    )
+    if pace == "buffered":
+        yield (
+            "meet",
+            "groups of a tree come whole, so that a version may be of more devices than buffer, and is divided by"
+            " buffer all the same: set buffer to several times the size of a group",
+        )
 
 
 def noise_to_signal(privacy: Privacy, values: float) -> float:

@@ -31,7 +31,13 @@ def trust_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tup
     if plan.privacy is not None:
         noisy = "nobody sees a sum without noise, and " if trust.sealed is not None else ""
         yield "trust", f"{plan.trust}: {noisy}the model tells little of any one person"
-        yield from private_facts(plan.privacy, devices=devices, values=model_bytes / _VALUE_BYTES)
+        yield from private_facts(
+            plan.privacy,
+            devices=devices,
+            values=model_bytes / _VALUE_BYTES,
+            topology=plan.topology,
+            pace=plan.pace,
+        )
     if trust.sealed is not None:
         yield from sealed_facts(plan, devices=devices, model_bytes=model_bytes)
     if trust.rule is None:

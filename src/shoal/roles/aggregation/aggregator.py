@@ -2,9 +2,9 @@
 
 In a tree, an aggregator serves one group and the whole model: the leader merges its sum like one update, and sends it
 one model for the whole group (EDDL's leader role splitting, §4.3). In a shard it serves every member and one
-part of the model, and takes the outer step for that part itself. Either way it lends nothing and keeps no ledger: the
-leader names the leases that a sum is made of, and only once it is sure of them. So the leader can discard a sum at any
-time, and nothing is lost.
+part of the model, and takes the outer step for that part itself, unless the leader has to: where it opens sums, or adds
+noise to them. Either way it lends nothing and keeps no ledger: the leader names the leases that a sum is made of, and
+only once it is sure of them. So the leader can discard a sum at any time, and nothing is lost.
 
 A piece stays in the tray until the leader has it counted, one piece a member: no piece can be taken out of a sum again.
 In a tree the leader has a piece counted as soon as it hears of it; in a shard at the end of the round, when all pieces
@@ -67,6 +67,8 @@ class Aggregator(Machine):
         self._sizes = form.sizes or (self._size,)
         #: Where updates are sealed.
         self._sealed = SealedTray(self._size, form.word_bits) if form.word_bits else None
+        #: It takes the step of its part.
+        self._steps = form.kind == "shard" and not form.sums_only
         self._partial = Partial(0 if form.word_bits else self._size)
         #: Lease -> its piece.
         self._tray: dict[int, _Kept] = {}
@@ -115,7 +117,7 @@ class Aggregator(Machine):
             self._model, self._outer, self._residual = _part_of(form)
         if "centre" in form.tensors:
             self._centre = _own(form, "centre", self._size)
-        if form.kind == "tree" and self._sealed is None:
+        if not self._steps and self._sealed is None:
             # The leader has had counted what it wanted of members that left. The tray would keep the rest for ever.
             self._tray = {lease: kept for lease, kept in self._tray.items() if kept.member in form.members}
             self._measured = {lease: centre for lease, centre in self._measured.items() if lease in self._tray}
@@ -240,7 +242,7 @@ class Aggregator(Machine):
     def _reduce(self, count: Reduce) -> None:
         """Send the leader the sum; in a shard, take the step of its part and give the new values out."""
         form = self._form
-        if form.kind == "shard" and self._model is None:
+        if self._steps and self._model is None:
             # The state of its part was lost on the way here. After a sum without a step every member would wait for
             # values: an empty sum makes the leader look for another aggregator.
             self._counted.clear()
@@ -254,7 +256,7 @@ class Aggregator(Machine):
         values: ModelShard | None = None
         if mean is not None:
             tensors = self._written(mean)
-            if form.kind == "shard":
+            if self._steps:
                 # No later version takes the pieces that the leader did not have counted.
                 self._tray.clear()
                 self._measured.clear()

@@ -190,7 +190,7 @@ class AggregationController:
         if way and way == self._formations.lent_by(lease.id):
             self._formations.again(lease)
             return None
-        if not way and self._formations.kind == "shard":
+        if not way and self._formations.is_closed:
             fate = f"was taken back: {worker.node} {self._formations.hindrance(worker.node) or 'has no way to send it'}"
             self._training.ledger.release(lease, fate=fate)
             self._formations.forget(lease.id)

@@ -11,6 +11,7 @@ not for a credit, not for a ``Go``, not for a route. The leader's ``Bind`` says 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -100,10 +101,19 @@ class Held:
 class UpdateDelivery:
     """Keeps no lease itself: each input names the one in hand. True from it: the result is sent, and out of hand."""
 
-    def __init__(self, worker: WorkerMachine, routes: Routes, *, is_sealed: bool = False) -> None:
+    def __init__(
+        self,
+        worker: WorkerMachine,
+        routes: Routes,
+        *,
+        is_sealed: bool = False,
+        is_counted: Callable[[Work], bool] = lambda _: True,
+    ) -> None:
+        """``is_counted``: whether an update may leave. Of a private job, once its participation is durable."""
         self._worker = worker
         self._routes = routes
         self._is_sealed = is_sealed
+        self._is_counted = is_counted
         #: How long the last updates took until every piece was taken.
         self._takings_s: deque[float] = deque(maxlen=9)
         #: The formation whose silent aggregators the worker reported last.
@@ -160,7 +170,8 @@ class UpdateDelivery:
             held.is_reported = False
             held.taken.clear()
             held.sent.clear()
-        if not isinstance(held.result, Update):
+        if not isinstance(held.result, Update) or not self._is_counted(held.work):
+            # Once it is made, and counted where that has to be, it goes this way.
             return False
         if formation is not None:
             return self.deliver(held)
@@ -254,7 +265,7 @@ class UpdateDelivery:
         have short queues. Leases of a version have consecutive numbers, so each worker begins one hop after the last.
         """
         route = self._routes.get(held.formation)
-        if route is None or (self._is_sealed and held.sealed is None):
+        if route is None or (held.sealed is None if self._is_sealed else not self._is_counted(held.work)):
             return
         first = held.work.lease % len(route.hops)
         under_way = sum(self._routes.reaches(node) for node in held.sent - held.taken)

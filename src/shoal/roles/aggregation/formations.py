@@ -100,8 +100,8 @@ class Formations:
         self._training = training
         #: The largest norm that an update may have now; 0: any that is finite.
         self._norm_max = norm_max
-        #: The norms that aggregators were told: the last, and the one before.
-        self._norms_told = (0.0, 0.0)
+        #: The norms that aggregators were told: the last, and the one before. In a private job it is always the clip.
+        self._norms_told = (norm_max(), norm_max()) if spec.plan.has_leaders_noise else (0.0, 0.0)
         self._sizes = sizes_of(layout)
         self._entries = entries_max(Codec.parse(spec.plan.codec), self._sizes)
         self._down = Codec.parse(spec.plan.down)
@@ -116,8 +116,12 @@ class Formations:
         #: Worker -> the formation and version whose values its aggregators gave out to it.
         self._given: dict[str, tuple[int, int]] = {}
         sealed = spec.plan.believes.sealed is not None
-        #: Bits of a word where updates are sealed; 0: they are not. Then the leader opens sums and takes every step.
+        #: Bits of a word where updates are sealed; 0: they are not.
         self._word_bits = Codec.parse(spec.plan.codec).word_bits if sealed else 0
+        #: The leader takes every step: aggregators of a shard sum up alone.
+        self._sums_only = spec.plan.is_stepped_by_leader
+        #: Every device of a version counts as one, whatever its examples.
+        self._is_private = spec.plan.has_leaders_noise
         #: Aggregators have words of a sealed sum: no other shape holds before they were asked for them.
         self.keeps_words = False
 
@@ -180,6 +184,7 @@ class Formations:
             outer_steps=self._training.outer_steps if rule.is_adaptive else 0,
             norm_max=self._norm_told(),
             word_bits=self._word_bits,
+            sums_only=self._sums_only,
             tensors=tensors,
         )
 
@@ -214,6 +219,11 @@ class Formations:
 
     def on_routed(self, sender: str, message: Routed) -> None:
         formation = self._numbered(message.formation)
+        if message.unreached and all(each is None or each.number > message.formation for each in (self.now, self.next)):
+            # The worker was away when that formation ended, and waits for its aggregators.
+            reason = "that formation is over"
+            told = TearDown(job=self._spec.job, term=self._term, formation=message.formation, reason=reason)
+            self._machine.send(sender, told)
         if formation is None or sender not in formation.members:
             return
         if message.unreached:
@@ -283,7 +293,7 @@ class Formations:
         self._given.clear()
         took_s = self._machine.now_s - formation.begun_s
         self._record("topology", f"{formation.notation}, after {took_s:.1f} s: {formation.reason}")
-        if (formation.kind == "shard" and not self._word_bits) or self._training.centre is not None:
+        if (formation.kind == "shard" and not self._sums_only) or self._training.centre is not None:
             for share in formation.shares:
                 self._send_form(formation, share, with_part=True)
         if old is not None:
@@ -311,6 +321,12 @@ class Formations:
     @property
     def kind(self) -> str:
         return self.now.kind if self.now is not None else "star"
+
+    @property
+    def is_closed(self) -> bool:
+        """Updates go to the aggregators or nowhere: those of a shard take the step of their parts, and one that the
+        leader merged alone would be missing there."""
+        return self.now is not None and self.now.kind == "shard" and not self._sums_only
 
     @property
     def notation(self) -> str:
@@ -352,7 +368,7 @@ class Formations:
             if by in (0, present):
                 continue
             way = self.way(lease.worker)
-            if not is_here(lease.worker) or (not way and self.now is not None and self.now.kind == "shard"):
+            if not is_here(lease.worker) or (not way and self.is_closed):
                 astray.append(lease)
                 self._lent.pop(lease.id, None)
                 continue
@@ -413,12 +429,12 @@ class Formations:
         """Why this worker cannot be lent anything now; None: it can."""
         now = self.now
         if now is None or now.kind != "shard" or self._word_bits:
-            # Sealed words may also go straight to the leader, which takes the step.
+            # Sealed words are lent by no formation: their group says which way they go.
             return None
         if any(share.asked is not None for share in now.shares):
             # Every share of it is of the same leases: no other can be part of it any more.
             return f"version {self._training.version + 1} is being summed up"
-        if node in now.routed:
+        if node in now.routed or not self.is_closed:
             return None
         away = now.unreached.get(node, ())
         return f"does not reach {', '.join(away[:4]) or 'every node'} that leads a share of the model"
@@ -426,8 +442,7 @@ class Formations:
     def is_left_out(self, node: str) -> bool:
         """Whether a worker takes no part in a shard: it does not reach every aggregator."""
         now = self.now
-        is_closed = now is not None and now.kind == "shard" and not now.broken and not self._word_bits
-        return is_closed and now is not None and node not in now.routed
+        return now is not None and self.is_closed and not now.broken and node not in now.routed
 
     def held_up(self) -> str | None:
         """Why no worker can be lent anything now; None: the present formation holds."""
@@ -469,10 +484,10 @@ class Formations:
         return share.node, message
 
     def pass_parts(self, node: str) -> list[tuple[str, RelayModel]]:
-        """In a shard of sealed updates, have each aggregator give its part of the present version to all members. In
-        other shards they have made it themselves."""
+        """In a shard whose steps the leader takes, have each aggregator give its part of the present version to all
+        members. In other shards they have made it themselves."""
         now, version = self.now, self._training.version
-        if now is None or now.kind != "shard" or not self._word_bits or not self.way(node):
+        if now is None or now.kind != "shard" or not self._sums_only or not self.way(node):
             return []
         passed = []
         for share in [share for share in now.shares if share.passed != version]:
@@ -509,8 +524,7 @@ class Formations:
         """Why the leader may not take the whole update of this lease itself; None: it may."""
         if self.has_arrived(lease):
             return f"lease {lease} is with the aggregators already"
-        if self.now is not None and self.now.kind == "shard" and lease in self._lent:
-            # They take the step themselves: an update that the leader merged alone would be missing from their parts.
+        if self.is_closed and lease in self._lent:
             return f"lease {lease} goes to the aggregators of a shard"
         return None
 
@@ -563,12 +577,15 @@ class Formations:
             formation=self.now.number,
             version=self._training.version + 1,
             leases=tuple(report.lease.id for report in reports),
-            weights=tuple(float(report.update.examples) for report in reports),
+            weights=tuple(self._weight_of(report) for report in reports),
             scales=tuple(report.scale for report in reports),
             last=last,
             norm_max=self._norm_told(),
             outer_rate=self._spec.plan.outer_rate_at(self._training.version) if last else 0.0,
         )
+
+    def _weight_of(self, report: ArrivedUpdate) -> float:
+        return 1.0 if self._is_private else float(report.update.examples)
 
     def gather(self, leases: Sequence[Lease]) -> bool:
         """Ask the aggregators from whose members no update is awaited for their sums, given all leases that are lent.
@@ -687,9 +704,9 @@ class Formations:
         if set(message.leases) != set(share.asked) or len(message.leases) != len(share.asked):
             raise PeerViolation(f"a sum of leases {message.leases[:8]}, where {share.asked[:8]} were counted")
         reports = tuple(now.arrived[lease] for lease in share.asked)
-        weight = sum(report.update.examples for report in reports)
+        weight = sum(self._weight_of(report) for report in reports)
         if abs(message.weight - weight) > 1e-6 * weight:
-            raise PeerViolation(f"a sum of weight {message.weight:g}, where {weight} examples were counted")
+            raise PeerViolation(f"a sum of weight {message.weight:g}, where {weight:g} were counted")
         mean, moved = self._read_sum(now, share, message)
         if now.comparison is not None:
             now.comparison.check_sum(sender, mean)
@@ -698,11 +715,11 @@ class Formations:
             verdicts = [now.verdicts[report.lease.id] for report in reports if report.lease.id in now.verdicts]
             for report in reports:
                 self._done(now, report)
-            return Summed(reports, mean, float(weight), verdict=WeightsGiven.together(verdicts) if verdicts else None)
+            return Summed(reports, mean, weight, verdict=WeightsGiven.together(verdicts) if verdicts else None)
         now.sums[sender] = (np.array(mean), moved)
         if len(now.sums) < len(now.shares):
             return None
-        return self._whole(now, reports, float(weight))
+        return self._whole(now, reports, weight)
 
     def _read_sum(
         self, now: Formation, share: AggregatorShare, message: ReduceResult
@@ -749,8 +766,8 @@ class Formations:
         now.comparison = None
         for report in reports:
             self._done(now, report)
-        # Its aggregators have taken the step for it already, and give it out.
-        for member in now.routed:
+        # Its aggregators have taken the step for it already, and give it out; or wait for what the leader makes of it.
+        for member in () if self._sums_only else now.routed:
             self._given[member] = (now.number, self._training.version + 1)
         return Summed(reports, mean, weight, steps, verdict)
 

@@ -91,8 +91,7 @@ class Leader(Machine):
         self._version_least = 0
         #: Why the profiles of devices in a checkpoint could not be read.
         self._unread: str | None = None
-        self._refused = 0
-        self._bytes_up = 0
+        self._refused = self._bytes_up = 0
 
         self._training = TrainingState(self, spec, layout, model, room=room, normals=normals)
         self._workers = Workers(self, job=spec.job)
@@ -565,6 +564,7 @@ class Leader(Machine):
         """Updates that an aggregator summed up are whole: they are merged as one."""
         self._checks.on_sum(summed)
         self._on_merged([*by, *(report.lease.worker for report in summed.reports)])
+        self._lending.on_summed([report.lease.worker for report in summed.reports])
         self._training.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved, verdict=summed.verdict)
         if self._online is not None:
             for report in summed.reports:

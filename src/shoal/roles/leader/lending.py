@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from shoal.roles.aggregation.controller import AggregationController
@@ -142,6 +143,13 @@ class Lending:
             worker.device = update.state or worker.device
             self._participants.on_came(worker.node, version=self._training.version)
 
+    def on_summed(self, nodes: Sequence[str]) -> None:
+        """Updates of these devices are in the next version. An aggregator may have had them for some versions: how far
+        apart a device takes part is by the versions that have noise for it."""
+        if self._participants is not None:
+            for node in nodes:
+                self._participants.on_came(node, version=self._training.version)
+
     def over(self) -> str | None:
         """Why no device of a private job will ever be lent anything more; None: one may be. Versions for which none of
         the devices may take part are passed over."""
@@ -154,7 +162,7 @@ class Lending:
             self._machine.record("passed", f"nobody may take part in version {self._training.version}: it is as before")
         if self._training.has_no_noise_left:
             return f"the plan's noise is for {self._training.noised} versions under one leader, and they are made"
-        ledger, able = self._training.ledger, self._workers.able()
+        ledger, able = self._training.ledger, self._heard()
         least = self._spec.plan.opened_least
         if ledger.outstanding or ledger.merged or not self._participants.are_spent(able, least=least):
             return None
@@ -164,10 +172,16 @@ class Lending:
 
     def _is_nobodys_turn(self, participants: Participants) -> bool:
         """Every device here came too lately, and one of them may come again: its version has to come."""
-        ledger, able, version = self._training.ledger, self._workers.able(), self._training.version
-        if ledger.outstanding or ledger.merged or participants.are_spent(able):
+        ledger, able, version = self._training.ledger, self._heard(), self._training.version
+        if not able or ledger.outstanding or ledger.merged or participants.are_spent(able):
             return False
         return all(participants.why_not(worker, version=version) is not None for worker in able)
+
+    def _heard(self) -> list[WorkerRecord]:
+        """Devices that may take part. A device that is to leave is lent nothing; one that let a lease pass and said
+        nothing of its account may have another job since."""
+        able = [each for each in self._workers.able() if each.node not in self._workers.leaving]
+        return [each for each in able if each.device is not None or each.state is not WorkerState.LATE]
 
     def spent(self) -> dict[str, Any]:
         """What devices of a private job have spent, for ``Progress``."""

@@ -2,13 +2,14 @@
 
 A part of the leader, in the place where updates are weighed. Each device counts as one, whatever its examples, and the
 sum is divided by a number that the plan names, not by how many came: one device then moves the sum by ``clip`` at most.
+Aggregators of a tree or a shard add no noise: it is added here, once a version, whichever way updates came.
 The driver draws fresh normals for each version. A leader keeps no chain for its successor: after a crash nobody knows
 which versions were handed out with which noise, so each leader begins its own chain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -59,14 +60,28 @@ class PrivateSum:
 
     def add(self, node: str, update: np.ndarray | Sparse, *, weight: float, scale: float) -> None:
         """A late update counts less, never more: it stays within the clip."""
-        if node in self._nodes:
-            raise Misuse(f"{node} is in this version already: its account would not hold")
-        length = length_of(update.values if isinstance(update, Sparse) else update)
         # The device has cut it. A device that lies is no longer than others either.
-        factor = min(1.0, self._privacy.clip / length) if length else 1.0
+        factor = self._factor(update)
+        self._enter([node])
         self._partial.add(update, weight=1.0, scale=max(min(scale, 1.0) * factor, _KEPT_LEAST))
-        self._nodes.add(node)
         self.weight += weight
+
+    def take(self, mean: np.ndarray, nodes: Sequence[str], *, weight: float) -> None:
+        """A sum of aggregators as the mean of these devices, in which each counts as one. No mean is longer than the
+        longest update: an aggregator that lies moves the sum no further than its devices could."""
+        factor = self._factor(mean)
+        self._enter(nodes)
+        self._partial.add(mean, weight=float(len(nodes)), scale=max(factor, _KEPT_LEAST))
+        self.weight += weight
+
+    def _enter(self, nodes: Sequence[str]) -> None:
+        if again := [node for node in nodes if node in self._nodes]:
+            raise Misuse(f"{', '.join(again)} is in this version already: its account would not hold")
+        self._nodes.update(nodes)
+
+    def _factor(self, update: np.ndarray | Sparse) -> float:
+        length = length_of(update.values if isinstance(update, Sparse) else update)
+        return min(1.0, self._privacy.clip / length) if length else 1.0
 
     def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
         total = self._partial.mean() * np.float32(self._partial.weight)

@@ -231,7 +231,11 @@ class TrainingState:
         the aggregators have taken the step. ``verdict``: by what its updates were weighed."""
         oldest = min(report.lease.version for report in reports)
         damped = self._damped(mean, oldest)
-        if self._compares is not None and verdict is not None:
+        if self._private is not None:
+            assert isinstance(damped, np.ndarray)
+            examples = float(sum(report.update.examples for report in reports))
+            self._private.take(damped, [report.lease.worker for report in reports], weight=examples)
+        elif self._compares is not None and verdict is not None:
             assert isinstance(damped, np.ndarray)
             self._compares.take(damped, weight=weight, verdict=verdict)
         else:

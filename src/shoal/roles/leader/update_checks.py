@@ -26,6 +26,9 @@ from shoal.wire.coded import bytes_max, decode_with_norm, norm_of, sizes_of
 from shoal.wire.limits import SEALS_MAX_BYTES
 from shoal.wire.messages import JobSpec, Update
 
+#: An update that was cut to the clip is summed up in another order on the way: it may seem longer by this share.
+_CLIP_ROUNDING = 1e-4
+
 
 class UpdateChecks:
     def __init__(self, *, spec: JobSpec, layout: Layout, training: TrainingState, online: Online | None) -> None:
@@ -105,6 +108,9 @@ class UpdateChecks:
         return self._norm[1]
 
     def norm_max(self) -> float:
-        """The largest norm that aggregators may take; 0: the usual norm is not known yet."""
+        """The largest norm that aggregators may take; 0: the usual norm is not known yet. In a private job it is the
+        clip, by which devices have cut: which updates count must not depend on others."""
+        if self._plan.has_leaders_noise:
+            return self._plan.clip_update * (1 + _CLIP_ROUNDING)
         limit = self._usual.limit(model_norm=self._model_norm())
         return limit if limit < math.inf else 0.0

@@ -52,9 +52,10 @@ class SetUpAggregator(Message):
     weight_decay: float = 0.0
     inner_rate: float = 1.0
     outer_steps: int = 0
-    #: Bits of the words that pieces are where updates are sealed; 0: they are not. Words are not decoded here, and
-    #: the aggregator of a shard takes no step then.
+    #: Bits of the words that pieces are where updates are sealed; 0: they are not. Words are not decoded here.
     word_bits: int = 0
+    #: Of a shard: the leader takes the step, and the aggregator sums up and relays alone.
+    sums_only: bool = False
     #: In a shard: ``model`` and ``velocity``; of an adaptive step ``second``; with a codec the ``residual``, which was
     #: not given out yet; and where updates are cut back to it, the ``centre``: the last version's mean.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)

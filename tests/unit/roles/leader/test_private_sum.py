@@ -65,6 +65,24 @@ def test_a_device_is_in_a_version_once() -> None:
         private.add("a", vector(1, 0), weight=1, scale=1.0)
 
 
+def test_a_sum_of_aggregators_is_of_devices_that_count_as_one_each() -> None:
+    private = PrivateSum(SIZE, PRIVACY, quiet)
+    private.take(vector(0.5, 0.5), ["a", "b"], weight=64)
+    private.add("c", vector(0, 1), weight=32, scale=1.0)
+    np.testing.assert_allclose(private.mean()[0], [1 / 4, 2 / 4], rtol=1e-6)
+    assert (private.devices, private.weight) == (3, 96.0)
+    for again in (
+        lambda: private.take(vector(0, 0), ["d", "b"], weight=1),
+        lambda: private.take(vector(0, 0), ["c"], weight=1),
+    ):
+        with pytest.raises(Misuse, match="its account would not hold"):
+            again()
+    private.clear()
+    # No mean of updates that were cut is as long: its aggregator lies.
+    private.take(vector(0, 200), ["a", "b"], weight=1)
+    np.testing.assert_allclose(private.mean()[0], [0, 2 * 2 / 4], rtol=1e-6)
+
+
 def test_noise_is_that_of_a_chain_as_long_as_the_plan() -> None:
     chance = Chance()
     private, seen = PrivateSum(SIZE, PRIVACY, chance), []
