@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dst.helper_oracle import HelperOracle
+from dst.hub_oracle import HubOracle
 from dst.oracles import HistoryOracle
 from dst.parts_oracle import PartsOracle
 from dst.privacy_oracle import PrivacyOracle
@@ -40,6 +41,8 @@ class CheckedRun(FuzzRun):
         self.world.observers += [self._invariants, sums, self._history]
         self.world.observers += [PrivacyOracle(specs), SealOracle(specs), PartsOracle(specs, sums), SealedShapeOracle()]
         self.world.observers.append(HelperOracle(specs))
+        hubs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_hub]
+        self.world.observers.append(HubOracle(specs, hubs))
 
     def begin(self) -> None:
         super().begin()

@@ -646,6 +646,11 @@ class Plan:
         return max(self.workers_min, least)
 
     @property
+    def hubs_max(self) -> int:
+        """How many hubs a job is given: none where its updates meet in no tree, else at most one for two workers."""
+        return max(1, self.workers_max // 2) if self.topology in ("tree", "auto") else 0
+
+    @property
     def lent_most(self) -> int:
         """Leases lent for one version, where others wait for it; 0: any number."""
         is_bounded = self.believes.rule == "nearest" or self.believes.sealed is not None

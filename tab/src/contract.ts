@@ -66,6 +66,7 @@ export const FIELDS: Record<string, Field[]> = {
     [7, "shoal", "string", false, false],
     [8, "onnx", "string", false, false],
     [9, "browser", "string", false, false],
+    [10, "is_hub", "bool", false, false],
   ],
   Failed: [
     [1, "job", "string", false, false],
@@ -213,6 +214,7 @@ export const FIELDS: Record<string, Field[]> = {
     [5, "down_bytes_per_s", "double", false, false],
     [6, "medium", "string", false, false],
     [7, "state", "DeviceState", false, true],
+    [8, "is_hub", "bool", false, false],
   ],
   TensorInfo: [
     [1, "name", "string", false, false],

@@ -83,6 +83,7 @@ from shoal.wire.messages import (
     Message,
     ModelShard,
     Progress,
+    Ready,
     Reduce,
     ReduceResult,
     Revoke,
@@ -1812,6 +1813,93 @@ OF_STORES: dict[str, Mutant] = _named(
     seat_taken_as_it_is,
     record_taken_for_kept,
     version_taken_for_kept,
+)
+
+# Hubs ----------------------------------------------------------------------------------------------------
+
+
+def hub_taken_for_a_worker() -> Patched:
+    """A leader lends to a hub as to any node that says it is ready."""
+
+    on_received = Leader._on_received
+
+    def as_worker(self: Leader, event: Received) -> None:
+        if isinstance(event.message, Ready):
+            event = replace(event, message=replace(event.message, is_hub=False))
+        on_received(self, event)
+
+    return patch.object(Leader, "_on_received", as_worker)
+
+
+def hub_given_a_workers_place() -> Patched:
+    """The manager assigns a hub as a worker."""
+    return patch.object(NodeRecord, "role", property(lambda self: "worker"))
+
+
+def hubs_count_as_workers() -> Patched:
+    """A leader begins with fewer workers than the plan says, since hubs are there."""
+
+    def enough(self: Leader) -> bool:
+        return self._workers.trusted + len(self._hubs.nodes()) >= self._workers_least
+
+    return patch.object(Leader, "_enough", enough)
+
+
+def hubs_fill_a_job() -> Patched:
+    """The manager counts hubs among the workers of a job, and gives it fewer workers than it needs."""
+
+    def count(self: ClusterState, job: str) -> int:
+        return len(self.members(job))
+
+    return patch.object(ClusterState, "count", count)
+
+
+def dead_hub_lent_by() -> Patched:
+    """A leader does not hear that a hub is gone, and lends by its formation."""
+
+    def deaf(self: AggregationController, event: PeerChanged) -> None:
+        pass
+
+    return patch.object(AggregationController, "on_hub_changed", deaf)
+
+
+@contextmanager
+def dead_hub_waited_for() -> Iterator[None]:
+    """No formation over hubs is ever given up: updates that a dead hub had are waited for."""
+    mark, left = Formations.mark_broken, Formations.on_left
+
+    def over_hubs(self: Formations) -> bool:
+        return self.now is not None and any(share.is_hub for share in self.now.shares)
+
+    def unmarked(self: Formations, reason: str) -> None:
+        if not over_hubs(self):
+            mark(self, reason)
+
+    def stays(self: Formations, node: str, reason: str) -> None:
+        if not (over_hubs(self) and self.now is not None and self.now.share_led_by(node) is not None):
+            left(self, node, reason)
+
+    with patch.object(Formations, "mark_broken", unmarked), patch.object(Formations, "on_left", stays):
+        yield
+
+
+def hub_left_behind() -> Patched:
+    """A leader tells only its workers that the job is over, and the manager dismisses only them."""
+
+    def of_workers(self: ClusterState, job: str) -> list[str]:
+        return self.workers(job)
+
+    return patch.object(ClusterState, "members", of_workers)
+
+
+OF_HUBS: dict[str, Mutant] = _named(
+    hub_taken_for_a_worker,
+    hub_given_a_workers_place,
+    hubs_count_as_workers,
+    hubs_fill_a_job,
+    dead_hub_lent_by,
+    dead_hub_waited_for,
+    hub_left_behind,
 )
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.

@@ -37,6 +37,9 @@ class Sketch:
     train_s: float
     shared_air: bool = False
     trust: str = "identity"
+    #: Nodes that sum up and train nothing, and what the link of each carries.
+    hubs: int = 0
+    hub_bytes_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.devices <= DEVICES_MAX:
@@ -44,10 +47,13 @@ class Sketch:
                 f"topologies are reckoned for 1 to {DEVICES_MAX} devices, not {self.devices}:"
                 " `shoal plan capacity` reckons what more need"
             )
+        if not 0 <= self.hubs <= self.devices:
+            raise Misuse(f"{self.hubs} hubs for {self.devices} devices: a hub sums up for one device at least")
         for what, value in (
             ("a link", self.link_bytes_per_s),
             ("the leader's link", self.leader_bytes_per_s),
             ("a model", self.model_bytes),
+            ("the link of a hub", self.hub_bytes_per_s if self.hubs else 1.0),
         ):
             if not 0 < value < math.inf:
                 raise Misuse(f"{what} has a size above 0, not {value:g} bytes")
@@ -82,6 +88,13 @@ class Sketch:
                     medium=_AIR if self.shared_air else "",
                 )
                 for number in range(1, self.devices + 1)
+            ),
+            # On a wire, as the leader.
+            hubs=tuple(
+                ClusterNode(
+                    name=f"hub-{number}", up_bytes_per_s=self.hub_bytes_per_s, down_bytes_per_s=self.hub_bytes_per_s
+                )
+                for number in range(1, self.hubs + 1)
             ),
         )
 

@@ -55,14 +55,14 @@ def clean(text: str, limit_chars: int) -> str:
 class Doing:
     does: str
     why: str
-    #: ``leader``, ``worker``, ``spare`` or empty.
+    #: ``leader``, ``worker``, ``hub``, ``spare`` or empty.
     role: str
 
 
 def doing(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) -> Doing:
     """What a node is at now. ``jobs`` are the open ones."""
     leads = [job for job in jobs if job.leader == node.node]
-    role = "leader" if leads else "worker" if node.job else ""
+    role = "leader" if leads else "hub" if node.facts.is_hub else "worker" if node.job else ""
     reason = clean(node.reason, TEXT_CHARS)
     if node.state == "lost":
         return Doing("lost", reason or "not heard", role)
@@ -73,6 +73,8 @@ def doing(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) ->
         if worker.state in (WorkerState.LATE, WorkerState.FAILING):
             why = f"{worker.state}: {why}"
         return Doing(does, why, role)
+    if node.job and node.facts.is_hub:
+        return Doing("lead", "a hub: sums up updates of others", role)
     if node.job:
         return Doing("prepare", "fetches code and data", role)
     if leads:
@@ -83,6 +85,8 @@ def doing(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) ->
 def _idle(node: NodeView, jobs: Sequence[JobView], reason: str) -> Doing:
     if node.standing:
         return Doing("idle", reason or node.standing, "")
+    if node.facts.is_hub:
+        return Doing("idle", "a hub: no job with a tree needs it", "hub")
     if not node.facts.torch and not node.facts.onnx:
         return Doing("idle", "has no PyTorch: it can lead, not train", "")
     if not jobs:

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
     Assign,
     Checkpoint,
+    Facts,
     Message,
     ModelShard,
     RelayModel,
@@ -55,18 +56,25 @@ from shoal.wire.messages import (
 
 if TYPE_CHECKING:
     from shoal.net.grpc import GrpcLink
+    from shoal.runtime.hub_driver import HubDriver
     from shoal.runtime.leader_host import LeaderHost
     from shoal.runtime.worker_driver import WorkerDriver
 
 log = logging.getLogger("shoal")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSettings:
+    #: What its link carries each way, as its owner said; 0: not known.
+    bytes_per_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A worker's host, and the trainer that it drives."""
+    """A worker's host, and the trainer that it drives; or a hub's."""
 
     host: RoleHost
-    worker_driver: WorkerDriver
+    worker_driver: WorkerDriver | HubDriver
 
 
 class Agent:
@@ -82,8 +90,11 @@ class Agent:
         door_port: int = 0,
         lends: bool = False,
         files: Path | None = None,
+        hub: HubSettings | None = None,
     ) -> None:
-        """``files``: a folder with files of jobs, named by their hashes, that need not be fetched."""
+        """``files``: a folder with files of jobs, named by their hashes, that need not be fetched. ``hub``: it sums up
+        for others, and trains nothing; None: it is a worker."""
+        self._hub = hub
         self._places = places
         self._child_module = child_module
         self._pace_s = pace_s
@@ -238,8 +249,13 @@ class Agent:
         leads = self._leader_host.leads() if self._leader_host is not None else ()
         lends = self._lending is not None
         self._workers.carry(
-            self._router.on_opened(dialer.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends)
+            self._router.on_opened(dialer.peer, self._facts(), time.monotonic(), leads=leads, lends=lends)
         )
+
+    def _facts(self) -> Facts:
+        facts = probe.facts()
+        # An engine that it has is none for this cluster.
+        return facts if self._hub is None else replace(facts, torch="", onnx="", is_hub=True)
 
     def has_work(self, peer: str) -> bool:
         return peer != self._manager or bool(self._router.jobs) or self._is_hosting()
@@ -339,6 +355,14 @@ class Agent:
     # Jobs ---------------------------------------------------------------------------------------------
 
     def employ(self, assign: Assign) -> _Job:
+        if assign.role == "hub":
+            from shoal.runtime.hub_driver import HubDriver
+
+            driver = HubDriver(assign.job, self.ended)
+            host = RoleHost(f"hub in {assign.job}", driver.perform, send=self.send, at_once=driver.act)
+            host.post(self._link())
+            log.info("[%s] hub for %s: %s", assign.job, assign.leader, assign.reason)
+            return _Job(host, driver)
         assert self._worker_driver is not None, "imported before the assignment is read"
         worker_driver = self._worker_driver.result()(
             assign.spec,
@@ -408,6 +432,9 @@ class Agent:
     # The link ------------------------------------------------------------------------------------------
 
     def _link(self) -> LinkMeasured:
+        if self._hub is not None and self._hub.bytes_per_s:
+            rate = self._hub.bytes_per_s
+            return LinkMeasured(up_bytes_per_s=rate, down_bytes_per_s=rate, medium=self._medium)
         # What it sends is not measured: nothing large goes out before the first lease.
         return LinkMeasured(down_bytes_per_s=self._link_bytes_per_s, medium=self._medium)
 
@@ -460,6 +487,7 @@ async def run_agent(
     door_port: int = 0,
     lends: bool = False,
     files: Path | None = None,
+    hub: HubSettings | None = None,
     metrics: str = "",
     metrics_token_file: Path | None = None,
     resting: Resting | None = None,
@@ -477,6 +505,7 @@ async def run_agent(
             door_port=door_port,
             lends=lends,
             files=files,
+            hub=hub,
         )
 
     agent = begin()
@@ -542,6 +571,8 @@ def main() -> int:
     parser.add_argument("--engine", default="", help="torch or onnx; else PyTorch where it is installed")
     parser.add_argument("--threads", type=int, default=0, help="threads of a trainer; 0: as it joined, else all cores")
     parser.add_argument("--lend", action="store_true", help="multiply matrices for clients of this cluster, too")
+    parser.add_argument("--hub", action="store_true", help="sum up for other devices, and train nothing")
+    parser.add_argument("--hub-mbps", type=float, default=0.0, help="what a hub's link carries; 0: not known")
     parser.add_argument("--metrics", default="", help="HOST:PORT to serve this device's metrics at; else nowhere")
     parser.add_argument("--metrics-token-file", type=Path, help="the bearer token that scrapers send")
     parser.add_argument("--hours", default="", help="when this device works, such as 22-6; else always")
@@ -570,6 +601,7 @@ def main() -> int:
                 door_port=given.lead_port,
                 lends=given.lend,
                 files=given.files,
+                hub=HubSettings(bytes_per_s=given.hub_mbps * 1e6 / 8) if given.hub else None,
                 metrics=given.metrics,
                 metrics_token_file=given.metrics_token_file,
                 resting=resting,

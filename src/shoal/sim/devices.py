@@ -120,6 +120,10 @@ class Build:
     line: AccessLink
     #: None: always there.
     presence: Presence | None = None
+    #: It sums up for others, and trains nothing.
+    is_hub: bool = False
+    #: What a hub says that its link carries; 0: it does not know.
+    told_bytes_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.seconds_per_gmac, self.seconds_per_batch, self.jitter, self.battery_wh, self.idle_watts) < 0:

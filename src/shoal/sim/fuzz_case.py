@@ -14,6 +14,7 @@ from shoal.sim.faults import (
     ALL,
     LEADER,
     NEVER,
+    AllWorkers,
     Apart,
     AtRound,
     AtSecond,
@@ -110,6 +111,10 @@ PRIVATE_SHAPES_AFTER = 130_000
 HELPED_AFTER = 140_000
 HELPED_UNTIL = 150_000
 
+#: Only seeds above this number, up to the next one, have hubs.
+HUBS_AFTER = 150_000
+HUBS_UNTIL = 160_000
+
 #: After how long devices without work come again, where they do.
 _CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
 
@@ -178,11 +183,12 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     specs = [replace(spec, plan=_coded(spec.plan, codecs)) for spec in specs]
     specs = [replace(spec, plan=_owned(spec.plan, owners)) for spec in specs]
     is_led = LED_AFTER < seed <= LED_UNTIL
+    has_hubs = HUBS_AFTER < seed <= HUBS_UNTIL
     # An adaptive step makes as much of what is rounded as of an update: nobody could tell what a version should be.
     if seed > OUTER_AFTER and not is_led:
         steps = Rng(seed).stream("outer")
         specs = [replace(spec, plan=_stepped(spec.plan, steps)) for spec in specs]
-    if seed > TRUST_AFTER:
+    if seed > TRUST_AFTER and not has_hubs:
         trusts = Rng(seed).stream("trust")
         specs = [replace(spec, plan=_believing(spec.plan, trusts)) for spec in specs]
     if PRIVATE_AFTER < seed <= SEALED_AFTER:
@@ -215,12 +221,15 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if PRIVATE_SHAPES_AFTER < seed <= HELPED_AFTER:
         meetings = Rng(seed).stream("private shapes")
         specs = [replace(spec, plan=_private_in_shape(spec.plan, meetings)) for spec in specs]
+    hubs = Rng(seed).stream("hubs")
+    if has_hubs:
+        specs = [replace(spec, plan=_over_hubs(spec.plan, hubs)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
     if is_shaped:
         # A formation needs some to be worth anything.
-        most = max(9, workers) if is_sealed_shape else 9
+        most = max(9, workers) if is_sealed_shape or has_hubs else 9
         workers = min(most, workers + 1 + shapes.below(3))
     faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
     faults += _copies_across_terms(stream) + _for_long(stream, workers)
@@ -250,12 +259,17 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     stores = Rng(seed).stream("stores")
     if has_standby:
         faults += _of_managers(stores)
+    hub_builds: tuple[Build, ...] = ()
+    if has_hubs:
+        hub_builds = tuple(_hub(hubs) for _ in range(1 + hubs.below(3)))
+        faults += _of_hubs(hubs, workers, len(hub_builds))
     # Slow where the time of a write is what is waited for.
     syncs_s = _SYNCS_S[2:] if strike_at == "store" else _SYNCS_S
     return FuzzCase(
         seed=seed,
         jobs=tuple(_job(spec, stream) for spec in specs),
-        builds=tuple(_build(stream) for _ in range(workers)),
+        # Hubs are the last: a fault that names a worker by its number means no hub.
+        builds=(*(_build(stream) for _ in range(workers)), *hub_builds),
         faults=faults,
         has_flaws=stream.happens(0.5),
         # Room for two uploads in one case of three, so that updates are offered and queue; more often where they may
@@ -484,8 +498,8 @@ def _shaped(specs: Sequence[JobSpec], stream: Stream) -> list[JobSpec]:
     return [replace(spec, plan=_in_shape(spec.plan, stream)) for spec in specs]
 
 
-def _in_shape(plan: Plan, stream: Stream) -> Plan:
-    kind = stream.pick(("tree", "shard"))
+def _in_shape(plan: Plan, stream: Stream, kinds: tuple[str, ...] = ("tree", "shard")) -> Plan:
+    kind = stream.pick(kinds)
     return replace(
         plan,
         topology=kind,
@@ -802,6 +816,63 @@ def _sealed_in_shape(plan: Plan, stream: Stream) -> Plan:
         # Long enough to see it formed, broken and formed again.
         until=replace(plan.until, epochs=(plan.until.epochs or 1) + 1),
     )
+
+
+def _over_hubs(plan: Plan, stream: Stream) -> Plan:
+    """A tree, drawn from a stream of its own: whose updates are plain, cut, or sealed; at times with a place for no
+    worker more than it needs, so that it would lack one if a hub took it."""
+    kind, is_tight = stream.pick(("plain", "plain", "plain", "cut", "sealed", "as drawn")), stream.happens(0.4)
+    if kind == "as drawn":
+        return plan
+    if kind == "cut":
+        plan = replace(_in_parts(plan, stream), trust="robust(clip)", topology="tree")
+    elif kind == "sealed":
+        plan = replace(_sealed_in_shape(plan, stream), topology="tree")
+    else:
+        plan = _in_shape(plan, stream, ("tree",))
+    if is_tight:
+        least = max(3, plan.workers_least)
+        plan = replace(plan, workers_min=least, workers_max=least)
+    # Where it is not sealed after all, as ``_in_shape``.
+    return replace(plan, staleness="root" if plan.staleness == "parameter" else plan.staleness)
+
+
+def _hub(stream: Stream) -> Build:
+    """A hub, at times on a slow link, which it knows, or does not, or is wrong about."""
+    build = _build(stream)
+    rate = stream.pick((2e4, 1e6, 1e6))
+    line = replace(build.line, up=Steady(rate), down=Steady(rate))
+    return replace(build, line=line, is_hub=True, told_bytes_per_s=stream.pick((0.0, rate, 20 * rate)))
+
+
+def _of_hubs(stream: Stream, workers: int, hubs: int) -> tuple[Fault, ...]:
+    """What befalls hubs: they come late, die at a delicate moment, are silent or slow, or are not reached by a worker
+    or by the leader; at times all of them at once, for good."""
+    faults: list[Fault] = []
+    for number in range(workers + 1, workers + hubs + 1):
+        if stream.happens(0.3):
+            faults.append(Crash(who=worker(number), at=AtSecond(0.01), restart_s=stream.between(3.0, 20.0)))
+    for _ in range(stream.below(5)):
+        at: When = AtRound(1 + stream.below(12)) if stream.happens(0.6) else AtSecond(stream.between(3.0, 25.0))
+        hub, other = worker(workers + 1 + stream.below(hubs)), worker(1 + stream.below(workers))
+        every = Who((AllWorkers(workers + 1, workers + hubs),))
+        for_s = stream.between(0.5, stream.pick((3.0, 12.0, 20.0)))
+        choices: tuple[Fault, ...] = (
+            Crash(who=hub, at=at, restart_s=stream.pick((for_s, for_s, NEVER))),
+            Crash(who=every, at=at, restart_s=stream.pick((for_s, NEVER))),
+            Restart(who=hub, at=at),
+            Stop(who=hub, at=at, for_s=for_s),
+            PartitionFault(who=hub, at=at, for_s=for_s),
+            Apart(who=Who((*hub.parts, *other.parts)), at=at, for_s=for_s),
+            Apart(who=Who((*hub.parts, *LEADER.parts)), at=at, for_s=for_s),
+            SlowLink(who=hub, factor=stream.pick((4.0, 40.0)), at=at, for_s=for_s),
+            Slow(who=hub, factor=stream.pick((4.0, 40.0)), at=at, for_s=for_s),
+            LeaveFault(who=hub, at=at, back_s=stream.pick((for_s, NEVER))),
+            CutFault(who=hub, at=at),
+            TransferFault(who=hub, at=at),
+        )
+        faults.append(stream.pick(choices))
+    return tuple(faults)
 
 
 def _work(stream: Stream) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from shoal.errors import Misuse
@@ -153,15 +153,17 @@ def _corrected(told: TopologyPrediction, factor: float, cluster: Cluster) -> Top
 def best_tree(
     cluster: Cluster, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
 ) -> tuple[Tree, TopologyPrediction]:
-    """The tree with the best number of aggregators near √n: rates differ, so the neighbours are tried too."""
-    about = aggregators_about(cluster)
-    counts = sorted({count for count in range(about - 2, about + 3) if 1 <= count <= len(cluster.workers)})
+    """The tree with the best number of aggregators near √n: rates differ, so the neighbours are tried too. Where there
+    are hubs, trees of hubs are tried beside those of workers, and taken unless a tree of workers is faster."""
     found: list[tuple[float, int, Tree, TopologyPrediction]] = []
-    for count in counts:
-        tree = split(cluster, aggregators=count, like_speeds_together=above == "async")
-        told = predict.tree(cluster, tree, model_bytes=model_bytes, above=above, hold_s=hold_s)
-        found.append((told.batch_s, count, tree, told))
-    _, _, tree, told = min(found, key=lambda one: (one[0], one[1]))
+    for hubs in dict.fromkeys((cluster.hubs, ())):
+        some = replace(cluster, hubs=hubs)
+        about, most = aggregators_about(some), min(len(hubs or cluster.workers), len(cluster.workers))
+        for count in (count for count in range(about - 2, about + 3) if 1 <= count <= most):
+            tree = split(some, aggregators=count, like_speeds_together=above == "async")
+            told = predict.tree(some, tree, model_bytes=model_bytes, above=above, hold_s=hold_s)
+            found.append((told.batch_s, len(found), tree, told))
+    _, _, tree, told = min(found, key=lambda one: one[:2])
     return tree, told
 
 

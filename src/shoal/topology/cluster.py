@@ -42,6 +42,8 @@ class Cluster:
 
     leader: ClusterNode
     workers: tuple[ClusterNode, ...]
+    #: Nodes that may sum up for others, and train nothing.
+    hubs: tuple[ClusterNode, ...] = ()
 
     def __post_init__(self) -> None:
         names = [worker.name for worker in self.workers]
@@ -49,6 +51,9 @@ class Cluster:
             raise Misuse("a cluster without workers has no topology: wait for the first")
         if len(set(names)) < len(names):
             raise Misuse("two workers of a cluster have the same name")
+        hubs = {hub.name for hub in self.hubs}
+        if len(hubs) < len(self.hubs) or hubs.intersection((*names, self.leader.name)):
+            raise Misuse("a hub has a name of its own: it neither leads nor works")
         if any(worker.name == self.leader.name and worker != self.leader for worker in self.workers):
             raise Misuse(f"{self.leader.name} leads and works, but is described in two ways")
 
@@ -59,7 +64,7 @@ class Cluster:
     @property
     def nodes(self) -> dict[str, ClusterNode]:
         """Everyone by name, the leader first."""
-        return {node.name: node for node in (self.leader, *self.workers)}
+        return {node.name: node for node in (self.leader, *self.workers, *self.hubs)}
 
     @property
     def slowest_s(self) -> float:

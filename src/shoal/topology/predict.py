@@ -78,7 +78,10 @@ def tree(
     else:
         batch_s = _async_above_s(cluster, topology, model_bytes=model_bytes, hold_s=hold_s)
     most = max(len(group.members) for group in topology.groups)
-    detail = f"{topology.notation}, {above} above: {len(topology.groups)} aggregators with up to {most} workers each"
+    which = f"{len(topology.groups)} aggregators"
+    if topology.hubs:
+        which = f"{topology.hubs} hubs" + (f" of {which}," if topology.hubs < len(topology.groups) else "")
+    detail = f"{topology.notation}, {above} above: {which} with up to {most} workers each"
     return _told("tree", batch_s, cluster, detail)
 
 
@@ -169,7 +172,8 @@ def _tree_transfers(cluster: Cluster, topology: Tree, *, model_bytes: float) -> 
     starts: dict[str, tuple[int, ...]] = {group.aggregator: (place,) for place, group in enumerate(remote)}
     for group in topology.groups:
         start = starts.get(group.aggregator, ())
-        crew = tuple(nodes[name] for name in (group.aggregator, *group.members))
+        # A hub trains nothing: it has the model to hand on, and updates to wait for.
+        crew = tuple(nodes[name] for name in (*(() if group.is_hub else (group.aggregator,)), *group.members))
         began = len(transfers)
         # A leader with a group of its own serves the other aggregators first: they have others to serve.
         transfers += _exchange(
@@ -218,6 +222,7 @@ def _through_s(leader: ClusterNode, models: int, model_bytes: float) -> float:
 
 
 def _check_all_are_in(cluster: Cluster, topology: Tree) -> None:
-    named = sorted(name for group in topology.groups for name in (group.aggregator, *group.members))
+    named = sorted(name for group in topology.groups for name in group.members)
+    named = sorted([*named, *(group.aggregator for group in topology.groups if not group.is_hub)])
     if named != sorted(worker.name for worker in cluster.workers):
         raise Misuse("a tree names every worker of its cluster once, aggregators among them: split the cluster again")

@@ -3,6 +3,8 @@
 A tree has one leader, g aggregators that also work, and the other workers under them. The leader's link carries g
 models each way and an aggregator's n/g - 1, one after the other, so the sum g S/B + (n/g) S/b is least at
 g = √(n B/b): about √n if the links are alike. In the paper the leader is itself one of the aggregators.
+
+Where there are hubs, they are the aggregators, and every worker is under one: b is then what the hubs' links carry.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from shoal.topology.cluster import Cluster, ClusterNode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """An aggregator, which also works, and the workers it leads besides."""
+    """An aggregator, which also works unless it is a hub, and the workers it leads besides."""
 
     aggregator: str
     members: tuple[str, ...]
+    is_hub: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +33,11 @@ class Tree:
 
     @property
     def workers(self) -> int:
-        return sum(1 + len(group.members) for group in self.groups)
+        return sum((not group.is_hub) + len(group.members) for group in self.groups)
+
+    @property
+    def hubs(self) -> int:
+        return sum(group.is_hub for group in self.groups)
 
     @property
     def notation(self) -> str:
@@ -39,37 +46,44 @@ class Tree:
 
 
 def aggregators_about(cluster: Cluster) -> int:
-    """√(n B/b), with B the leader's link and b that of the workers who would lead: the best √n of them."""
-    workers = len(cluster.workers)
-    rates = sorted((worker.narrow_bytes_per_s for worker in cluster.workers), reverse=True)
+    """√(n B/b), with B the leader's link and b that of the nodes that would lead: the hubs, or the best √n workers."""
+    workers, leading = len(cluster.workers), cluster.hubs or cluster.workers
+    rates = sorted((node.narrow_bytes_per_s for node in leading), reverse=True)
     best = rates[: max(1, math.isqrt(workers))]
     typical = sum(best) / len(best)
     about = round(math.sqrt(workers * cluster.leader.narrow_bytes_per_s / typical))
-    return max(1, min(about, workers))
+    return max(1, min(about, workers, len(leading)))
 
 
 def split(cluster: Cluster, *, aggregators: int | None = None, like_speeds_together: bool = False) -> Tree:
     """A tree for this cluster.
 
-    The best links lead: the leader itself if it works, then the widest. Each other worker goes where it is served
-    soonest. ``like_speeds_together`` is for a tree whose aggregators do not wait for each other: a slow worker then
-    holds up its own group alone, so slow ones are put in one.
+    The best links lead: hubs first, then the leader itself if it works, then the widest. Each other worker goes where
+    it is served soonest. ``like_speeds_together`` is for a tree whose aggregators do not wait for each other: a slow
+    worker then holds up its own group alone, so slow ones are put in one.
     """
     count = aggregators_about(cluster) if aggregators is None else aggregators
     if not 1 <= count <= len(cluster.workers):
         raise Misuse(f"{count} aggregators for {len(cluster.workers)} workers: each of them is a worker too")
-    leading = sorted(cluster.workers, key=lambda node: _rank(node, cluster))[:count]
+    hubs = sorted(cluster.hubs, key=lambda node: _rank(node, cluster))[:count]
+    leading = [*hubs, *sorted(cluster.workers, key=lambda node: _rank(node, cluster))[: count - len(hubs)]]
     others = sorted(
         (node for node in cluster.workers if node not in leading), key=lambda node: (node.compute_s, node.name)
     )
     sizes = _sizes(leading, len(others))
     members = _by_speed(leading, others, sizes) if like_speeds_together else _dealt(leading, others, sizes)
+    # A hub whose link is too narrow for one more worker sums up nothing.
     groups = tuple(
-        Group(aggregator=node.name, members=tuple(sorted(member.name for member in under)))
+        Group(aggregator=node.name, members=tuple(sorted(member.name for member in under)), is_hub=node in hubs)
         for node, under in zip(leading, members, strict=True)
+        if under or node not in hubs
     )
-    chosen = f"about √{len(cluster.workers)} of the workers" if aggregators is None else f"{count}, as asked"
-    reason = f"{count} aggregators ({chosen}), those with the best links: {_names(leading)}"
+    if hubs:
+        leading = [node for node in leading if any(group.aggregator == node.name for group in groups)]
+        chosen = "hubs" if len(leading) <= len(hubs) else f"{len(hubs)} of them hubs"
+    else:
+        chosen = f"about √{len(cluster.workers)} of the workers" if aggregators is None else f"{count}, as asked"
+    reason = f"{len(leading)} aggregators ({chosen}), those with the best links: {_names(leading)}"
     return Tree(groups=groups, reason=reason)
 
 

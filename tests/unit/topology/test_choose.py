@@ -245,3 +245,31 @@ def test_where_nobody_waits_a_star_is_not_taken_to_wait_for_its_slowest() -> Non
     assert in_step.best.batch_s > 4.0
     # Eight models over the leader's link are longer than a lease of each: 8 · 2.88 MB / 12.5 MB/s.
     assert flowing.best.batch_s == pytest.approx(8 * PERNET_BYTES / 12.5e6)
+
+
+def hubs(count: int, mbit: float) -> tuple[ClusterNode, ...]:
+    return tuple(node(f"h{i}", mbit, compute_s=0.0) for i in range(count))
+
+
+def test_a_tree_of_hubs_is_taken_unless_a_tree_of_workers_is_faster() -> None:
+    slow = even(32, 20.0, home=100.0)
+    of_workers, told = best_tree(slow, model_bytes=PERNET_BYTES)
+    of_hubs, faster = best_tree(replace(slow, hubs=hubs(4, 1000.0)), model_bytes=PERNET_BYTES)
+    assert (of_workers.hubs, of_hubs.hubs) == (0, len(of_hubs.groups))
+    assert faster.batch_s < told.batch_s / 2
+    assert "hubs with up to" in faster.detail
+    # One hub on a bad link would carry all of it.
+    kept, same = best_tree(replace(slow, hubs=hubs(1, 2.0)), model_bytes=PERNET_BYTES)
+    assert (kept, same) == (of_workers, told)
+
+
+def test_a_hub_trains_nothing() -> None:
+    """One worker under one hub: the model twice down, the training, the update twice up."""
+    cluster = Cluster(leader=node("home", 80.0), workers=(node("w", 80.0, compute_s=3.0),), hubs=hubs(1, 80.0))
+    told = predict_tree(cluster, split(cluster), model_bytes=1e7, hold_s=0.0)
+    assert told.batch_s == pytest.approx(4 * 1.0 + 3.0)
+
+
+def test_a_hub_has_a_name_of_its_own() -> None:
+    with pytest.raises(Misuse, match="a name of its own"):
+        replace(even(2, 20.0), hubs=(node("w00", 10.0),))

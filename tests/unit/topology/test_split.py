@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shoal.errors import Misuse
@@ -76,3 +78,41 @@ def test_a_group_may_be_an_aggregator_alone() -> None:
         groups=(Group(aggregator="w00", members=()), Group(aggregator="w01", members=())), reason=tree.reason
     )
     assert tree.notation == "1-2-2"
+
+
+def with_hubs(count: int, *rates: float, leader: float = 10.0) -> Cluster:
+    hubs = tuple(node(f"h{i}", rate, compute_s=0.0) for i, rate in enumerate(rates))
+    return replace(cluster(count, leader=leader), hubs=hubs)
+
+
+def test_hubs_lead_before_workers_and_every_worker_is_under_one() -> None:
+    tree = split(with_hubs(16, 10.0, 10.0))
+    assert [(group.aggregator, group.is_hub, len(group.members)) for group in tree.groups] == [
+        ("h0", True, 8),
+        ("h1", True, 8),
+    ]
+    assert (tree.workers, tree.hubs, tree.notation) == (16, 2, "1-2-16")
+    assert tree.reason == "2 aggregators (hubs), those with the best links: h0, h1"
+
+
+def test_hubs_on_wide_links_are_fewer_and_a_wider_one_serves_more() -> None:
+    # √(16 · 10 / 160) = 1: one hub has handed the model on before a second would have it.
+    assert aggregators_about(with_hubs(16, 160.0, 160.0, 160.0)) == 1
+    tree = split(with_hubs(16, 30.0, 10.0), aggregators=2)
+    assert [(group.aggregator, len(group.members)) for group in tree.groups] == [("h0", 12), ("h1", 4)]
+
+
+def test_where_more_are_asked_for_than_there_are_hubs_workers_are_the_rest() -> None:
+    tree = split(with_hubs(8, 10.0), aggregators=3)
+    assert [(group.aggregator, group.is_hub) for group in tree.groups] == [("h0", True), ("w00", False), ("w01", False)]
+    assert tree.workers == 8
+    assert "1 of them hubs" in tree.reason
+
+
+def test_a_hub_too_narrow_for_a_worker_sums_up_nothing() -> None:
+    tree = split(with_hubs(3, 100.0, 0.1), aggregators=2)
+    assert [group.aggregator for group in tree.groups] == ["h0"]
+
+
+def test_without_hubs_a_tree_is_what_it_was() -> None:
+    assert split(with_hubs(16)) == split(cluster(16))

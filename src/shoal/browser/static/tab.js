@@ -174,7 +174,8 @@ var FIELDS = {
     [6, "torch", "string", false, false],
     [7, "shoal", "string", false, false],
     [8, "onnx", "string", false, false],
-    [9, "browser", "string", false, false]
+    [9, "browser", "string", false, false],
+    [10, "is_hub", "bool", false, false]
   ],
   Failed: [
     [1, "job", "string", false, false],
@@ -321,7 +322,8 @@ var FIELDS = {
     [4, "up_bytes_per_s", "double", false, false],
     [5, "down_bytes_per_s", "double", false, false],
     [6, "medium", "string", false, false],
-    [7, "state", "DeviceState", false, true]
+    [7, "state", "DeviceState", false, true],
+    [8, "is_hub", "bool", false, false]
   ],
   TensorInfo: [
     [1, "name", "string", false, false],

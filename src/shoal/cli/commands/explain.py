@@ -31,6 +31,14 @@ def explain(
         float | None,
         typer.Option(metavar="MBPS", help="The same of the leader's link, if it is another.", show_default=False),
     ] = None,
+    hubs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="So many hubs beside them, which sum up and train nothing.", show_default=False),
+    ] = None,
+    hub_mbps: Annotated[
+        float | None,
+        typer.Option(metavar="MBPS", help="What each hub's link carries, if not as the leader's.", show_default=False),
+    ] = None,
     model_mb: Annotated[
         float | None,
         typer.Option(metavar="MB", help="The size of the model, in MB of a million bytes.", show_default=False),
@@ -59,7 +67,13 @@ def explain(
     if devices is None:
         given = [
             name
-            for name, value in {**facts, "--leader-mbps": leader_mbps, "--trust": trust}.items()
+            for name, value in {
+                **facts,
+                "--leader-mbps": leader_mbps,
+                "--hubs": hubs,
+                "--hub-mbps": hub_mbps,
+                "--trust": trust,
+            }.items()
             if value is not None
         ]
         if given or shared_air:
@@ -71,10 +85,14 @@ def explain(
     if mbps is None or model_mb is None or train_s is None:
         missing = ", ".join(name for name, value in facts.items() if value is None)
         raise Misuse(f"what a fleet does best depends on {missing} too, such as: {_FLEET_EXAMPLE}")
+    if hub_mbps is not None and not hubs:
+        raise Misuse("--hub-mbps is the link of a hub: say how many there are with --hubs N")
     _explain_fleet(
         devices,
         mbps=mbps,
-        leader_mbps=leader_mbps,
+        leader_mbps=mbps if leader_mbps is None else leader_mbps,
+        hubs=hubs or 0,
+        hub_mbps=hub_mbps,
         model_mb=model_mb,
         train_s=train_s,
         shared_air=shared_air,
@@ -101,7 +119,9 @@ def _explain_fleet(
     devices: int,
     *,
     mbps: float,
-    leader_mbps: float | None,
+    leader_mbps: float,
+    hubs: int,
+    hub_mbps: float | None,
     model_mb: float,
     train_s: float,
     shared_air: bool,
@@ -115,7 +135,9 @@ def _explain_fleet(
     sketch = Sketch(
         devices=devices,
         link_bytes_per_s=mbps * 1e6 / 8,
-        leader_bytes_per_s=(mbps if leader_mbps is None else leader_mbps) * 1e6 / 8,
+        leader_bytes_per_s=leader_mbps * 1e6 / 8,
+        hubs=hubs,
+        hub_bytes_per_s=(leader_mbps if hub_mbps is None else hub_mbps) * 1e6 / 8 if hubs else 0.0,
         model_bytes=model_mb * 1e6,
         train_s=train_s,
         shared_air=shared_air,

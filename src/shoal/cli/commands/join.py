@@ -118,6 +118,23 @@ def join(
             "--lend", help="Also multiply matrices for clients of this cluster, when they ask: see docs/offload.md."
         ),
     ] = False,
+    hub: Annotated[
+        bool,
+        typer.Option(
+            "--hub",
+            help="Sum up for other devices and train nothing, without PyTorch; say it at every start: see"
+            " docs/topologies.md.",
+        ),
+    ] = False,
+    hub_mbps: Annotated[
+        float,
+        typer.Option(
+            metavar="MBPS",
+            min=0.0,
+            help="What a hub's link carries each way, in million bits a second; say it at every start.",
+            show_default="as the leader's",
+        ),
+    ] = 0.0,
     lead_port: Annotated[
         int,
         typer.Option(
@@ -176,6 +193,10 @@ def join(
         from shoal.runtime.log_lines import log_format as checked_format
 
         checked_format(log_format)
+    if hub_mbps and not hub:
+        raise Misuse("--hub-mbps is the link of a hub: say --hub too")
+    if hub and (folder is not None or device or threads or lend):
+        raise Misuse("a hub trains nothing: leave out --hub, or --data, --device, --threads and --lend")
     if metrics:
         # Before the line is used: it may be good for one attempt.
         _check_metrics(metrics, metrics_token_file)
@@ -211,6 +232,10 @@ def join(
         options += ["--log-format", log_format]
     if lend:
         options.append("--lend")
+    if hub:
+        options.append("--hub")
+    if hub_mbps:
+        options += ["--hub-mbps", str(hub_mbps)]
     if files is not None:
         options += ["--files", str(files.absolute())]
     if lead_port:

@@ -98,7 +98,7 @@ def shortage(told: Status, node: str) -> str:
     if job is None:
         return ""
     fit = [view for view in told.nodes if view.node != node and view.state == "alive" and not view.standing]
-    here = sum(view.job == placed for view in fit)
+    here = sum(view.job == placed and not view.facts.is_hub for view in fit)
     free = sum(not view.job and bool(view.facts.torch or view.facts.onnx) for view in fit)
     least = job.plan.workers_least
     if here + free >= least:

@@ -196,6 +196,8 @@ def sketch_lines(sketch: Sketch, choice: Choice) -> Iterator[RenderableType]:
     links = f"links of {bytes_text(sketch.link_bytes_per_s)}/s{air}"
     if sketch.leader_bytes_per_s != sketch.link_bytes_per_s or sketch.shared_air:
         links += f", the leader's {bytes_text(sketch.leader_bytes_per_s)}/s on a wire"
+    if sketch.hubs:
+        links += f"; {plural(sketch.hubs, 'hub')} with {bytes_text(sketch.hub_bytes_per_s)}/s"
     what = f"a model of {bytes_text(sketch.model_bytes)}, {lease_text(sketch.train_s)} of training"
     yield Text.assemble((plural(sketch.devices, "device", "devices alike"), "bold"), f": {links}; {what}")
     yield Text()
@@ -228,6 +230,7 @@ def sketch_plain(sketch: Sketch, choice: Choice) -> dict[str, Any]:
         "alternatives": [{**to_plain(each), "chosen": each is choice.best} for each in choice.alternatives],
         "left_out": sketch.left_out,
         "aggregators": len(choice.tree.groups) if choice.tree is not None else None,
+        "hubs": choice.tree.hubs if choice.tree is not None else None,
         "trust": dict(trust_facts(plan, devices=sketch.devices, model_bytes=sketch.model_bytes)),
     }
 

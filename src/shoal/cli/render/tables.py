@@ -69,6 +69,8 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
 
 
 def _engine(facts: Facts) -> Text:
+    if facts.is_hub:
+        return Text("hub: sums, trains nothing")
     if facts.torch:
         return Text(clean(facts.torch, 16))
     if facts.onnx:

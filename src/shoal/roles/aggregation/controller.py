@@ -16,6 +16,8 @@ from shoal.learning.pace import PACES
 from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.aggregation.formations import Summed
 from shoal.roles.aggregation.policy import TopologyPolicy, Wanted
+from shoal.roles.events import Liveness, PeerChanged
+from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.round_stats import RoundStats
@@ -24,7 +26,7 @@ from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease, Refusal
 from shoal.states import WorkerState
 from shoal.wire.coded import bytes_of
-from shoal.wire.messages import AggregatorReady, BadShard, ReduceResult, Routed, Update, UpdateReady
+from shoal.wire.messages import AggregatorReady, BadShard, Ready, ReduceResult, Routed, Update, UpdateReady
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,13 @@ class BadUpdate:
     violation: PeerViolation
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An aggregator told how far updates are from the centre: a sum may have waited for that alone."""
+
+    by: str
+
+
 class AggregationController:
     def __init__(
         self, machine: Machine, shared: Shared, *, policy: TopologyPolicy, leases: Leases, stats: RoundStats
@@ -45,7 +54,7 @@ class AggregationController:
         self._plan = shared.spec.plan
         self._term = shared.term
         self._training, self._workers, self._formations = shared.training, shared.workers, shared.formations
-        self._shares = shared.shares
+        self._shares, self._hubs = shared.shares, shared.hubs
         self._policy = policy
         self._leases = leases
         self._stats = stats
@@ -56,7 +65,7 @@ class AggregationController:
         self.bytes_up = 0
         self.bytes_down = 0
 
-    # Workers come and go -----------------------------------------------------------------------------------
+    # Workers and hubs come and go -----------------------------------------------------------------------------------
 
     def on_worker_lost(self, node: str, reason: str) -> None:
         self._policy.on_workers_changed()
@@ -72,6 +81,35 @@ class AggregationController:
         self._doubt([node], f"{node}, an aggregator, is suspect: {reason}")
         return True
 
+    def on_hub(self, node: str, message: Ready) -> None:
+        """A hub is here. It may be an aggregator from the next formation on, and is lent nothing."""
+        if self._workers.was_left_out(node):
+            self._hubs.set_aside.add(node)
+        link = (message.up_bytes_per_s, message.down_bytes_per_s)
+        hub = HubRecord(node=node, up_bytes_per_s=link[0], down_bytes_per_s=link[1], medium=message.medium)
+        if self._hubs.add(hub):
+            self._machine.record("joined", f"{node} is a hub: it can sum up for others")
+            self._policy.on_workers_changed()
+
+    def on_no_hub(self, node: str) -> None:
+        """A worker is here. It may have been a hub before it was started again."""
+        if self._hubs.remove(node):
+            self.on_worker_lost(node, "it is a worker now")
+
+    def on_hub_changed(self, event: PeerChanged) -> None:
+        """A hub holds no lease. The sums that it had are made again, by another or by the leader."""
+        node, reason = event.node, event.reason
+        if event.state is Liveness.SUSPECT:
+            self._hubs.suspects.add(node)
+            self._machine.record("suspect", f"{node}: {reason}")
+            self.on_suspect(node, reason)
+        elif event.state is Liveness.ALIVE:
+            self._hubs.suspects.discard(node)
+        else:
+            self._hubs.remove(node)
+            self._machine.record("lost", f"{node}, a hub: {reason}")
+            self.on_worker_lost(node, reason)
+
     def _doubt(self, nodes: Sequence[str], reason: str) -> None:
         """Use these nodes as aggregators no longer, for a while."""
         self._policy.exclude(nodes)
@@ -81,8 +119,9 @@ class AggregationController:
 
     def on_message(
         self, sender: str, message: AggregatorReady | Routed | BadShard | ReduceResult
-    ) -> Summed | BadUpdate | WorkerRecord | None:
-        """Returns updates to merge, an update to refuse, or a worker that may be lent a lease now."""
+    ) -> Summed | BadUpdate | WorkerRecord | Measured | None:
+        """Returns updates to merge, an update to refuse, a worker that may be lent a lease now, or that a sum may be
+        asked for now."""
         match message:
             case AggregatorReady():
                 self._formations.on_formed(sender, message)
@@ -113,7 +152,7 @@ class AggregationController:
         update = Update(job=message.job, term=self._term, lease=lease.id, version=lease.version, examples=1)
         return BadUpdate(worker, update, lease, BadValues(f"{message.reason} (found by {sender})"))
 
-    def _on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | BadUpdate | WorkerRecord | None:
+    def _on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | BadUpdate | Measured | None:
         if (phantom := self._formations.without_its_shard(sender, message)) is not None:
             return self._on_phantom(sender, phantom)
         try:
@@ -129,8 +168,9 @@ class AggregationController:
             self.bytes_down += message.bytes_down
         if summed is not None:
             self._policy.on_sum_merged()
-        # A sum may wait for a comparison alone: it is asked for at once.
-        return self._workers.get(sender) if message.weighed else summed
+        if message.weighed:
+            return Measured(sender) if self._workers.get(sender) is not None or sender in self._hubs else None
+        return summed
 
     def on_sealed_sum(self, sender: str, message: ReduceResult, problem: str | None) -> None:
         """A message came that should be a sum of sealed words."""
@@ -294,19 +334,20 @@ class AggregationController:
         # A suspect worker would be waited for, and may never come.
         away = {*leaving, *self._workers.suspects}
         able = [worker for worker in self._workers.able() if worker.node not in away]
+        hubs = self._hubs.able(without=leaving)
         if (broken := formations.held_up()) is not None and formations.now is not None:
             # Every worker waits for the next formation: it is not delayed.
-            arranged = self._policy.arrange(formations.now.kind, able)
+            arranged = self._policy.arrange(formations.now.kind, able, hubs)
             return replace(arranged, reason=f"{broken}; {arranged.reason}") if arranged is not None else None
         if self._training.version == 0 or self._workers.trusted < self._plan.workers_least:
             return None
         leading = formations.now.aggregators if formations.now is not None else []
         if any(node in leaving for node in leading) and formations.now is not None:
-            return self._policy.arrange(formations.now.kind, able)
+            return self._policy.arrange(formations.now.kind, able, hubs)
         if self.pace_name == "sync" and not self._may_change():
             # A pace or a star that is chosen holds at once, and that is between two versions.
             return None
-        return self._policy.wanted(able, leading, formations.kind, self.pace_name)
+        return self._policy.wanted(able, leading, formations.kind, self.pace_name, hubs)
 
     def _may_change(self) -> bool:
         """In step, shapes change between two versions. Where no worker waits for another, at any time."""

@@ -21,6 +21,8 @@ class AggregatorShare:
     start: int
     stop: int
     members: list[str]
+    #: It is no worker: none of its members.
+    is_hub: bool = False
     #: Where its members dial it, once it is set up.
     endpoint: str = ""
     #: The leases it was asked to sum up; None: nothing is asked.
@@ -108,5 +110,7 @@ class Formation:
     @property
     def notation(self) -> str:
         if self.kind == "tree":
-            return f"tree 1-{len(self.shares)}-{len(self.members)}"
+            hubs = sum(share.is_hub for share in self.shares)
+            led = f"tree 1-{len(self.shares)}-{len(self.members)}"
+            return f"{led} with {hubs} {'hub' if hubs == 1 else 'hubs'}" if hubs else led
         return f"shard over {len(self.shares)} of {len(self.members)} workers"

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median, median_high
 
+from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.scheduling.placement import LINK_ASSUMED_BYTES_PER_S
 from shoal.topology import predict
@@ -117,15 +118,18 @@ class LinkRates:
         ways_s = predict.star_ways_s(Cluster(leader=leader, workers=nodes), model_bytes=self._model_bytes)
         return {one.node: way_s for one, way_s in zip(played, ways_s, strict=True)}
 
-    def cluster(self, workers: Sequence[WorkerRecord]) -> Cluster:
-        """These workers and their leader with all that is known of their links, in the order of their names."""
+    def cluster(self, workers: Sequence[WorkerRecord], hubs: Sequence[HubRecord] = ()) -> Cluster:
+        """These workers, these hubs and their leader with all that is known of their links, by their names."""
         times = [median(worker.trainings_s) for worker in workers if worker.trainings_s]
         typical_s = median(times) if times else 0.0
         told = [self._node(worker, typical_s) for worker in sorted(workers, key=lambda worker: worker.node)]
         nodes = _evened(told, is_played=self._leader_bytes_per_s is not None)
         usual = median(node.down_bytes_per_s for node in nodes)
         rate = self._leader_bytes_per_s or max(usual, LINK_ASSUMED_BYTES_PER_S)
-        return Cluster(leader=ClusterNode(name=LEADER, up_bytes_per_s=rate, down_bytes_per_s=rate), workers=nodes)
+        leader = ClusterNode(name=LEADER, up_bytes_per_s=rate, down_bytes_per_s=rate)
+        # People put a hub on a good link: one that does not know its own has the best that is known here.
+        best = max(rate, usual)
+        return Cluster(leader=leader, workers=nodes, hubs=tuple(_hub(hub, best) for hub in hubs))
 
     def _node(self, worker: WorkerRecord, typical_s: float) -> ClusterNode:
         shared = self._leader_bytes_per_s or LINK_ASSUMED_BYTES_PER_S
@@ -139,6 +143,12 @@ class LinkRates:
             compute_s=median(worker.trainings_s) if worker.trainings_s else typical_s,
             medium=worker.medium,
         )
+
+
+def _hub(hub: HubRecord, otherwise: float) -> ClusterNode:
+    down = hub.down_bytes_per_s or otherwise
+    up = hub.up_bytes_per_s or down
+    return ClusterNode(name=hub.node, up_bytes_per_s=_bounded(up), down_bytes_per_s=_bounded(down), medium=hub.medium)
 
 
 def _evened(nodes: Sequence[ClusterNode], *, is_played: bool) -> tuple[ClusterNode, ...]:

@@ -15,6 +15,7 @@ from statistics import median
 from shoal.plan import Plan
 from shoal.roles.aggregation.formation import AggregatorShare
 from shoal.roles.aggregation.links import LinkRates
+from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.topology import predict
@@ -144,20 +145,47 @@ class TopologyPolicy:
     # The next shape --------------------------------------------------------------------------------------
 
     def wanted(
-        self, workers: Sequence[WorkerRecord], present: Sequence[str], kind_now: str, pace_now: str
+        self,
+        workers: Sequence[WorkerRecord],
+        present: Sequence[str],
+        kind_now: str,
+        pace_now: str,
+        hubs: Sequence[HubRecord] = (),
     ) -> Wanted | None:
-        """What to change to, given the workers and the present aggregators; None: stay."""
+        """What to change to, given the workers, the present aggregators and the hubs; None: stay."""
         now_s = self._machine.now_s
         if now_s - self._changed_s < SETTLED_S or now_s < self._again_s or not workers:
             return None
         plan = self._plan
         if plan.topology == "auto" or plan.pace == "auto":
-            return self._best(workers, present, kind_now, pace_now)
+            return self._best(workers, present, kind_now, pace_now, hubs)
         if (kind_now, pace_now) == ("star", "sync") and self._rounds:
             self._links.observe(workers)
         if plan.topology != kind_now:
-            return self.arrange(plan.topology, workers)
-        return self._share_out_again(workers, present) if kind_now == "shard" else None
+            return self.arrange(plan.topology, workers, hubs)
+        return self._again(kind_now, workers, present, hubs)
+
+    def _again(
+        self, kind: str, workers: Sequence[WorkerRecord], present: Sequence[str], hubs: Sequence[HubRecord]
+    ) -> Wanted | None:
+        """The same topology, with aggregators that came since; None: it is as good as it is."""
+        if kind == "tree":
+            return self._with_more_hubs(workers, present, hubs)
+        return self._share_out_again(workers, present) if kind == "shard" else None
+
+    def _with_more_hubs(
+        self, workers: Sequence[WorkerRecord], present: Sequence[str], hubs: Sequence[HubRecord]
+    ) -> Wanted | None:
+        """A hub came since, or is fit again: a tree that has more hubs than the present one takes its place."""
+        names = {hub.node for hub in self._fit_hubs(hubs)}
+        if not names.difference(present):
+            return None
+        wanted = self.arrange("tree", workers, hubs)
+        led = {share.node for share in wanted.shares} if wanted is not None else set()
+        return wanted if len(names & led) > len(names.intersection(present)) else None
+
+    def _fit_hubs(self, hubs: Sequence[HubRecord]) -> list[HubRecord]:
+        return [hub for hub in hubs if self._unfit.get(hub.node, 0.0) <= self._machine.now_s]
 
     def _share_out_again(self, workers: Sequence[WorkerRecord], present: Sequence[str]) -> Wanted | None:
         """Workers that came since lead nothing: once many of them would, the shares are divided again."""
@@ -169,14 +197,19 @@ class TopologyPolicy:
         return wanted if new * 4 >= len(workers) else None
 
     def _best(
-        self, workers: Sequence[WorkerRecord], present: Sequence[str], kind_now: str, pace_now: str
+        self,
+        workers: Sequence[WorkerRecord],
+        present: Sequence[str],
+        kind_now: str,
+        pace_now: str,
+        hubs: Sequence[HubRecord],
     ) -> Wanted | None:
         is_first = self._watch is None and len(self._rounds) >= ROUNDS_FIRST
         if self._off is None and not is_first:
             return None
         if (kind_now, pace_now) == ("star", "sync") and self._rounds:
             self._links.observe(workers)
-        cluster = self._links.cluster(workers)
+        cluster = self._links.cluster(workers, self._fit_hubs(hubs))
         topologies = self._topologies(len(workers), pace_now)
         took_s = self._took_s if pace_now == "sync" else None
         if self._off is not None and self._choice is not None:
@@ -214,13 +247,15 @@ class TopologyPolicy:
         self._choice, self._watch, self._pace = choice, watch, pace
         self._views = _views(choice, cluster, self._wire_bytes, paces=self._plan.pace == "auto")
         kind, reason = choice.best.topology, "; ".join(filter(None, (why, choice.reason)))
+        # A tree of workers may be the faster one: then no hub takes part in it.
+        chosen = hubs if choice.tree is None or choice.tree.hubs else ()
         if (kind, pace) == (kind_now, pace_now):
-            # The same; but workers that came since may lead nothing yet.
-            return self._share_out_again(workers, present) if kind == "shard" else None
+            # The same; but workers and hubs that came since may lead nothing yet.
+            return self._again(kind, workers, present, chosen)
         if kind == "star":
             return Wanted("star", (), reason, pace, buffer)
         groups = len(choice.tree.groups) if choice.tree is not None else 0
-        wanted = self.arrange(kind, workers, aggregators=groups)
+        wanted = self.arrange(kind, workers, chosen, aggregators=groups)
         return replace(wanted, reason=reason, pace=pace, buffer=buffer) if wanted is not None else None
 
     def _topologies(self, workers: int, pace: str) -> tuple[str, ...]:
@@ -247,17 +282,24 @@ class TopologyPolicy:
             return "buffered", quick, f"{why}, {together_s:.2f} s in step"
         return "sync", 1, ""
 
-    def arrange(self, kind: str, workers: Sequence[WorkerRecord], *, aggregators: int = 0) -> Wanted | None:
-        """This shape for these workers; None: they are too few, or none of them may be an aggregator."""
+    def arrange(
+        self, kind: str, workers: Sequence[WorkerRecord], hubs: Sequence[HubRecord] = (), *, aggregators: int = 0
+    ) -> Wanted | None:
+        """This shape for these workers and hubs; None: workers are too few, or no node may be an aggregator."""
         if len(workers) < LEAST[kind] or kind == "star":
             return None
-        cluster = self._links.cluster(workers)
+        cluster = self._links.cluster(workers, self._fit_hubs(hubs) if kind == "tree" else ())
         fit = [node for node in cluster.workers if self._unfit.get(node.name, 0.0) <= self._machine.now_s]
-        if not fit:
+        if not fit and not cluster.hubs:
             return None
         if kind == "tree":
-            count = min(aggregators or self._plan.aggregators, len(fit))
-            shares, reason = self._tree(replace(cluster, workers=tuple(fit)), count)
+            count = min(aggregators or self._plan.aggregators, len(cluster.hubs) + len(fit))
+            if not cluster.hubs or count > len(cluster.hubs):
+                # Some of the workers lead.
+                fitted = replace(cluster, workers=tuple(fit))
+                shares, reason = self._tree(fitted, min(count, len(fit)))
+            else:
+                shares, reason = self._tree(cluster, min(count, len(workers)))
         else:
             shares, reason = self._shard(fit)
         for node in cluster.workers:
@@ -271,7 +313,13 @@ class TopologyPolicy:
     def _tree(self, cluster: Cluster, count: int) -> tuple[list[AggregatorShare], str]:
         tree = split(cluster, aggregators=count or None, like_speeds_together=self._pace != "sync")
         shares = [
-            AggregatorShare(group.aggregator, 0, self._size, [group.aggregator, *group.members])
+            AggregatorShare(
+                group.aggregator,
+                0,
+                self._size,
+                [*(() if group.is_hub else (group.aggregator,)), *group.members],
+                is_hub=group.is_hub,
+            )
             for group in tree.groups
         ]
         return shares, tree.reason

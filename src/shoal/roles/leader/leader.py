@@ -17,7 +17,7 @@ from shoal.compress.codec import Codec
 from shoal.errors import BadValues, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.roles.actions import End
-from shoal.roles.aggregation.controller import AggregationController, BadUpdate
+from shoal.roles.aggregation.controller import AggregationController, BadUpdate, Measured
 from shoal.roles.aggregation.formations import Formations, Summed
 from shoal.roles.aggregation.policy import TopologyPolicy
 from shoal.roles.events import (
@@ -36,6 +36,7 @@ from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
 from shoal.roles.leader.goals import UnknownGoals, reached_by
 from shoal.roles.leader.helped_sealing import sealing_of
+from shoal.roles.leader.hubs import Hubs
 from shoal.roles.leader.leases import LATE, LEASE_GRACE_S, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
@@ -95,6 +96,7 @@ class Leader(Machine):
 
         self._training = TrainingState(self, spec, layout, model, room=room, normals=normals)
         self._workers = Workers(self, job=spec.job)
+        self._hubs = Hubs()
         self._shares = FixedShares(work=plan.work)
         self._durability = Durability(self)
         self._suspicion = Suspicion()
@@ -119,6 +121,7 @@ class Leader(Machine):
             term=term,
             training=self._training,
             workers=self._workers,
+            hubs=self._hubs,
             formations=self._formations,
             evaluations=self._evaluations,
             durability=self._durability,
@@ -282,6 +285,10 @@ class Leader(Machine):
             case m.HandOver():
                 if sender == self._manager and message.term == self._term:
                     self._parting, self._version_least = message.reason, message.version_least
+            case m.Ready(is_hub=True):
+                if worker is not None:
+                    self._on_peer(PeerChanged(node=sender, state=Liveness.LOST, reason="it is a hub now"))
+                self._aggregation.on_hub(sender, message)
             case m.Ready():
                 self._on_ready(sender, message)
             case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult():
@@ -291,7 +298,7 @@ class Leader(Machine):
                 if message.term == self._term and self._sealing is not None:
                     self._sealing.on_message(sender, message)
                     self._proceed()
-            case m.UpdateReady() | m.Offer() | m.Update() | m.Evaluated() | m.Failed():
+            case m.UpdateReady() | m.Offer() | m.Update() | m.Evaluated() | m.Failed() if sender not in self._hubs:
                 if worker is None:
                     # It was thought lost, and is back with an update or a result.
                     worker = self._workers.add(sender)
@@ -324,6 +331,7 @@ class Leader(Machine):
     # Workers come, wait and go -----------------------------------------------------------------------
 
     def _on_ready(self, node: str, message: m.Ready) -> None:
+        self._aggregation.on_no_hub(node)
         worker = self._workers.get(node)
         if worker is None:
             worker = self._workers.add(node)
@@ -350,6 +358,11 @@ class Leader(Machine):
             return
         if event.state is Liveness.LOST and self._sealing is not None:
             self._sealing.on_gone(event.node, event.reason)
+        if event.node in self._hubs:
+            self._aggregation.on_hub_changed(event)
+            self._reshape()
+            self._proceed()
+            return
         if (worker := self._workers.get(event.node)) is None:
             return
         if event.state is Liveness.SUSPECT:
@@ -424,8 +437,7 @@ class Leader(Machine):
             one = None
         is_training = self._evaluations.now is None
         self._phase, self._reason = (LeaderPhase.TRAINING if is_training else LeaderPhase.EVALUATING), None
-        ledger, apart = self._leases.ledger, self._formations.is_left_out
-        if is_training and (why := self._shares.cut(ledger, self._workers, is_left_out=apart)) is not None:
+        if is_training and (why := self._lending.cut_shares()) is not None:
             self.record("shares", why)
             # A worker that had nothing left may have something now.
             self._workers.release()
@@ -434,12 +446,7 @@ class Leader(Machine):
             if self._workers.is_idle(one.node):
                 self._lending.lend_to(one)
             return
-        # Where only some work for a version, the worker that waits longest is before the one that just came.
-        for worker in self._workers.take_outcasts():
-            self._lending.lend_to(worker)
-        while ledger.has_free and not self._lending.is_full and (first := self._workers.first_in_line()) is not None:
-            # The first worker leaves the line: with a lease, or to rest.
-            self._lending.lend_to(first)
+        self._lending.lend_to_line()
 
     def _held_up(self) -> str | None:
         return self._lending.held_up(parting=self._parting, sealing=self._sealing)
@@ -556,7 +563,7 @@ class Leader(Machine):
                 self._on_sum([sender], summed)
             case BadUpdate(worker, update, lease, violation):
                 self._on_bad_update(worker, update, lease, violation)
-            case WorkerRecord(node=node):
+            case WorkerRecord(node=node) | Measured(by=node):
                 self._proceed(only=node)
         self._reshape()
 
@@ -715,9 +722,8 @@ class Leader(Machine):
         batches = ledger.batches - ledger.waived
         ledger.next_epoch()
         self._batch_failures.clear()
-        self.record(
-            "epoch", f"epoch {ledger.epoch}: {batches} batches applied once each, version {self._training.version}"
-        )
+        made = f"{batches} batches applied once each, version {self._training.version}"
+        self.record("epoch", f"epoch {ledger.epoch}: {made}")
         if self._evaluations.is_due(is_ending=self._ending is not None):
             self._begin_evaluation()
             self._save()
@@ -804,12 +810,8 @@ class Leader(Machine):
         if limit_s is None or self._training.elapsed_s < limit_s:
             return
         self._ending = ("finished", f"the time limit of {limit_s:g} s is over")
-        if (
-            self._training.is_evaluated
-            or not self._spec.test.examples
-            or self._training.version == 0
-            or not self._enough()
-        ):
+        has_nothing_new = self._training.is_evaluated or self._training.version == 0
+        if has_nothing_new or not self._spec.test.examples or not self._enough():
             self._end(*self._ending)
             return
         self.record("ending", self._ending[1])
@@ -847,8 +849,7 @@ class Leader(Machine):
         self._training.went_back = tuple(pair for pair in self._training.went_back if pair[1] > version)
         if self._durability.on_saved(version):
             self._save()
-            return
-        if self._phase is LeaderPhase.CLOSING and not self._durability.is_saving:
+        elif self._phase is LeaderPhase.CLOSING and not self._durability.is_saving:
             self._over()
 
     def _end(self, state: str, reason: str) -> None:
@@ -869,7 +870,7 @@ class Leader(Machine):
         assert self._ending is not None
         self._phase, (_, reason) = LeaderPhase.ENDED, self._ending
         finished = m.Finished(job=self._spec.job, reason=reason)
-        for node in self._workers.nodes():
+        for node in (*self._workers.nodes(), *self._hubs.nodes()):
             self.send(node, finished)
         self.send(self._manager, self.progress())
         self.act(End(reason=reason))

@@ -26,7 +26,7 @@ class Lending:
         self._training, self._workers, self._formations = shared.training, shared.workers, shared.formations
         self._evaluations = shared.evaluations
         self._durability = shared.durability
-        self._shares = shared.shares
+        self._shares, self._hubs = shared.shares, shared.hubs
         self._online = shared.online
         self._leases = leases
         self._aggregation = aggregation
@@ -59,6 +59,21 @@ class Lending:
         if sealing is not None and is_training and (closed := sealing.held_up()) is not None:
             return closed
         return self._formations.held_up() if is_training else None
+
+    def lend_to_line(self) -> None:
+        """Lend to all that wait, as far as there is work. Where only some work for a version, the worker that waits
+        longest is before the one that just came."""
+        for worker in self._workers.take_outcasts():
+            self.lend_to(worker)
+        ledger = self._leases.ledger
+        while ledger.has_free and not self.is_full and (first := self._workers.first_in_line()) is not None:
+            # The first worker leaves the line: with a lease, or to rest.
+            self.lend_to(first)
+
+    def cut_shares(self) -> str | None:
+        """Why batches were divided among the workers again; None: they were not."""
+        is_left_out = self._formations.is_left_out
+        return self._shares.cut(self._training.ledger, self._workers, is_left_out=is_left_out)
 
     def lend_to(self, worker: WorkerRecord) -> None:
         """Lend the next batches to a worker, unless something speaks against it."""
@@ -206,6 +221,7 @@ class Lending:
             if self._workers.get(node) is not None:
                 self._workers.remove(node)
                 self._formations.on_left(node, reason)
+            self._hubs.remove(node)
             self._machine.record("released", f"{node} {reason}")
             # Also to a node that never came: it may be fetching the task still.
             self._machine.send(node, Finished(job=self._spec.job, reason=clip(reason)))

@@ -220,6 +220,11 @@ class Workers:
             self._resting.pop(node, None)
             self._outcasts[node] = None
 
+    def was_left_out(self, node: str) -> bool:
+        """Whether this node was a worker, and was left out when it went."""
+        violations, _, set_aside = self._offences.get(node, (0, None, None))
+        return violations >= VIOLATIONS_MAX or set_aside is not None
+
     def any_healthy(self) -> bool:
         """A worker is here that may train and whose latest lease did not fail."""
         return any(not (member.is_failing or member.left_out) for member in self._members.values())

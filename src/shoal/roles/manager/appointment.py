@@ -120,11 +120,12 @@ class Appointments:
 
     def introduce(self, record: JobRecord) -> None:
         """A leader is set up: tell its workers where it is, and tell it everything that its predecessor was told."""
-        workers = self._cluster.workers(record.spec.job)
-        self.admit(record, workers)
-        for name in workers:
-            self._machine.send(name, assignment(record, "worker", f"led by {record.leader} now"))
-        self.remind(record, workers)
+        members = self._cluster.members(record.spec.job)
+        self.admit(record, members)
+        for name in members:
+            role = self._cluster.nodes[name].role
+            self._machine.send(name, assignment(record, role, f"led by {record.leader} now"))
+        self.remind(record, members)
 
     def remind(self, record: JobRecord, workers: list[str]) -> None:
         """Repeat requests that the leader may not have heard."""

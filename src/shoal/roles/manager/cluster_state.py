@@ -75,8 +75,8 @@ class NodeRecord:
 
     @property
     def can_train(self) -> bool:
-        """Whether it has an engine for some jobs; ``suits`` says for which."""
-        return self.is_available and bool(self.facts.torch or self.facts.onnx)
+        """Whether it has an engine for some jobs; ``suits`` says for which. A hub trains nothing."""
+        return self.is_available and bool(self.facts.torch or self.facts.onnx) and not self.facts.is_hub
 
     def suits(self, spec: JobSpec) -> bool:
         """Whether it has an engine for this job: PyTorch for any, onnxruntime for those that have graphs. A tab of a
@@ -98,6 +98,11 @@ class NodeRecord:
     @property
     def is_free(self) -> bool:
         return self.can_train and self.job is None
+
+    @property
+    def role(self) -> str:
+        """What it is in a job, beside leading one."""
+        return "hub" if self.facts.is_hub else "worker"
 
     @property
     def held_back(self) -> str | None:
@@ -263,6 +268,9 @@ class ClusterState:
         #: Nodes that their leaders have let go, and that are about to be free.
         self.let_go: set[str] = set()
         self._workers: dict[str, set[str]] = {}
+        #: Job -> its hubs, which are none of its workers; and every hub that there is.
+        self._hubs: dict[str, set[str]] = {}
+        self._hubs_known: set[str] = set()
         #: Names in order. A node that is not free any more stays until its turn, and is passed over then.
         self._free: list[str] = []
         self._listed: set[str] = set()
@@ -292,6 +300,7 @@ class ClusterState:
         """An ended job is off the books. A node that was away since before it ended is still told that it is over."""
         del self.jobs[job]
         self._workers.pop(job, None)
+        self._hubs.pop(job, None)
 
     def forget_node(self, name: str) -> None:
         """A node that is not here is off the books."""
@@ -301,6 +310,7 @@ class ClusterState:
         self.place(node, None)
         self.called_back.discard(name)
         self.let_go.discard(name)
+        self._hubs_known.discard(name)
         if name in self._listed:
             self._listed.remove(name)
             self._free.remove(name)
@@ -309,17 +319,25 @@ class ClusterState:
     # Nodes and their jobs --------------------------------------------------------------------------------
 
     def place(self, node: NodeRecord, job: str | None) -> None:
-        """The node works for this job and no other; None: for no job."""
+        """The node works for this job and no other, or is a hub of it; None: for no job."""
         if node.job is not None:
-            self._workers[node.job].discard(node.node)
+            self._workers.get(node.job, set()).discard(node.node)
+            self._hubs.get(node.job, set()).discard(node.node)
         if node.job != job:
             self.called_back.discard(node.node)
         node.job = job
         if job is not None:
-            self._workers.setdefault(job, set()).add(node.node)
+            self._of(node).setdefault(job, set()).add(node.node)
+
+    def _of(self, node: NodeRecord) -> dict[str, set[str]]:
+        return self._hubs if node.facts.is_hub else self._workers
 
     def look(self, node: NodeRecord) -> None:
         """Something about this node changed: list it if it is free now."""
+        if node.facts.is_hub:
+            self._hubs_known.add(node.node)
+            return
+        self._hubs_known.discard(node.node)
         if node.is_free and node.node not in self._listed:
             self._listed.add(node.node)
             heapq.heappush(self._free, node.node)
@@ -341,6 +359,14 @@ class ClusterState:
             heapq.heappush(self._free, name)
         return found
 
+    def free_hub(self) -> NodeRecord | None:
+        """The first hub by name that may be given to a job. There are few of them."""
+        hubs = (self.nodes[name] for name in sorted(self._hubs_known))
+        return next((hub for hub in hubs if hub.is_available and hub.job is None), None)
+
+    def count_hubs(self, job: str) -> int:
+        return len(self._hubs.get(job, ()))
+
     def count(self, job: str) -> int:
         """Workers of a job. Its helper trains nothing, and is not counted."""
         workers, record = self._workers.get(job, ()), self.jobs.get(job)
@@ -348,3 +374,7 @@ class ClusterState:
 
     def workers(self, job: str) -> list[str]:
         return sorted(self._workers.get(job, ()))
+
+    def members(self, job: str) -> list[str]:
+        """Its workers and its hubs."""
+        return sorted((*self._workers.get(job, ()), *self._hubs.get(job, ())))

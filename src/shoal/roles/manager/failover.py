@@ -133,9 +133,9 @@ class Failover:
         for leads in hello.leads:
             self.on_leads(sender, leads)
         for record in back:
-            workers = self._cluster.workers(record.spec.job)
-            self._appointments.admit(record, workers, is_complete=True)
-            self._appointments.remind(record, workers)
+            members = self._cluster.members(record.spec.job)
+            self._appointments.admit(record, members, is_complete=True)
+            self._appointments.remind(record, members)
         told = {(leads.job, leads.term) for leads in hello.leads}
         for record in self._cluster.led_by(sender):
             if (record.spec.job, record.leading_term) in told:
@@ -242,7 +242,7 @@ class Failover:
         if record.term > message.term and record.is_led:
             # It has not heard of the leader that leads now.
             self._appointments.admit(record, [sender])
-            self._machine.send(sender, assignment(record, "worker", "led again"))
+            self._machine.send(sender, assignment(record, node.role, "led again"))
             return
         if record.term == message.term and record.stage is LeadershipStage.LEADING and record.leader != self._node:
             self._on_cut_off(record, sender, message)
@@ -254,7 +254,7 @@ class Failover:
         self._machine.record("unreachable", message.reason, job=message.job)
         # Links break and mend, now this one, now that one: many at a time are a sign, many in an hour are not.
         lately = [name for name, at_s in record.cut_off.items() if now_s - at_s <= CUT_OFF_WITHIN_S]
-        cut_off = sum(nodes[name].job == message.job for name in lately)
+        cut_off = sum(nodes[name].job == message.job and nodes[name].role == "worker" for name in lately)
         workers = self._cluster.count(message.job)
         leader = nodes.get(record.leader) if record.leader is not None else None
         # Without its helper a job waits, whoever else reaches the leader.

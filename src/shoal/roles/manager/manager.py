@@ -255,10 +255,14 @@ class Manager(Machine):
         if node is None:
             node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender))
         restarted = node.incarnation not in (None, hello.incarnation)
+        if node.facts.is_hub is not hello.facts.is_hub and node.job is not None:
+            # It was started again as something else: its place in that job is gone.
+            node.left_in[node.job] = None
+            self._cluster.place(node, None)
         node.facts, node.incarnation = hello.facts, hello.incarnation or None
         node.heard_s = self.now_s
         checks_in, node.sent_s = node.sent_s is not None and not restarted, None
-        node.stays = hello.lends or bool(hello.leads)
+        node.stays = hello.lends or bool(hello.leads) or hello.facts.is_hub
         came = "restarted" if restarted else "connected"
         node.state, node.reason, node.protocol = Liveness.ALIVE, came, hello.protocol
         self._cluster.look(node)
@@ -267,7 +271,9 @@ class Manager(Machine):
             self.record("node", f"{sender} {came} from {hello.facts.host or 'somewhere'}")
         if hello.protocol < PROTOCOL:
             node.reason = f"{came}; speaks protocol {hello.protocol}, before this release's: upgrade it"
-        if not node.facts.torch and not node.facts.onnx:
+        if node.facts.is_hub:
+            self.record("node", f"{sender} is a hub: it sums up for others, and trains nothing")
+        elif not node.facts.torch and not node.facts.onnx:
             self.record("node", f"{sender} has no PyTorch: it cannot train")
         elif not node.facts.torch:
             self.record("node", f"{sender} has no PyTorch: it trains jobs that have graphs (shoal train --portable)")
@@ -483,9 +489,9 @@ class Manager(Machine):
         self.record("job", f"{state}: {reason}", job=job)
 
     def _dismiss_workers(self, record: JobRecord, reason: str) -> None:
-        """Free the workers of a job that is over."""
+        """Free the workers and the hubs of a job that is over."""
         job = record.spec.job
-        for name in self._cluster.workers(job):
+        for name in self._cluster.members(job):
             self._cluster.place(self._nodes[name], None)
             self._cluster.look(self._nodes[name])
             self.send(name, Dismiss(job=job, reason=clip(reason)))
@@ -504,6 +510,7 @@ class Manager(Machine):
         for wanted in ("workers_least", "workers_max"):
             for record in led:
                 self._staff(record, getattr(record.spec.plan, wanted))
+        self._give_hubs(led)
         self._call_back(led)
         if any(record.is_cut for record in self._jobs.values() if record.is_open):
             self._is_unsettled = True
@@ -514,9 +521,10 @@ class Manager(Machine):
                 self._dismiss_elsewhere(node)
 
     def _find_helper(self, record: JobRecord) -> None:
-        """Give a job the node that opens its sums, as soon as it is here. Another job that it trains for lets it go."""
+        """Give a job the node that opens its sums, as soon as it is here. Another job that it trains for lets it go. A
+        hub keeps no keys, and opens none."""
         node = self._nodes.get(record.helper) if record.helper is not None else None
-        if node is None or not node.is_available or node.job == record.spec.job:
+        if node is None or not node.is_available or node.facts.is_hub or node.job == record.spec.job:
             return
         if node.job is None:
             self._assign_worker(node, record, "it opens the sums of this job, and trains nothing for it")
@@ -560,11 +568,20 @@ class Manager(Machine):
             have += 1
             self._assign_worker(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
 
+    def _give_hubs(self, led: list[JobRecord]) -> None:
+        """Free hubs go to the jobs whose updates may meet in a tree: each to the one that has the fewest."""
+        while (hub := self._cluster.free_hub()) is not None:
+            wanting = [r for r in led if self._cluster.count_hubs(r.spec.job) < r.spec.plan.hubs_max]
+            if not wanting:
+                break
+            record = min(wanting, key=lambda r: self._cluster.count_hubs(r.spec.job))
+            self._assign_worker(hub, record, f"hub {self._cluster.count_hubs(record.spec.job) + 1}")
+
     def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> None:
         self._cluster.place(node, record.spec.job)
         self.record("assigned", f"{node.node}: {reason}", job=record.spec.job)
         self._appointments.admit(record, [node.node])
-        self.send(node.node, assignment(record, "worker", reason))
+        self.send(node.node, assignment(record, node.role, reason))
 
     def _dismiss_elsewhere(self, node: NodeRecord) -> None:
         """A node that was away may still work in a job that gave its place to another. It ignores unknown jobs.

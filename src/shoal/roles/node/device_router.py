@@ -54,7 +54,7 @@ class ToWorker:
 
 @dataclass(frozen=True, slots=True)
 class Employ:
-    """Set up the worker of a job here."""
+    """Set up the worker or the hub of a job here."""
 
     assign: Assign
 
@@ -332,7 +332,7 @@ class DeviceRouter:
         if sender != self._manager:
             raise PeerViolation(f"{type(message).__name__} is not for a leader to say", peer=sender)
         match message:
-            case Assign(role="worker"):
+            case Assign(role="worker" | "hub"):
                 self._on_assigned(message)
             case Dismiss(job=""):
                 self._do(Redial(sender, f"dismissed: {message.reason}"))

@@ -1,4 +1,4 @@
-"""The workers of a device: which of them an event is for, which are set up and let go.
+"""The workers and hubs of a device: which of them an event is for, which are set up and let go.
 
 Both drivers use this table. It knows no socket, no task and no clock: the driver has them, and the table calls it.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 from shoal.roles.events import Received
+from shoal.roles.hub import Hub
 from shoal.roles.node.device_router import (
     Beat,
     DeviceRouter,
@@ -116,11 +117,14 @@ class WorkerTable(Generic[W]):
                     self._driver.tell_hosted(duty)
 
     def _employ(self, assign: Assign) -> None:
+        worker = self._workers[assign.job] = self._driver.employ(assign)
+        if assign.role == "hub":
+            worker.host.start(Hub(job=assign.job, leader=assign.leader, term=assign.term))
+            return
         # Here: a device that has no job is spared the modules of a worker, and numpy. Its driver has imported them.
         from shoal.roles.helper import Helper
         from shoal.roles.worker import Worker
 
-        worker = self._workers[assign.job] = self._driver.employ(assign)
         spec, node = assign.spec, self._station.node
         if spec.plan.believes.helper == node:
             worker.host.start(Helper(spec=spec, node=node, leader=assign.leader, term=assign.term))

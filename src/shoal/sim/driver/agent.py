@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.roles.actions import Evaluate, Record, Save, Train
-from shoal.roles.events import EvaluationDone, Event, Received, Trained
+from shoal.roles.events import EvaluationDone, Event, LinkMeasured, Received, Trained
 from shoal.roles.node.checkpoint_transfer import unpacked
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
 from shoal.roles.node.worker_table import WorkerTable
@@ -194,7 +194,10 @@ class SimAgent:
 
     def _facts(self) -> Facts:
         device = self.process.machine.device
-        return Facts(host=self.process.node, torch="2", cpus=1, memory_mb=device.build.memory_mb if device else 0)
+        is_hub = device is not None and device.build.is_hub
+        # A hub has no engine.
+        torch, memory_mb = "" if is_hub else "2", device.build.memory_mb if device else 0
+        return Facts(host=self.process.node, torch=torch, cpus=1, memory_mb=memory_mb, is_hub=is_hub)
 
     def heartbeat_s(self, peer: str) -> float:
         return self._router.heartbeat_s(peer)
@@ -282,7 +285,10 @@ class SimAgent:
         assert device is not None, f"{self.process.node} has no device to train on"
         worker_driver = SimWorkerDriver(self._around.job(assign.job), self, device, self._flaws)
         worker_driver.is_told = self._is_told
-        host = Host(self.process, "worker", assign.job, worker_driver.perform, send=self.send)
+        host = Host(self.process, assign.role, assign.job, worker_driver.perform, send=self.send)
+        if assign.role == "hub":
+            rate, medium = device.build.told_bytes_per_s, device.build.line.medium
+            host.post(LinkMeasured(up_bytes_per_s=rate, down_bytes_per_s=rate, medium=medium))
         return EmployedWorker(host, worker_driver)
 
     def strike(self, trouble: str) -> None:

@@ -60,6 +60,8 @@ class Ready(Message):
     medium: str = ""
     #: Where work is sized: how it is now.
     state: DeviceState | None = None
+    #: A hub says so: it can be an aggregator, and takes no work.
+    is_hub: bool = False
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)

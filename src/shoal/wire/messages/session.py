@@ -27,6 +27,8 @@ class Facts(Message):
     #: The browser whose tab this is, such as ``Chromium 156``; empty: an agent. A tab never leads, and takes jobs that
     #: have graphs and nothing that a tab cannot do (``JobSpec.suits_tabs``).
     browser: str = ""
+    #: A hub: it sums up updates of others for jobs that can use that, and trains nothing.
+    is_hub: bool = False
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from shoal.roles.aggregation.policy import (
     TopologyPolicy,
     Wanted,
 )
+from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.topology.choose import MARGIN, ROUNDS_OFF, ROUNDS_SETTLING
@@ -441,3 +443,77 @@ def test_no_shard_without_step() -> None:
     told = wanted(shaping, workers, 100.0, pace_now="async")
     assert "shard" not in [view.topology for view in shaping.views]
     assert told is None or told.kind == "tree"
+
+
+# Hubs -------------------------------------------------------------------------------------------------------------
+
+
+def hubs(*names: str, rate: float = RATE) -> list[HubRecord]:
+    return [HubRecord(node=name, up_bytes_per_s=rate, down_bytes_per_s=rate) for name in names]
+
+
+def over(shaping: TopologyPolicy, now_s: float, here: Sequence[HubRecord], kind: str = "star", **changes: Any) -> Any:
+    given: dict[str, Any] = {"present": (), "workers": crew(9), "pace": "sync"} | changes
+    return at(shaping, now_s).wanted(given["workers"], given["present"], kind, given["pace"], here)
+
+
+def test_hubs_are_the_aggregators_of_a_tree_and_none_of_its_members() -> None:
+    told = over(shaping_of(topology="tree"), 100.0, hubs("h1", "h2", "h3"))
+    assert leads(told) == ["h1", "h2", "h3"]
+    assert all(share.is_hub for share in told.shares)
+    assert sorted(node for share in told.shares for node in share.members) == [f"w{place:02}" for place in range(9)]
+
+
+def test_a_shard_has_no_hubs_and_a_star_neither() -> None:
+    assert leads(over(shaping_of(topology="shard"), 100.0, hubs("h1"))) == [f"w{place:02}" for place in range(9)]
+    assert over(shaping_of(topology="star"), 100.0, hubs("h1")) is None
+
+
+def test_workers_are_the_rest_where_more_are_asked_for() -> None:
+    told = over(shaping_of(topology="tree", aggregators=3), 100.0, hubs("h1"))
+    assert [(share.node, share.is_hub) for share in told.shares] == [("h1", True), ("w00", False), ("w01", False)]
+
+
+def test_a_hub_that_made_a_formation_fail_is_left_out_for_a_while() -> None:
+    shaping = at(shaping_of(topology="tree"), 100.0)
+    shaping.exclude(["h1"])
+    assert "h1" not in leads(over(shaping, 103.0, hubs("h1", "h2")))
+    # Without another, workers lead; once it is fit again, it does.
+    of_workers = leads(over(shaping, 103.0, hubs("h1")))
+    assert of_workers == ["w00", "w01", "w02"]
+    assert over(shaping, 103.0, hubs("h1"), "tree", present=of_workers) is None
+    assert leads(over(shaping, 100.0 + UNFIT_S[0], hubs("h1"), "tree", present=of_workers)) == ["h1"]
+
+
+def test_a_hub_that_comes_late_takes_the_place_of_workers_and_a_spare_one_changes_nothing() -> None:
+    shaping = shaping_of(topology="tree", aggregators=2)
+    assert leads(over(shaping, 100.0, hubs("h1"), "tree", present=["w00", "w01"])) == ["h1", "w00"]
+    assert over(shaping, 100.0, hubs("h1", "h2", "h3"), "tree", present=["h1", "h2"]) is None
+
+
+def test_unfit_workers_are_members_of_a_tree_over_hubs() -> None:
+    shaping = at(shaping_of(topology="tree"), 100.0)
+    shaping.exclude([worker.node for worker in crew(9)])
+    told = over(shaping, 103.0, hubs("h1"))
+    assert leads(told) == ["h1"]
+    assert len(told.shares[0].members) == 9
+
+
+def test_a_hub_that_does_not_know_its_link_is_taken_to_have_the_best() -> None:
+    shaping = shaping_of(topology="tree")
+    cluster = shaping._links.cluster(crew(4, down_bytes_per_s=1e6), hubs("h", rate=0.0))
+    assert cluster.hubs[0].narrow_bytes_per_s == cluster.leader.narrow_bytes_per_s
+    assert shaping._links.cluster(crew(4), hubs("h", rate=3e6)).hubs[0].narrow_bytes_per_s == 3e6
+
+
+def test_auto_predicts_with_hubs_and_leaves_a_bad_one_out() -> None:
+    # Too many for a shard, and on slow links.
+    def chosen(here: Sequence[HubRecord]) -> Any:
+        shaping = shaping_of(topology="auto")
+        workers = crew(SHARD_MOST + 1, trainings_s=deque([0.1]), up_bytes_per_s=1e6, down_bytes_per_s=1e6)
+        for _ in range(ROUNDS_FIRST):
+            at(shaping, 100.0).on_round(900.0, "star")
+        return over(shaping, 100.0, here, workers=workers)
+
+    assert all(share.is_hub for share in chosen(hubs("h1", "h2", rate=1e8)).shares)
+    assert not any(share.is_hub for share in chosen(hubs("h1", rate=1e3)).shares)

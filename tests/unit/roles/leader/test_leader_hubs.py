@@ -1,0 +1,147 @@
+"""Hubs as a leader knows them: lent nothing, aggregators first, missed by nobody for long when they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from leader_story import Story
+
+from shoal.roles.actions import Record, Send
+from shoal.roles.events import Liveness, PeerChanged, Saved
+from shoal.roles.leader.workers import VIOLATIONS_MAX
+from shoal.wire.messages import (
+    AggregatorReady,
+    Finished,
+    JobSpec,
+    Message,
+    Ready,
+    Release,
+    Released,
+    Routed,
+    SetUpAggregator,
+    Tensors,
+    Update,
+    Work,
+)
+
+WORKERS = ("a", "b", "c")
+
+
+@pytest.fixture
+def story(make_spec: Callable[..., JobSpec]) -> Story:
+    story = Story(make_spec(topology="tree", workers_min=3, examples=60))
+    story.happens(Saved(version=0))
+    return story
+
+
+def hub(story: Story, node: str = "hub") -> None:
+    story.says(node, Ready(job="digits", is_hub=True))
+
+
+def sent(story: Story, kind: type[Message]) -> list[str]:
+    return [action.to for action in story.actions if isinstance(action, Send) and isinstance(action.message, kind)]
+
+
+def records(story: Story, kind: str) -> list[str]:
+    return [action.reason for action in story.actions if isinstance(action, Record) and action.kind == kind]
+
+
+def round_of(story: Story) -> None:
+    """Everyone who has a lease brings its update straight to the leader."""
+    for lease in story.leader._training.ledger.leases():
+        update = Update(job="digits", term=1, lease=lease.id, version=lease.version, examples=1, tensors=delta())
+        story.says(lease.worker, update)
+
+
+def delta() -> Tensors:
+    return {"delta": np.zeros(2, dtype=np.float32)}
+
+
+def formed(story: Story, *hubs: str) -> None:
+    """A tree over these hubs holds."""
+    for name in hubs:
+        hub(story, name)
+    story.ready(*WORKERS)
+    formations = story.leader._formations
+    for _ in range(8):
+        round_of(story)
+        story.tick()
+    assert formations.next is not None
+    assert set(formations.next.aggregators) <= set(hubs)
+    for name in formations.next.aggregators:
+        story.says(name, AggregatorReady(job="digits", term=1, formation=1, endpoint="pi:7"))
+    for worker in WORKERS:
+        story.says(worker, Routed(job="digits", term=1, formation=1))
+    round_of(story)
+    story.tick()
+    assert formations.now is not None
+
+
+def test_a_hub_is_lent_nothing_and_stands_for_no_worker(story: Story) -> None:
+    hub(story)
+    assert records(story, "joined") == ["hub is a hub: it can sum up for others"]
+    story.ready("a", "b")
+    assert not sent(story, Work)
+    assert story.leader.progress().reason == "2 of at least 3 workers are here"
+    story.ready("c")
+    assert sorted(sent(story, Work)) == ["a", "b", "c"]
+    assert [view.node for view in story.leader.progress().workers] == ["a", "b", "c"]
+    story.tick(30.0)
+    assert "hub" not in sent(story, Work)
+
+
+def test_what_a_hub_says_of_a_lease_is_not_heard(story: Story) -> None:
+    hub(story)
+    story.says("hub", Update(job="digits", term=1, lease=1, version=0, examples=1, tensors=delta()))
+    assert not story.actions
+    assert "hub" not in story.leader._workers.nodes()
+
+
+def test_hubs_are_aggregators_before_workers(story: Story) -> None:
+    formed(story, "hub")
+    assert story.leader.topology == "tree 1-1-3 with 1 hub"
+    assert story.leader.aggregators == ("hub",)
+
+
+@pytest.mark.parametrize("state", [Liveness.SUSPECT, Liveness.LOST])
+def test_a_lost_hub_breaks_the_tree_at_once_and_a_suspect_one_too(story: Story, state: Liveness) -> None:
+    formed(story, "hub", "spare")
+    used = story.leader.aggregators
+    story.happens(PeerChanged(node=used[0], state=state, reason="silent"))
+    # Everyone waits for the next: it is set up at once, without that hub.
+    told = sent(story, SetUpAggregator)
+    assert told
+    assert used[0] not in told
+    assert "shared out again" in (story.leader._formations.held_up() or "")
+    assert (used[0] in story.leader._hubs) is (state is Liveness.SUSPECT)
+
+
+def test_a_hub_that_the_manager_wants_back_goes_once_it_sums_up_nothing(story: Story) -> None:
+    hub(story)
+    story.says("home", Release(job="digits", node="hub", reason="is drained"))
+    assert sent(story, Finished) == ["hub"]
+    assert sent(story, Released) == ["home"]
+    assert story.leader._hubs.nodes() == []
+
+
+def test_a_worker_that_is_a_hub_now_gives_its_lease_back_and_the_other_way_round(story: Story) -> None:
+    story.ready(*WORKERS)
+    assert len(story.leader._training.ledger.leases()) == 3
+    hub(story, "a")
+    assert {lease.worker for lease in story.leader._training.ledger.leases()} == {"b", "c"}
+    story.ready("a")
+    assert story.leader._hubs.nodes() == []
+    assert sent(story, Work) == ["a"]
+
+
+def test_a_worker_that_was_left_out_is_no_aggregator_as_a_hub(story: Story) -> None:
+    story.ready(*WORKERS)
+    for _ in range(VIOLATIONS_MAX):
+        worker = story.leader._workers.get("a")
+        assert worker is not None
+        story.leader._workers.on_violation(worker, "bad values")
+    hub(story, "a")
+    hub(story, "b")
+    assert [one.node for one in story.leader._hubs.able()] == ["b"]
