@@ -34,11 +34,21 @@ class PlainRoster(ClusterState):
         able = (node for node in nodes if node.can_train and not node.job and node.suits(spec))
         return next((node for node in able if is_led_here or not node.facts.browser), None)
 
-    def workers(self, job: str) -> list[str]:
+    def members(self, job: str) -> list[str]:
         return [name for name in sorted(self.nodes) if self.nodes[name].job == job]
+
+    def workers(self, job: str) -> list[str]:
+        return [name for name in self.members(job) if not self.nodes[name].facts.is_hub]
 
     def count(self, job: str) -> int:
         return len(self.workers(job))
+
+    def free_hub(self) -> NodeRecord | None:
+        nodes = (self.nodes[name] for name in sorted(self.nodes))
+        return next((node for node in nodes if node.facts.is_hub and node.is_available and not node.job), None)
+
+    def count_hubs(self, job: str) -> int:
+        return len(self.members(job)) - self.count(job)
 
 
 def plain_manager() -> Manager:
@@ -46,9 +56,9 @@ def plain_manager() -> Manager:
         return Manager(node="home", patience=Patience(), jobs=stored())
 
 
-def spec(job: str, least: int, most: int) -> JobSpec:
+def spec(job: str, least: int, most: int, topology: str = "star") -> JobSpec:
     data = Dataset(manifest=SHA, examples=1)
-    plan = Plan(workers_min=least, workers_max=max(least, most))
+    plan = Plan(workers_min=least, workers_max=max(least, most), topology=topology)
     return JobSpec(job=job, name=job, entry="task:T", bundle=SHA, initial=SHA, train=data, test=data, plan=plan)
 
 
@@ -60,8 +70,9 @@ NODES = ("a", "b", "c", "d", "e", "f")
 JOBS = st.sampled_from(("old", "x", "y", "z"))
 
 
-def hello(node: str, incarnation: str, torch: str) -> Event:
-    return Received(sender=node, message=Hello(node=node, incarnation=incarnation, facts=Facts(torch=torch)))
+def hello(node: str, incarnation: str, torch: str, is_hub: bool = False) -> Event:
+    facts = Facts(torch=torch, is_hub=is_hub)
+    return Received(sender=node, message=Hello(node=node, incarnation=incarnation, facts=facts))
 
 
 def changed(node: str, state: Liveness) -> Event:
@@ -72,8 +83,8 @@ def ended(job: str, term: int, state: str) -> Event:
     return Received(sender="home", message=Progress(job=job, term=term, state=state, reason="because"))
 
 
-def submitted(job: str, least: int, most: int) -> Event:
-    return Asked(question=1, message=Submit(spec=spec(job, least, most)))
+def submitted(job: str, least: int, most: int, topology: str) -> Event:
+    return Asked(question=1, message=Submit(spec=spec(job, least, most, topology)))
 
 
 def held(node: str, hold: str) -> Event:
@@ -92,13 +103,19 @@ def stopped(job: str) -> Event:
     return Asked(question=1, message=StopJob(job=job))
 
 
-hellos = st.builds(hello, st.sampled_from(NODES), st.sampled_from(("1", "2")), st.sampled_from(("2.11", "2.11", "")))
+hellos = st.builds(
+    hello,
+    st.sampled_from(NODES),
+    st.sampled_from(("1", "2")),
+    st.sampled_from(("2.11", "2.11", "")),
+    st.sampled_from((False, False, True)),
+)
 EVENTS = st.lists(
     st.one_of(
         hellos,
         st.builds(changed, st.sampled_from(NODES), st.sampled_from(Liveness)),
         st.builds(ended, JOBS, st.sampled_from((1, 1, 4)), st.sampled_from(("training", "finished", "failed"))),
-        st.builds(submitted, JOBS, st.integers(1, 2), st.integers(1, 3)),
+        st.builds(submitted, JOBS, st.integers(1, 2), st.integers(1, 4), st.sampled_from(("star", "tree"))),
         st.builds(stopped, JOBS),
         st.builds(held, st.sampled_from(NODES), st.sampled_from(("", "drained", "pending"))),
         st.builds(released, JOBS, st.sampled_from((1, 1, 4)), st.sampled_from(NODES)),

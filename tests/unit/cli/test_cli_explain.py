@@ -276,6 +276,19 @@ def test_a_wider_link_of_the_leader_speaks_for_a_star(capsys: pytest.CaptureFixt
     assert wide < predict.star(sketch().cluster, model_bytes=2.9e6).batch_s / 4
 
 
+def test_hubs_make_a_tree_faster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([*SIXTEEN, "--json"]) == Exit.OK
+    plain = json.loads(capsys.readouterr().out)["alternatives"][1]
+    assert main.run([*SIXTEEN, "--hubs", "2", "--hub-mbps", "1000", "--json"]) == Exit.OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["fleet"]["hubs"], told["fleet"]["hub_bytes_per_s"]) == (2, 125e6)
+    tree = told["alternatives"][1]
+    assert tree["batch_s"] < plain["batch_s"]
+    assert "hubs with up to" in tree["detail"]
+    assert main.run([*SIXTEEN, "--hubs", "2"]) == Exit.OK
+    assert "; 2 hubs with 12.5 MB/s;" in capsys.readouterr().out, "as the leader's link"
+
+
 def test_a_fleet_that_outvotes_liars_is_no_tree_and_told_what_that_costs() -> None:
     wary, plain = sketch(devices=16, trust="robust"), sketch(devices=16)
     assert set(wary.left_out) == {"tree"}
@@ -322,6 +335,9 @@ def test_shapes_that_a_leader_would_not_take_are_left_out() -> None:
         ([*SIXTEEN[2:], "--mbps", "0"], "a link has a size above 0"),
         ([*SIXTEEN[2:], "--model-mb", "nan"], "a model has a size above 0"),
         ([*SIXTEEN[2:], "--train-s", "-1"], "trains for 0 s or more"),
+        (["--hubs", "2"], "--hubs is of a fleet"),
+        ([*SIXTEEN[2:], "--hub-mbps", "9"], "say how many there are with --hubs"),
+        ([*SIXTEEN[2:], "--hubs", "17"], "a hub sums up for one device at least"),
     ],
 )
 def test_what_makes_no_sense_is_misuse(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

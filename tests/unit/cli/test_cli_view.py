@@ -203,6 +203,7 @@ def test_devices_the_leader_has_not_met_are_loading() -> None:
 def test_tables_of_strange_things() -> None:
     console = Console(file=io.StringIO(), width=120, color_system=None)
     console.print(nodes_table((node("bare", facts=Facts()), node("full", heard_s=3.0, memory_free_mb=900))))
+    console.print(nodes_table((node("room", facts=Facts(is_hub=True)),)))
     console.print(jobs_table((job(), job(progress=None, name="[x]\x1b"))))
     console.print(events_table((event(1), event(2, reason="\x1b[2J"))))
     bare = PublishedView(version=3, number=1, at_s=70.0, reason="\x1b[2J")
@@ -213,6 +214,7 @@ def test_tables_of_strange_things() -> None:
     text = console.file.getvalue()
     assert "\x1b" not in text
     assert "none: cannot train" in text
+    assert "hub: sums" in text
     assert "3.0 s ago" in text
     assert "1,040   served" in text
     assert "30 s ago" in text

@@ -133,6 +133,8 @@ def test_why_a_device_is_idle() -> None:
         full,
         nodes=(
             node("bare"),
+            node("room", facts=Facts(is_hub=True)),
+            node("hall", facts=Facts(is_hub=True), job=JOB),
             node("spare", facts=TORCH),
             node("tired", facts=TORCH, standing="drained", reason="finishes its lease and gets no other"),
             node("manager", facts=TORCH),
@@ -142,6 +144,8 @@ def test_why_a_device_is_idle() -> None:
     seen = {name: (each["does"], each["role"], each["why"]) for name, each in told(given)["nodes"].items()}
     assert seen == {
         "bare": ("idle", "", "has no PyTorch: it can lead, not train"),
+        "room": ("idle", "hub", "a hub: no job with a tree needs it"),
+        "hall": ("lead", "hub", "a hub: sums up updates of others"),
         "spare": ("idle", "spare", "spare: mnist takes at most 2"),
         "tired": ("idle", "", "finishes its lease and gets no other"),
         "manager": ("lead", "leader", "leads mnist"),

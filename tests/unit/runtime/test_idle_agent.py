@@ -48,3 +48,10 @@ def test_its_first_job_loads_them() -> None:
 
 def test_shoal_itself_loads_neither_torch_nor_numpy() -> None:
     assert not {"torch", "numpy"} & modules_after("import shoal")
+
+
+def test_a_hub_sums_up_without_torch_and_without_a_trainer() -> None:
+    """What it has loaded once it is the hub of a job and an aggregator of its formation."""
+    loaded = modules_after("import shoal.runtime.agent as agent, shoal.runtime.hub_driver; agent._import_leader_host()")
+    assert {"shoal.roles.aggregation.aggregator", "numpy"} <= loaded
+    assert not {"torch", "shoal.roles.worker", "shoal.runtime.worker_driver", "shoal.trainer.host"} & loaded
