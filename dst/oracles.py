@@ -217,7 +217,7 @@ class _Paper:
             for node, examples, update in voices:
                 of.setdefault(node, []).append((examples, update))
             return outvoted(of, share=trust.share)
-        if trust.rule == "clip":
+        if trust.rule == "clip" and trust.sealed is None:
             # A leader knows what it saw under its own term.
             before = self.clips.get((term, version - 1), Clip(np.zeros(LAYOUT.size)))
             cuts = [self._told_cut(term, lease, update) for lease, (_, _, update) in zip(leases, voices, strict=True)]

@@ -214,7 +214,8 @@ class Plan:
     #: What a device keeps of its last updates and adds to the next, under ``robust`` alone, in the place of the
     #: leader's ``momentum``. Left out: 0.9 under ``robust``.
     worker_momentum: float | None = None
-    #: Under ``private`` alone. An update of a device is at most so long: the rest is cut off before it leaves.
+    #: Under ``private`` and ``robust(clip) + sealed`` alone. An update of a device is at most so long: the rest is cut
+    #: off before it leaves.
     clip_update: float = 0.0
     #: A device takes part so often at most; 0: as often as its turn comes in the plan's versions, ``apart`` from each
     #: other. That is in versions; 0: as many as ``workers_min`` devices can fill one after the other.
@@ -344,10 +345,20 @@ class Plan:
     def _check_sealed(self, trust: Trust, sealed: Sealed) -> None:
         """What a sealed sum cannot be made of, and what Shoal does not make one of yet."""
         said, least = f"trust = {trust.text!r}", self.opened_least
-        if trust.rule is not None:
+        if trust.rule == "nearest":
             raise Misuse(
-                f"{said}: where updates are sealed nobody can compare them, and devices that clip themselves do not"
-                " exist yet. Set trust = 'sealed' or 'robust'"
+                f"{said}: where updates are sealed nobody can compare them. Set trust = 'robust(clip) + sealed', in"
+                " which devices cut themselves, or 'sealed' or 'robust' alone"
+            )
+        if trust.rule is not None and trust.private is not None:
+            raise Misuse(
+                f"{said}: devices of a private plan cut themselves to clip_update already. Set trust = 'sealed +"
+                " private(...)'"
+            )
+        if trust.rule is not None and not 0 < self.clip_update < math.inf:
+            raise Misuse(
+                f"{said} needs a clip: nobody sees how long updates are, so that nobody can say what is usual. Set"
+                " clip_update to the length of a usual update, such as 0.5 (a job without sealed shows it)"
             )
         if self.data != "local":
             raise Misuse(
@@ -481,7 +492,7 @@ class Plan:
         said = f"trust = {self.trust!r}"
         if trust.private is None:
             for name in PRIVATE_ONLY:
-                if getattr(self, name):
+                if getattr(self, name) and not (name == "clip_update" and self.is_cut_unseen):
                     raise Misuse(
                         f"{name} = {getattr(self, name):g} is heeded under trust = 'private(...)' alone: set that, or"
                         f" leave {name} out"
@@ -612,6 +623,11 @@ class Plan:
             apart=apart,
             versions=versions,
         )
+
+    @property
+    def is_cut_unseen(self) -> bool:
+        """Devices cut their updates to ``clip_update`` before they seal them, and nobody sees whether they did."""
+        return self.believes.rule == "clip" and self.believes.sealed is not None
 
     @property
     def has_leaders_noise(self) -> bool:

@@ -21,7 +21,7 @@ GRAMMAR = (
     " that may lie, or robust(clip), or sealed, sealed(8), sealed(8, 10%, 30%) with the devices of a sum and the shares"
     " of them that may collude and be lost, or sealed(8, helper=NODE) with the node that opens sums for the leader, or"
     " private(8), private(8, 1e-5) with the epsilon and the delta of a person, or sealed + private(8), in which devices"
-    " add the noise themselves"
+    " add the noise themselves, or robust(clip) + sealed, in which they cut themselves"
 )
 
 #: The share of devices that may lie where a plan does not say.

@@ -280,7 +280,11 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
         ({"workers_min": 7}, "Set workers_min to 8 or more, or write sealed\\(7\\)"),
         ({"epoch_leases": 5}, "Set epoch_leases to 8 or more"),
         ({"cohort": 4}, "set it to 8 to 256"),
-        ({"trust": "robust(clip) + sealed"}, "nobody can compare them"),
+        ({"trust": "robust + sealed"}, "nobody can compare them. Set trust = 'robust\\(clip\\) \\+ sealed'"),
+        ({"trust": "robust(clip) + sealed"}, "needs a clip.*Set clip_update"),
+        ({"trust": "robust(clip) + sealed", "clip_update": float("inf")}, "needs a clip"),
+        ({"trust": "robust(clip) + sealed", "clip_update": 1.0, "apart": 2}, "apart = 2 is heeded under trust"),
+        ({"clip_update": 1.0}, "clip_update = 1 is heeded under trust"),
         ({"trust": "sealed + private(4)"}, "Set cohort to how many devices make a version, such as 50$"),
         ({"trust": "sealed(4, 50%, 10%)"}, "hides nobody"),
         (
@@ -301,6 +305,18 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
 def test_what_cannot_be_sealed_is_refused_with_what_to_change(said: dict[str, object], told: str) -> None:
     with pytest.raises(Misuse, match=told):
         Plan(**{**SEALED, **said})
+
+
+@pytest.mark.parametrize("topology", ["star", "tree", "shard", "auto"])
+def test_devices_that_seal_may_cut_themselves_in_any_shape(topology: str) -> None:
+    said = {**SEALED, "trust": "robust(clip) + sealed", "topology": topology, "clip_update": 0.5}
+    plan = Plan(**said)  # type: ignore[arg-type]
+    assert plan.is_cut_unseen
+    assert (plan.device_momentum, plan.momentum) == (0.9, 0.0)
+    assert not Plan(**SEALED).is_cut_unseen
+    assert not Plan(trust="robust(clip)").is_cut_unseen
+    assert plan.is_stepped_by_leader
+    assert not plan.has_leaders_noise
 
 
 # Sealed and private ------------------------------------------------------------------------------------------------
@@ -346,7 +362,8 @@ def test_devices_that_seal_add_noise_for_the_smallest_sum() -> None:
         ({"trust": "sealed(8, 49%, 50%) + private(8)", "cohort": 20}, "name a smaller share that may collude"),
         ({"trust": "sealed(8, 10%, 30%) + private(0.01)"}, "have more devices in a version"),
         ({"epoch_leases": 300_000, "workers_min": 50}, "Set participations to less"),
-        ({"trust": "robust(clip) + sealed + private(8)"}, "nobody can compare them"),
+        ({"trust": "robust(clip) + sealed + private(8)"}, "cut themselves to clip_update already"),
+        ({"trust": "robust + sealed + private(8)"}, "nobody can compare them"),
         ({"share_labels": True}, "Leave share_labels out"),
     ],
 )

@@ -6,6 +6,9 @@ import math
 
 import numpy as np
 
+#: An update that was cut is summed up in another order on its way: it may seem longer by this share.
+CLIP_ROUNDING = 1e-4
+
 
 def clipped(update: np.ndarray, *, clip: float) -> np.ndarray:
     """The update, or as much of it as is ``clip`` long   (McMahan et al. 2018, arXiv 1710.06963, section 3)."""

@@ -19,6 +19,7 @@ from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
+from shoal.learning.clipping import clipped
 from shoal.learning.device_momentum import DeviceMomentum
 from shoal.learning.metrics import logged_problem, problem_of_all
 from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, StageModel, Train
@@ -542,6 +543,8 @@ class Worker(WorkerMachine):
         elif self._participation.is_kept:
             # Last of all: what leaves is bounded, whatever was added to it before.
             tensors = {"delta": self._participation.cut(tensors["delta"])}
+        if self._spec.plan.is_cut_unseen:
+            tensors = {"delta": clipped(tensors["delta"], clip=self._spec.plan.clip_update)}
         self._state = event.state
         self._own.trained(held.work.term, held.work.lease)
         update = Update(

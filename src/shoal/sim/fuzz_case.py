@@ -107,6 +107,9 @@ PARTS_AFTER = 120_000
 #: Only seeds above this number, up to the next one, draw private plans whose updates meet in aggregators.
 PRIVATE_SHAPES_AFTER = 130_000
 
+#: Only seeds above this number, up to the next one, draw sealed sums of devices that cut themselves.
+CUT_UNSEEN_AFTER = 135_000
+
 #: Only seeds above this number, up to the next one, draw sealed sums that a helper opens, in the place of parts.
 HELPED_AFTER = 140_000
 HELPED_UNTIL = 150_000
@@ -207,7 +210,7 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
         shares = Rng(seed).stream("shares")
         specs = [replace(spec, plan=_noisy(spec.plan, shares)) for spec in specs]
     moments: tuple[str, ...] = MOMENTS
-    is_sealed_shape = SEALED_SHAPES_AFTER < seed <= LED_AFTER
+    is_sealed_shape = SEALED_SHAPES_AFTER < seed <= LED_AFTER or CUT_UNSEEN_AFTER < seed <= HELPED_AFTER
     if is_sealed_shape:
         meetings, moments = Rng(seed).stream("sealed shapes"), (*MOMENTS, *SEAL_MOMENTS)
         specs = [replace(spec, plan=_sealed_in_shape(spec.plan, meetings)) for spec in specs]
@@ -218,7 +221,10 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if PARTS_AFTER < seed <= PRIVATE_SHAPES_AFTER:
         parts = Rng(seed).stream("parts")
         specs = [replace(spec, plan=_in_parts(spec.plan, parts)) for spec in specs]
-    if PRIVATE_SHAPES_AFTER < seed <= HELPED_AFTER:
+    if CUT_UNSEEN_AFTER < seed <= HELPED_AFTER:
+        cuts = Rng(seed).stream("cut unseen")
+        specs = [replace(spec, plan=_cut_unseen(spec.plan, cuts)) for spec in specs]
+    if PRIVATE_SHAPES_AFTER < seed <= CUT_UNSEEN_AFTER:
         meetings = Rng(seed).stream("private shapes")
         specs = [replace(spec, plan=_private_in_shape(spec.plan, meetings)) for spec in specs]
     hubs = Rng(seed).stream("hubs")
@@ -873,6 +879,17 @@ def _of_hubs(stream: Stream, workers: int, hubs: int) -> tuple[Fault, ...]:
         )
         faults.append(stream.pick(choices))
     return tuple(faults)
+
+
+def _cut_unseen(plan: Plan, stream: Stream) -> Plan:
+    """How short devices cut themselves, drawn from a stream of its own. As ``_believing``: without momentum on devices.
+    Toy updates are about one long."""
+    clip, is_star = stream.pick((0.1, 0.5, 4.0)), stream.happens(0.3)
+    if plan.believes.sealed is None or plan.privacy is not None:
+        return plan
+    topology = "star" if is_star else plan.topology
+    trust = f"robust(clip) + {plan.trust}"
+    return replace(plan, trust=trust, topology=topology, clip_update=clip, worker_momentum=0.0)
 
 
 def _work(stream: Stream) -> str:

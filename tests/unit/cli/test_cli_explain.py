@@ -360,6 +360,16 @@ def test_a_sketch_is_checked() -> None:
         sketch(leader_bytes_per_s=0.0)
 
 
+def test_a_plan_whose_devices_cut_themselves_says_what_that_stops_and_what_not() -> None:
+    given = {"data": "local", "workers_min": 8, "workers_max": 20, "clip_update": 0.5}
+    facts = dict(trust_facts(Plan(trust="robust(clip) + sealed", **given), devices=8, model_bytes=4e6))
+    assert "cuts its update to a length of 0.5 before it seals" in facts["cuts"]
+    assert "no version moves further than one update may" in facts["cuts"]
+    assert "nobody sees whether a device cut" in facts["bears not"]
+    assert "the leader sees sums of at least 8 devices" in facts["learns"]
+    assert "counts as far as is usual" not in facts["trust"]
+
+
 def test_a_sealed_and_private_plan_says_both_and_what_shares_cost() -> None:
     plan = Plan(
         trust="sealed(8, 10%, 30%) + private(8, 1e-5)",

@@ -40,7 +40,9 @@ def trust_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tup
         )
     if trust.sealed is not None:
         yield from sealed_facts(plan, devices=devices, model_bytes=model_bytes)
-    if trust.rule is None:
+    if plan.is_cut_unseen:
+        yield from _cut_unseen(plan)
+    if trust.rule is None or trust.sealed is not None:
         return
     nearest, values = trust.rule == "nearest", model_bytes / _VALUE_BYTES
     if not nearest:
@@ -71,6 +73,22 @@ def trust_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tup
     if examples < few:
         noisy = f"leases of {plural(examples, 'example')} give updates so noisy that a lie hides among them"
         yield "warning", f"{noisy}: raise batch_size or lease_batches until a lease has {few} or more"
+
+
+def _cut_unseen(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What it stops and does not, where devices cut themselves and seal."""
+    yield (
+        "cuts",
+        f"each device's agent cuts its update to a length of {plan.clip_update:g} before it seals, whatever the task's"
+        " code or its data made of it; the leader opens a sum and drops it if its mean is longer. So no version moves"
+        " further than one update may",
+    )
+    yield (
+        "bears not",
+        "an agent that was changed: nobody sees whether a device cut, and one that did not can decide where a version"
+        " goes, as far as the length allows; or have every sum dropped, which stops the job. Nobody can see which one"
+        " it was. Approve who joins, or take robust(nearest), whose leader sees updates",
+    )
 
 
 def _parted(rule: Rule, plan: Plan, *, devices: int, values: float) -> str:

@@ -12,6 +12,7 @@ aggregators before it asks devices to agree (``sealed_sums``).
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from shoal.compress.codec import Codec
 from shoal.compress.led import LedPlaces
 from shoal.compress.sparse import Sparse
 from shoal.errors import Misuse, PeerViolation
+from shoal.learning.clipping import CLIP_ROUNDING, length_of
 from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.aggregation.formations import Summed
@@ -586,15 +588,18 @@ class Sealing:
     def _is_overdue(self, group: SealedGroup) -> bool:
         return self._machine.now_s - group.asked_s > ANSWER_S
 
-    def _opened_sum(self, group: SealedGroup) -> Summed:
-        """Its masks are taken off: merge it."""
+    def _opened_sum(self, group: SealedGroup) -> Summed | None:
+        """Its masks are taken off: merge it. None: it cannot be what devices sent."""
         reports = tuple(group.reports[place] for place in sorted(group.reports))
         weight = sum(report.update.examples for report in reports)
         if self._privacy is not None:
             mean = self._privacy.point.decode(group.total, times=1.0 / self._privacy.devices)
         else:
-            fixed = FixedPoint(group.label.bound, group.graph.size, self._bits)
-            mean = fixed.decode(group.total, times=group.label.weight_most / weight)
+            fixed, times = FixedPoint(group.label.bound, group.graph.size, self._bits), group.label.weight_most / weight
+            mean = fixed.decode(group.total, times=times)
+            if (too_long := self._too_long(mean, off=len(reports) * times / fixed.steps)) is not None:
+                self._make_void(group, too_long)
+                return None
         self._bound = bound_after(mean, bits=self._bits, before=self._bound)
         if self._led is not None and group.at is not None:
             self._led.opened(mean)
@@ -607,6 +612,16 @@ class Sealing:
             if lease.id not in taken:
                 self._unbind(lease, "came too late for its group, and no other is made of this version")
         return Summed(reports=reports, mean=mean, weight=float(weight))
+
+    def _too_long(self, mean: np.ndarray, *, off: float) -> str | None:
+        """Why a mean cannot be of devices that cut themselves; None: it can, or they do not. ``off``: the most that
+        each value is rounded by. Whoever lied, nobody can see; what it moves the model by is bounded."""
+        if not self._spec.plan.is_cut_unseen:
+            return None
+        most, length = self._spec.plan.clip_update, length_of(mean)
+        if length <= most * (1 + CLIP_ROUNDING) + math.sqrt(mean.size) * off:
+            return None
+        return f"its mean is {length:.3g} long, and each device cuts its update to {most:g}: one of them lies"
 
     # Nothing came of it --------------------------------------------------------------------------------
 

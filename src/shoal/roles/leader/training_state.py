@@ -205,7 +205,7 @@ class TrainingState:
     @property
     def rule(self) -> Rule | None:
         """The rule by which updates are weighed against each other; None: they are not."""
-        return self._spec.plan.believes.rule
+        return self._spec.plan.believes.rule if self._compares is not None else None
 
     @property
     def centre(self) -> np.ndarray | None:

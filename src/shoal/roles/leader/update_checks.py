@@ -14,6 +14,7 @@ import numpy as np
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
+from shoal.learning.clipping import CLIP_ROUNDING
 from shoal.learning.layout import Layout
 from shoal.learning.usual import Unusual, Usual
 from shoal.roles.aggregation.comparing import PRODUCTS_MAX_BYTES
@@ -25,9 +26,6 @@ from shoal.wire.checks import check_told
 from shoal.wire.coded import bytes_max, decode_with_norm, norm_of, sizes_of
 from shoal.wire.limits import SEALS_MAX_BYTES
 from shoal.wire.messages import JobSpec, Update
-
-#: An update that was cut to the clip is summed up in another order on the way: it may seem longer by this share.
-_CLIP_ROUNDING = 1e-4
 
 
 class UpdateChecks:
@@ -111,6 +109,6 @@ class UpdateChecks:
         """The largest norm that aggregators may take; 0: the usual norm is not known yet. In a private job it is the
         clip, by which devices have cut: which updates count must not depend on others."""
         if self._plan.has_leaders_noise:
-            return self._plan.clip_update * (1 + _CLIP_ROUNDING)
+            return self._plan.clip_update * (1 + CLIP_ROUNDING)
         limit = self._usual.limit(model_norm=self._model_norm())
         return limit if limit < math.inf else 0.0

@@ -114,7 +114,9 @@ def in_memory(rows: int, size: int) -> np.ndarray:
 
 
 def weighing_of(trust: Trust, size: int, room: Room = in_memory) -> NearestWeighing | ClippedWeighing | None:
-    """How updates of a job are weighed; None: by their examples alone."""
+    """How updates of a job are weighed; None: by their examples alone. Nobody weighs updates that are sealed."""
+    if trust.sealed is not None:
+        return None
     if trust.rule == "nearest":
         return NearestWeighing(size, share=trust.share, room=room)
     return ClippedWeighing(size) if trust.rule == "clip" else None
