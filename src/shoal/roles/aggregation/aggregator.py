@@ -118,8 +118,13 @@ class Aggregator(Machine):
         if "centre" in form.tensors:
             self._centre = _own(form, "centre", self._size)
         if not self._steps and self._sealed is None:
-            # The leader has had counted what it wanted of members that left. The tray would keep the rest for ever.
-            self._tray = {lease: kept for lease, kept in self._tray.items() if kept.member in form.members}
+            # The leader has had counted what it wanted of members that left, but for what it had measured: it says how
+            # much of that counts when it has heard how far it is. The tray would keep the rest for ever.
+            self._tray = {
+                lease: kept
+                for lease, kept in self._tray.items()
+                if kept.member in form.members or lease in self._measured
+            }
             self._measured = {lease: centre for lease, centre in self._measured.items() if lease in self._tray}
 
     def _on_pass(self, passed: RelayModel) -> None:

@@ -389,3 +389,17 @@ def test_a_sum_tells_what_went_between_devices() -> None:
     assert (told.bytes_up, told.bytes_down) == (123, 8 * len(MEMBERS))
     summing.count(last=True)
     assert (summing.sum().bytes_up, summing.sum().bytes_down) == (0, 0), "since the last sum"
+
+
+def test_what_was_measured_of_a_member_that_left_still_counts() -> None:
+    """The leader says how much of an update counts once it has heard how far it is; its device may be gone by then."""
+    summing = Summing()
+    summing.hears("home", form_of("tree", tensors={"centre": array(0, 0)}))
+    summing.piece("a", 7, 1, 2)
+    summing.piece("c", 8, 3, 4)
+    summing.count(7, weigh="clip")
+    summing.hears("home", form_of("tree", members=("b",)))
+    summing.count(7, kept=(1.0,))
+    summing.count(8)
+    summing.count(last=True)
+    assert summing.sum().leases == (7,), "the other was not asked about: it is gone with its member"
