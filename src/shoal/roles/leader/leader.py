@@ -680,6 +680,7 @@ class Leader(Machine):
                     continue
                 if self.now_s >= lease.deadline_s - LEASE_GRACE_S:
                     clock.expired()
+                    self._lending.on_late(worker, lease)
                 self._workers.make_busy(worker, WorkerState.FAILING, reason=failed.reason)
                 ledger.release(lease, fate=f"failed on {worker.node}: {failed.reason}")
                 self._formations.forget(lease.id)

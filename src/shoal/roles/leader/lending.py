@@ -158,6 +158,11 @@ class Lending:
             worker.device = update.state or worker.device
             self._participants.on_came(worker.node, version=self._training.version)
 
+    def on_late(self, worker: WorkerRecord, lease: Lease) -> None:
+        """A device gave up a lease that had no time left."""
+        if self._online is not None:
+            self._online.on_late(worker, lease)
+
     def on_summed(self, nodes: Sequence[str]) -> None:
         """Updates of these devices are in the next version. An aggregator may have had them for some versions: how far
         apart a device takes part is by the versions that have noise for it."""

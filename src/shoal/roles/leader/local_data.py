@@ -17,6 +17,7 @@ from shoal.plan import Plan
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.scheduling.batches import MASK, mix
+from shoal.scheduling.ledger import Lease
 from shoal.scheduling.profile.conformal import WithMargin
 from shoal.scheduling.profile.features import LIMITS, Features
 from shoal.scheduling.profile.logrls import LogRls
@@ -147,6 +148,14 @@ class Online:
             self._intake.done(features_of(worker.node, before), update.examples, spent)
         if update.labels:
             self._labels[worker.node] = padded(update.labels)
+
+    def on_late(self, worker: WorkerRecord, lease: Lease) -> None:
+        """A device gave up a lease that had no time left. Its task takes at least so long, so that the next one is
+        smaller: a slow device would be given the same for ever."""
+        examples = self._lent.get(lease.id)
+        if self._intake is not None and examples and self._plan.budget_s:
+            spent = {"time": self._machine.now_s - lease.issued_s}
+            self._intake.done(features_of(worker.node, worker.device), examples, spent)
 
     def on_merged(self, lease: int, update: Update) -> None:
         """An update is in the next version. Until then it may have to be sent again, and its lease is remembered."""

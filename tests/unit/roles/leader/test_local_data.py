@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.roles.node.checkpoint_transfer import packed, unpacked, version_of
 from shoal.scheduling.profile.logrls import DEVICES_LASTING
-from shoal.wire.messages import DeviceState, JobSpec, Message, Ready, Update, UpdateRefused, Wait, Work
+from shoal.wire.messages import DeviceState, Failed, JobSpec, Message, Ready, Update, UpdateRefused, Wait, Work
 
 ENDLESS = Until(endless=True)
 HELD = DeviceState(kind="pi", memory_total_mb=1024.0, examples=500)
@@ -73,6 +74,38 @@ def test_sized_work_grows_into_its_budget() -> None:
         online.on_merged(lease, update(lease))
     assert sizes[0] < sizes[-1]
     assert 40 <= sizes[-1] <= 110, sizes
+
+
+def test_a_device_that_is_slower_than_others_gets_less_until_it_is_done_in_time(begin: Callable[..., Story]) -> None:
+    """Two hundred examples a second, and then eighty: a lease that has no time left is a measure too."""
+    story = begin(work="sized", budget_s=2.0, lease_s=3.0, until=Until(epochs=99))
+    (work,) = story.says(Ready(job="digits", state=HELD))
+    now_s = 1.0
+    for _ in range(6):
+        assert isinstance(work, Work)
+        now_s += work.examples / 200
+        (work,) = story.says(delta(work, train_s=work.examples / 200, state=HELD), now_s)
+    assert isinstance(work, Work)
+    asked = [work.examples]
+    while work.examples / 80 > 3.0:
+        now_s += 3.0
+        story.says(Failed(job="digits", term=1, lease=work.lease, reason="no result within the lease's 3.0 s"), now_s)
+        now_s += 30.0
+        (work,) = story.says(Ready(job="digits", state=HELD), now_s)
+        assert isinstance(work, Work)
+        asked.append(work.examples)
+    assert asked[0] > 300
+    assert all(before > after for before, after in itertools.pairwise(asked)), asked
+
+
+def test_a_lease_that_failed_early_is_no_measure(begin: Callable[..., Story]) -> None:
+    story = begin(work="sized", budget_s=2.0, lease_s=3.0, until=Until(epochs=99))
+    (work,) = story.says(Ready(job="digits", state=HELD))
+    assert isinstance(work, Work)
+    story.says(Failed(job="digits", term=1, lease=work.lease, reason="the task raised"), 1.1)
+    (again,) = story.says(Ready(job="digits", state=HELD), 40.0)
+    assert isinstance(again, Work)
+    assert again.examples == work.examples
 
 
 def test_what_is_known_of_devices_goes_to_the_next_leader() -> None:
