@@ -114,9 +114,12 @@ class Helper(WorkerMachine):
         if event.term < self.term:
             return
         if event.term > self.term or event.leader != self.leader:
-            self._is_heard = self._is_summing = False
+            self._is_summing = False
             self._waiting = None
         self.term, self.leader = event.term, event.leader
+        # Also where nothing changed: the manager repeats the leader to a node that was lost for a while, and a leader
+        # that lost it has dropped its key.
+        self._is_heard = False
         self._announce()
 
     # Questions -----------------------------------------------------------------------------------------

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from sealed_troupe import HELPER, HOME, SealedTroupe, a_plan
 
-from shoal.roles.events import Connected, Disconnected, Liveness, MasksSummed, PeerChanged, Received, TimerFired
+from shoal.roles.events import (
+    Connected,
+    Disconnected,
+    Liveness,
+    MasksSummed,
+    PeerChanged,
+    Reassigned,
+    Received,
+    TimerFired,
+)
 from shoal.roles.helper import Helper
 from shoal.roles.leader.helped_sealing import MASKS_S
 from shoal.sealing.group import HELPER_ENVELOPE_BYTES, bits_of
@@ -96,6 +105,18 @@ def test_a_session_of_the_helper_that_breaks_costs_nothing_if_the_answer_is_not_
         troupe._works(HELPER, event)
     moved_by(troupe, 1)
     assert not any(record.kind == "void" for record in troupe.records)
+
+
+@pytest.mark.parametrize("before", [Bind, AskMasks, MaskSum])
+def test_a_helper_that_was_frozen_for_long_tells_its_key_again(before: type[Message]) -> None:
+    troupe = a_troupe()
+    troupe.run_to(before)
+    troupe._leads(PeerChanged(node=HELPER, state=Liveness.LOST, reason="silent for 8.0 s"))
+    troupe.run(most=300)
+    assert troupe.leader.progress().reason.startswith("aide is away")
+    # Its session held, and it has missed nothing. The manager gives it the job again.
+    troupe._works(HELPER, Reassigned(leader=HOME, term=troupe.leader.term))
+    moved_by(troupe, 2)
 
 
 def test_a_roster_that_was_lost_with_a_session_comes_again_and_the_question_waits() -> None:
