@@ -279,7 +279,7 @@ def installed() -> list[str]:
 
 
 def test(extra: Sequence[str]) -> int:
-    """Every test: those that start processes, which mostly wait, in two runs; beside them, giving way, the others."""
+    """Every test: those that start processes in two runs, and giving way to them, in two more, those that reckon."""
     if extra:
         return module("pytest", "-q", *extra)
     if importlib.util.find_spec("pytest") is None:
@@ -287,16 +287,20 @@ def test(extra: Sequence[str]) -> int:
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "integration").glob("test_*.py"))
     apart = ("--durations=20", "-m", "not long")
     with tempfile.TemporaryDirectory(prefix="shoal-failed-") as scratch, contextlib.ExitStack() as open_files:
-        caches = [Path(scratch) / name for name in ("integration-1", "integration-2", "unit")]
-        first, second, unit = ((sys.executable, "-m", "pytest", "-q", *second_look.arguments(each)) for each in caches)
-        beside = ((*second, *apart, *files[1::2]), (*GIVE_WAY, *unit, "--ignore=tests/integration"))
+        caches = [Path(scratch) / str(number) for number in range(4)]
+        runs = [(sys.executable, "-m", "pytest", "-q", *second_look.arguments(cache)) for cache in caches]
+        beside = (
+            (*runs[1], *apart, *files[1::2]),
+            (*GIVE_WAY, *runs[2], "tests/unit"),
+            (*GIVE_WAY, *runs[3], "--ignore=tests/integration", "--ignore=tests/unit"),
+        )
         said = [open_files.enter_context(tempfile.TemporaryFile("w+")) for _ in beside]
         running: list[subprocess.Popen[bytes]] = []
         try:
             for words, output in zip(beside, said, strict=True):
                 print(f"$ {shlex.join(words)} &", flush=True)
                 running.append(subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT))
-            codes = [run(*first, *apart, *files[::2]), *(each.wait() for each in running)]
+            codes = [run(*runs[0], *apart, *files[::2]), *(each.wait() for each in running)]
         except BaseException:
             for each in running:
                 each.kill()
