@@ -34,7 +34,7 @@ def trimmed_mb(given: dict[str, Any]) -> float:
     """Megabytes on a device that removed what nothing opens, by our own command, after its trainer trained."""
     with tempfile.TemporaryDirectory(prefix="shoal-device-") as folder:
         # A trainer may run as another user, and has to reach its packages.
-        os.chmod(folder, 0o755)  # noqa: S103
+        Path(folder).chmod(0o755)
         home = Path(folder) / "device"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
         (packages,) = home.glob("lib/python*/site-packages")

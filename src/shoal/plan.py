@@ -352,8 +352,8 @@ class Plan:
             )
         if trust.rule is not None and trust.private is not None:
             raise Misuse(
-                f"{said}: devices of a private plan cut themselves to clip_update already. Set trust = 'sealed +"
-                " private(...)'"
+                f"{said}: set trust = 'sealed + private(...)'. Devices of a private plan cut themselves to clip_update"
+                " already"
             )
         if trust.rule is not None and not 0 < self.clip_update < math.inf:
             raise Misuse(
