@@ -552,7 +552,7 @@ def workers_not_dismissed() -> Patched:
     on_progress = Manager._on_progress
 
     def keep_workers(self: Manager, sender: str, progress: Progress) -> None:
-        with patch.object(self._cluster, "workers", lambda job: []):
+        with patch.object(self._cluster, "members", lambda job: []):
             on_progress(self, sender, progress)
 
     return patch.object(Manager, "_on_progress", keep_workers)
