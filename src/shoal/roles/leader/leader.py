@@ -429,7 +429,7 @@ class Leader(Machine):
             if one is not None:
                 self._workers.tell(one, held_up)
             return
-        if (over := self._lending.over()) is not None:
+        if (over := self._lending.over(self._sealing)) is not None:
             self._end("finished", over)
             return
         if self._phase is LeaderPhase.WAITING:

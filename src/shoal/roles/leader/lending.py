@@ -170,7 +170,7 @@ class Lending:
             for node in nodes:
                 self._participants.on_came(node, version=self._training.version)
 
-    def over(self) -> str | None:
+    def over(self, sealing: Sealing | None) -> str | None:
         """Why no device of a private job will ever be lent anything more; None: one may be. Versions for which none of
         the devices may take part are passed over."""
         if self._participants is None or self._evaluations.now is not None or self._training.ledger.finished:
@@ -184,7 +184,9 @@ class Lending:
             return f"the plan's noise is for {self._training.noised} versions under one leader, and they are made"
         ledger, able = self._training.ledger, self._heard()
         least = self._spec.plan.opened_least
-        if ledger.outstanding or ledger.merged or not self._participants.are_spent(able, least=least):
+        # Updates that wait for a group of which there are too few would wait for ever.
+        is_at_work = ledger.outstanding > 0 and (sealing is None or not sealing.has_offers_alone())
+        if is_at_work or ledger.merged or not self._participants.are_spent(able, least=least):
             return None
         if least > 1:
             return f"the accounts of too many of the {len(able)} devices here are spent: a sum is of {least} or more"
@@ -198,10 +200,10 @@ class Lending:
         return all(participants.why_not(worker, version=version) is not None for worker in able)
 
     def _heard(self) -> list[WorkerRecord]:
-        """Devices that may take part. A device that is to leave is lent nothing; one that let a lease pass and said
-        nothing of its account may have another job since."""
+        """Devices that may take part: they told this leader of their account, and are not to leave. One that said
+        nothing of it, or let a lease pass and was not heard since, may have another job, and is not waited for."""
         able = [each for each in self._workers.able() if each.node not in self._workers.leaving]
-        return [each for each in able if each.device is not None or each.state is not WorkerState.LATE]
+        return [each for each in able if each.device is not None and each.state is not WorkerState.LATE]
 
     def spent(self) -> dict[str, Any]:
         """What devices of a private job have spent, for ``Progress``."""

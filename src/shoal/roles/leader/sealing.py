@@ -211,6 +211,10 @@ class Sealing:
 
     # Groups --------------------------------------------------------------------------------------------
 
+    def has_offers_alone(self) -> bool:
+        """Every lease that is out is an update that waits for a group, and there is none."""
+        return self._current() is None and all(lease.id in self._offered for lease in self._training.ledger.leases())
+
     def held_up(self) -> str | None:
         """Why no sum could be opened now, whoever offers updates; None: one could."""
         return None
