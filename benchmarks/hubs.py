@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from dataclasses import replace
 from statistics import median
 
 from benchmarks.common import PERNET, Versions, finish, say
@@ -78,15 +79,8 @@ def played(topology: str, given: argparse.Namespace, *, hubs: int) -> Watched:
         memory_mb=4096,
         line=AccessLink(up=up, down=down, latency_s=0.01),
     )
-    hub = Build(
-        kind="hub",
-        seconds_per_gmac=0.0,
-        seconds_per_batch=TRAIN_S,
-        memory_mb=4096,
-        line=AccessLink(up=wide, down=wide, latency_s=0.002),
-        is_hub=True,
-        told_bytes_per_s=wide.bytes_per_s,
-    )
+    line = AccessLink(up=wide, down=wide, latency_s=0.002)
+    hub = replace(device, kind="hub", line=line, is_hub=True, told_bytes_per_s=wide.bytes_per_s)
     plan = Plan(
         topology=topology,
         aggregators=hubs,

@@ -354,7 +354,7 @@ CERTUTIL = shutil.which("certutil")
 
 
 @pytest.mark.skipif(
-    CERTUTIL is None, reason="no certutil to tell a browser whom it trusts: apt-get install libnss3-tools"
+    CERTUTIL is None, reason="no certutil, which makes a browser trust an authority: apt-get install libnss3-tools"
 )
 def test_a_browser_follows_the_chain_to_a_root_that_it_trusts_and_no_other_host(tmp_path: Path) -> None:
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Real agents whose sums a helper opens, a fifth agent that trains nothing: whoever is killed, the sums are exact.
+"""Real agents whose sums a helper opens, a fifth agent that trains nothing: sums are exact whichever node is killed.
 
 While the helper is away the job waits and says so. A device, the leader or the helper dies as by ``kill -9`` at a word
 of a sum (``mortal``); the model must then be the exact sum of what the history says.

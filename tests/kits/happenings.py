@@ -7,7 +7,7 @@ from troupe import Troupe
 
 NODES = ("a", "b", "c", "d", "e")
 
-#: What happens next, and to whom: mostly that something is heard, or a trainer is done.
+#: Draws the next event and its node: mostly a message arrives, or a trainer is done.
 happenings = st.lists(
     st.tuples(
         st.sampled_from(

@@ -1,7 +1,7 @@
 """ONNX Runtime for browsers: files of an npm package, named here by their hashes, kept in the manager's home.
 
-Two builds of it, of which a tab loads one: with WebGPU where the browser has a graphics processor, else without. They
-are 31 MB, and are neither in the repository nor in the wheel: ``shoal browser runtime`` brings them once.
+There are two builds. A tab loads the one with WebGPU where the browser has a graphics processor, else the plain one.
+They are 31 MB, and are neither in the repository nor in the wheel: ``shoal browser runtime`` brings them once.
 """
 
 from __future__ import annotations

@@ -476,5 +476,5 @@ def check_privacy(facts: PrivacyFacts) -> Finding:
     left = facts.limit - facts.epsilon
     told += f", of {facts.limit:g} that its owner allows"
     if left <= 0.01 * facts.limit:
-        return warn(name, told, "this device takes part in no more private jobs; --max-epsilon allows more")
+        return warn(name, told, "this device refuses private jobs from now on; a higher --max-epsilon lets it in")
     return ok(name, told)

@@ -21,12 +21,11 @@ from shoal.roles.actions import Seal
 from shoal.roles.aggregation.delivery import Held, SealedWords, UpdateDelivery
 from shoal.roles.events import Participated, RosterChecked, SealKeyMade, UpdateSealed
 from shoal.roles.participation import Participation
-from shoal.roles.seal_roster import SealKeyRoster
+from shoal.roles.seal_roster import SealKeyRoster, label_of
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.sealing.fixed import BOUND_MAX
 from shoal.sealing.graph import helped_shape, shape_of
 from shoal.sealing.group import MaskGraph, members_of
-from shoal.sealing.label import Label
 from shoal.sealing.request import SealRequest
 from shoal.states import WorkerPhase
 from shoal.wire.coded import decode_places, entries_max, places_digest
@@ -166,19 +165,8 @@ class DeviceSealing:
         helper = self._helper_of(bind, members)
         count = len(members)
         shape = shape_of(count, sealed.colluding, sealed.lost) if helper is None else helped_shape(count)
-        label = Label(
-            origin=self._spec.signature,
-            job=bind.job,
-            term=bind.term,
-            formation=0,
-            group=bind.group,
-            members=tuple((one.node, one.public) for one in members),
-            bound=bind.bound,
-            weight_most=bind.weight_most,
-            places=places_digest(bind.tensors),
-        )
         return SealRequest(
-            label=label,
+            label=label_of(self._spec.signature, bind, members, places=places_digest(bind.tensors)),
             group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=least),
             place=members.index(key),
             factor=update.examples / bind.weight_most if privacy is None else 1.0,

@@ -30,10 +30,9 @@ from shoal.roles.events import (
     StopRequested,
     TimerFired,
 )
-from shoal.roles.seal_roster import SealKeyRoster
+from shoal.roles.seal_roster import SealKeyRoster, label_of
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.sealing.group import HELPER_ENVELOPE_BYTES, members_of
-from shoal.sealing.label import Label
 from shoal.sealing.request import MasksRequest
 from shoal.states import WorkerPhase
 from shoal.wire.limits import PAYLOAD_MAX_BYTES
@@ -183,21 +182,9 @@ class Helper(WorkerMachine):
         word_bits = Codec.parse(self._spec.plan.codec).word_bits
         if not 0 < ask.words <= 8 * PAYLOAD_MAX_BYTES // word_bits:
             raise PeerViolation(f"a sum of {ask.words} words, where one message has its answer")
-        label = Label(
-            origin=self._spec.signature,
-            job=ask.job,
-            term=ask.term,
-            formation=0,
-            group=ask.group,
-            members=tuple((one.node, one.public) for one in members),
-            bound=ask.bound,
-            weight_most=ask.weight_most,
-            base=ask.base,
-            places=ask.places,
-        )
         cut = (ask.envelopes[HELPER_ENVELOPE_BYTES * at :][:HELPER_ENVELOPE_BYTES] for at in range(len(present)))
         return MasksRequest(
-            label=label,
+            label=label_of(self._spec.signature, ask, members, places=ask.places, base=ask.base),
             helper=(self._node, key.public),
             envelopes=dict(zip(present, cut, strict=True)),
             words=ask.words,

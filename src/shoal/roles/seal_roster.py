@@ -5,12 +5,33 @@ Keys last one term: a new leader is told another key, and nothing of an older te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shoal.errors import PeerViolation
 from shoal.roles.actions import CheckRoster, MakeSealKey
 from shoal.roles.events import RosterChecked, SealKeyMade
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.sealing.group import members_of
+from shoal.sealing.label import Label
 from shoal.wire.messages import AskMasks, Bind, MemberKey, SealKey, SealRoster
+
+
+def label_of(
+    origin: str, about: Bind | AskMasks, members: Sequence[MemberKey], *, places: bytes, base: bytes = b""
+) -> Label:
+    """The label of the group that a message is about, as its devices and its helper come to it alike."""
+    return Label(
+        origin=origin,
+        job=about.job,
+        term=about.term,
+        formation=0,
+        group=about.group,
+        members=tuple((one.node, one.public) for one in members),
+        bound=about.bound,
+        weight_most=about.weight_most,
+        base=base,
+        places=places,
+    )
 
 
 class SealKeyRoster:

@@ -61,7 +61,7 @@ def limit_of(folder: Path) -> float:
 
 
 def remember_limit(folder: Path, epsilon: float) -> None:
-    """From now on, and at every later start, this device spends no more over all jobs."""
+    """Limit what this device spends over all jobs, from now on and at every later start."""
     text = json.dumps({"epsilon": checked_limit(epsilon)})
     make_directory(folder / PRIVACY_FOLDER)
     write_atomically(folder / PRIVACY_FOLDER / _LIMIT_FILE, lambda file: file.write(text.encode()))

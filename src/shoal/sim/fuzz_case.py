@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.learning.outer_rule import ADAPTIVE
@@ -195,53 +195,43 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     paces, shapes, works, codecs, owners = (Rng(seed).stream(name) for name in names)
     specs = [_spec(stream, paces, f"job-{number}") for number in range(1 + stream.happens(0.3))]
     specs = [replace(spec, plan=replace(spec.plan, work=_work(works))) for spec in _shaped(specs, shapes)]
-    specs = [replace(spec, plan=_coded(spec.plan, codecs)) for spec in specs]
-    specs = [replace(spec, plan=_owned(spec.plan, owners)) for spec in specs]
+    specs = _redrawn(specs, codecs, _coded)
+    specs = _redrawn(specs, owners, _owned)
     is_led = LED_AFTER < seed <= LED_UNTIL
     has_hubs = HUBS_AFTER < seed <= HUBS_UNTIL
     # An adaptive step makes as much of what is rounded as of an update: nobody could tell what a version should be.
     if seed > OUTER_AFTER and not is_led:
-        steps = Rng(seed).stream("outer")
-        specs = [replace(spec, plan=_stepped(spec.plan, steps)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("outer"), _stepped)
     if seed > TRUST_AFTER and not has_hubs:
-        trusts = Rng(seed).stream("trust")
-        specs = [replace(spec, plan=believing_plan(spec.plan, trusts)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("trust"), believing_plan)
     if PRIVATE_AFTER < seed <= SEALED_AFTER:
-        privacies = Rng(seed).stream("private")
-        specs = [replace(spec, plan=private_plan(spec.plan, privacies)) for spec in specs]
-    if SEALED_AFTER < seed <= CHECK_IN_AFTER:
-        seals = Rng(seed).stream("sealed")
-        specs = [replace(spec, plan=sealed_plan(spec.plan, seals)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("private"), private_plan)
+    if SEALED_AFTER < seed <= CHECK_IN_AFTER or is_led:
+        specs = _redrawn(specs, Rng(seed).stream("sealed"), sealed_plan)
     if WORDS_AFTER < seed <= CHECK_IN_AFTER:
-        words = Rng(seed).stream("words")
-        specs = [replace(spec, plan=short_words_plan(spec.plan, words)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("words"), short_words_plan)
     if is_led:
-        seals, leds = Rng(seed).stream("sealed"), Rng(seed).stream("led")
-        specs = [replace(spec, plan=led_plan(sealed_plan(spec.plan, seals), leds)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("led"), led_plan)
     if SHARES_AFTER < seed <= SEALED_SHAPES_AFTER:
-        shares = Rng(seed).stream("shares")
-        specs = [replace(spec, plan=noisy_plan(spec.plan, shares)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("shares"), noisy_plan)
     moments: tuple[str, ...] = MOMENTS
     is_sealed_shape = SEALED_SHAPES_AFTER < seed <= LED_AFTER or CUT_UNSEEN_AFTER < seed <= HELPED_AFTER
     if is_sealed_shape:
-        meetings, moments = Rng(seed).stream("sealed shapes"), (*MOMENTS, *SEAL_MOMENTS)
-        specs = [replace(spec, plan=sealed_shape_plan(spec.plan, meetings)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("sealed shapes"), sealed_shape_plan)
+        moments = (*MOMENTS, *SEAL_MOMENTS)
     is_helped = HELPED_AFTER < seed <= HELPED_UNTIL
     helps = Rng(seed).stream("helper")
     if is_helped:
-        specs = [replace(spec, plan=helped_plan(spec.plan, helps)) for spec in specs]
+        specs = _redrawn(specs, helps, helped_plan)
     if PARTS_AFTER < seed <= PRIVATE_SHAPES_AFTER:
-        parts = Rng(seed).stream("parts")
-        specs = [replace(spec, plan=compared_plan(spec.plan, parts)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("parts"), compared_plan)
     if CUT_UNSEEN_AFTER < seed <= HELPED_AFTER:
-        cuts = Rng(seed).stream("cut unseen")
-        specs = [replace(spec, plan=cut_unseen_plan(spec.plan, cuts)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("cut unseen"), cut_unseen_plan)
     if PRIVATE_SHAPES_AFTER < seed <= CUT_UNSEEN_AFTER:
-        meetings = Rng(seed).stream("private shapes")
-        specs = [replace(spec, plan=private_shape_plan(spec.plan, meetings)) for spec in specs]
+        specs = _redrawn(specs, Rng(seed).stream("private shapes"), private_shape_plan)
     hubs = Rng(seed).stream("hubs")
     if has_hubs:
-        specs = [replace(spec, plan=_over_hubs(spec.plan, hubs)) for spec in specs]
+        specs = _redrawn(specs, hubs, _over_hubs)
     least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
@@ -303,6 +293,11 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
         has_standby=has_standby,
         outages=_outages(stores) if has_standby else (),
     )
+
+
+def _redrawn(specs: Sequence[JobSpec], stream: Stream, change: Callable[[Plan, Stream], Plan]) -> list[JobSpec]:
+    """The same jobs, each with its plan changed by what is drawn from this stream."""
+    return [replace(spec, plan=change(spec.plan, stream)) for spec in specs]
 
 
 def _of_managers(stream: Stream) -> tuple[Fault, ...]:

@@ -325,7 +325,7 @@ def test_private_jobs_are_added_up(tmp_path: Path) -> None:
     remember_limit(Paths(tmp_path).node, 20)
     told(found(), "ok", "of 20 that its owner allows")
     remember_limit(Paths(tmp_path).node, 12)
-    told(found(), "warn", "takes part in no more private jobs")
+    told(found(), "warn", "refuses private jobs from now on")
     (Paths(tmp_path).node / PRIVACY_FOLDER / "job-2.json").write_text("{}")
     told(found(), "fail", "job-2.json", "takes no part")
 

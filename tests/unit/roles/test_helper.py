@@ -1,4 +1,4 @@
-"""The helper of sealed sums, and the leader that asks it: each answers and asks what it should, and no more."""
+"""The helper of sealed sums, and the leader that asks it: each asks and answers what it should, and nothing else."""
 
 from __future__ import annotations
 

@@ -48,9 +48,8 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         f"{plan.trust}: of {plural(shape.devices, 'device')} each masks with {each}; {shape.threshold} of them open a"
         " mask",
     )
-    codec, values = Codec.parse(plan.codec), model_bytes / 4
-    words = entries_max(codec, (max(1, round(values)),))
-    mask_ms, rounding_ms = _MASK_MS * codec.word_bits / 32, _NOISE_MS if is_private else _ROUND_MS
+    codec, values, words = _words_of(plan, model_bytes)
+    mask_ms, rounding_ms = _word_ms(plan, codec)
     device_ms = values * _HASH_MS + words * (rounding_ms + (1 + shape.neighbours) * mask_ms)
     leader_ms = values * _HASH_MS + words * mask_ms * shape.devices
     yield (
@@ -79,6 +78,17 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
     yield "stops not", f"a device that lies: nobody can see which one spoilt a sum{tells}"
 
 
+def _words_of(plan: Plan, model_bytes: float) -> tuple[Codec, float, int]:
+    """The codec of a plan, the values of the model, and how many of them a device masks."""
+    codec, values = Codec.parse(plan.codec), model_bytes / 4
+    return codec, values, entries_max(codec, (max(1, round(values)),))
+
+
+def _word_ms(plan: Plan, codec: Codec) -> tuple[float, float]:
+    """What a device takes to mask a word once, and to round it."""
+    return _MASK_MS * codec.word_bits / 32, _ROUND_MS if plan.privacy is None else _NOISE_MS
+
+
 def _places_facts(codec: Codec, values: int, words: int) -> Iterator[tuple[str, str]]:
     if codec.form == "led":
         most = encode_places_bytes(codec, values)
@@ -96,9 +106,8 @@ def _helped_facts(plan: Plan, helper: str, *, devices: int, model_bytes: float) 
         f"{plan.trust}: {helper} opens the sums of {plural(devices, 'device')}, of at least {least} and each once. It"
         " trains nothing and does not lead; while it is away the job waits",
     )
-    codec, values = Codec.parse(plan.codec), model_bytes / 4
-    words = entries_max(codec, (max(1, round(values)),))
-    mask_ms, rounding_ms = _MASK_MS * codec.word_bits / 32, _NOISE_MS if is_private else _ROUND_MS
+    codec, values, words = _words_of(plan, model_bytes)
+    mask_ms, rounding_ms = _word_ms(plan, codec)
     device_ms = values * _HASH_MS + words * (rounding_ms + mask_ms)
     yield (
         "costs",

@@ -1,8 +1,8 @@
 """Sealed sums that a helper opens: the leader asks one node for the sum of masks, once a group. A part of the leader.
 
-A device speaks once, and whoever is lost after its upload costs nothing. Since devices cannot know whether a sum was
-opened, they seal each update for one group alone: where a group comes to nothing, its updates are trained again. While
-the helper is away nothing is lent, and no group is bound.
+A device speaks once, and a device that is lost after its upload costs nothing. Since devices cannot know whether a sum
+was opened, they seal each update for one group alone: where a group comes to nothing, its updates are trained again.
+While the helper is away nothing is lent, and no group is bound.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Lending:
             return f"the plan's noise is for {self._training.noised} versions under one leader, and they are made"
         ledger, able = self._training.ledger, self._heard()
         least = self._spec.plan.opened_least
-        # Updates that wait for a group of which there are too few would wait for ever.
+        # Too few updates for a group would wait for ever.
         is_at_work = ledger.outstanding > 0 and (sealing is None or not sealing.has_offers_alone())
         if is_at_work or ledger.merged or not self._participants.are_spent(able, least=least):
             return None

@@ -216,7 +216,7 @@ class Sealing:
         return self._current() is None and all(lease.id in self._offered for lease in self._training.ledger.leases())
 
     def held_up(self) -> str | None:
-        """Why no sum could be opened now, whoever offers updates; None: one could."""
+        """Why the leader could open no sum now, however many devices offer updates; None: it could."""
         return None
 
     @property
@@ -321,7 +321,7 @@ class Sealing:
         return True
 
     def _shape(self, devices: int) -> GraphShape:
-        """Who of so many devices masks with whom."""
+        """Which devices of so many mask with each other."""
         return shape_of(devices, self._sealed.colluding, self._sealed.lost)
 
     def _ways(self, leases: list[Lease]) -> GroupSums:
@@ -619,7 +619,7 @@ class Sealing:
 
     def _too_long(self, mean: np.ndarray, *, off: float) -> str | None:
         """Why a mean cannot be of devices that cut themselves; None: it can, or they do not. ``off``: the most that
-        each value is rounded by. Whoever lied, nobody can see; what it moves the model by is bounded."""
+        each value is rounded by. Nobody can see which device lied; how far it moves the model is bounded."""
         if not self._spec.plan.is_cut_unseen:
             return None
         most, length = self._spec.plan.clip_update, length_of(mean)

@@ -257,7 +257,7 @@ class Failover:
         cut_off = sum(nodes[name].job == message.job and nodes[name].role == "worker" for name in lately)
         workers = self._cluster.count(message.job)
         leader = nodes.get(record.leader) if record.leader is not None else None
-        # Without its helper a job waits, whoever else reaches the leader.
+        # A job waits for its helper, even if all its workers reach the leader.
         is_enough = cut_off >= CUT_OFF_SHARE * workers or sender == record.helper
         if not is_enough or leader is None or leader.state is not Liveness.ALIVE:
             # A leader that is silent to the manager too is not out of reach but lost, and is replaced in a moment.

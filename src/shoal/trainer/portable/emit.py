@@ -37,7 +37,7 @@ NUMPY: dict[torch.dtype, Any] = {
     torch.float64: np.float64,
 }
 
-#: WebGPU promises a kernel eight tensors, one of which is read: a Split into more fails when it is run.
+#: WebGPU promises a kernel eight tensors. A Split reads one and writes the others: with more it fails when it runs.
 _SPLIT_MAX = 7
 
 
