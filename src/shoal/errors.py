@@ -35,6 +35,14 @@ class Refused(ShoalError):
     """The cluster understood the request and said no, with a reason."""
 
 
+class AnsweredElsewhere(Refused):
+    """Another manager of the cluster answers this."""
+
+    def __init__(self, reason: str, *, endpoint: str) -> None:
+        super().__init__(reason)
+        self.endpoint = endpoint
+
+
 class JobFailed(ShoalError):
     """A job that was followed failed. Carries which, and where its logs were kept."""
 

@@ -173,14 +173,16 @@ def _owner(home: Path) -> str:
     return Authority.load(Paths(home).authority).fingerprint.hex()
 
 
-# Two managers ------------------------------------------------------------------------------------------------
+# Several managers ------------------------------------------------------------------------------------------------
 
 
-async def standby(site: Site, home: Path, port: int, *options: str) -> asyncio.subprocess.Process:
-    """A second manager, in a home of its own to which the cluster's authority was copied."""
+async def another(site: Site, home: Path, port: int, *options: str) -> asyncio.subprocess.Process:
+    """A second manager that is up, in a home of its own to which the cluster's authority was copied."""
     (home / "cluster").mkdir(parents=True)
     shutil.copytree(site.cluster.home / "cluster" / "authority", home / "cluster" / "authority")
-    return await started(home, port, *options)
+    process = await started(home, port, *options)
+    await ready_within(process, 120)
+    return process
 
 
 async def started(home: Path, port: int, *options: str) -> asyncio.subprocess.Process:
@@ -206,26 +208,27 @@ async def end(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def test_a_standby_takes_over_from_a_manager_that_was_killed(
+def test_another_manager_takes_over_the_jobs_of_one_that_was_killed(
     tmp_path: Path, server: PostgresServer, objects: ObjectServer
 ) -> None:
+    """Its devices were told where the other is, and go there; what was durable counts once."""
     url, bucket = server.new(), f"s3://{BUCKET}/cluster"
 
     async def story() -> None:
         options = ("--store", url, "--blobs", bucket)
-        async with cluster_in(tmp_path, workers=2, manager_options=options) as plain:
+        async with cluster_in(tmp_path, workers=0, manager_options=options) as plain:
             site = StoredSite(plain.cluster, plain.operator, tmp_path)
             site.url = url
             site.pace(0.05)
             home = tmp_path / "second"
-            # On the port of the first: where that one dies its address moves here, as a floating one does.
-            second = await standby(site, home, int(site.cluster.endpoint.rsplit(":", 1)[1]), *options)
+            second = await another(site, home, 0, *options)
             try:
+                for name in ("device-1", "device-2"):
+                    await site.cluster.start_agent(name)
+                    await site.connected(name)
                 job = await site.submit_tally(batches=60)
                 before = await site.mid_epoch(job)
-                assert second.returncode is None
                 await site.kill_manager()
-                assert await ready_within(second, 120) > 0
                 site.pace(0.0)
                 async with Operator.open(home) as operator:
                     site.operator = operator
@@ -236,14 +239,66 @@ def test_a_standby_takes_over_from_a_manager_that_was_killed(
             finally:
                 await end(second)
             log = (home / "manager.log").read_text()
-            assert "standing by" in log
+            assert "was silent: its seat has ended" in log
+            assert f"job {job} is this manager's now" in log
             assert "Traceback" not in log
 
     run(story())
 
 
+def test_each_manager_has_jobs_of_its_own_and_devices_go_where_the_work_is(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer
+) -> None:
+    """Devices joined at one manager; the other's job lacks some. Either manager answers for all jobs and members."""
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+
+    async def story() -> None:
+        options = ("--store", url, "--blobs", bucket)
+        async with cluster_in(tmp_path, workers=3, manager_options=options) as plain:
+            site = StoredSite(plain.cluster, plain.operator, tmp_path)
+            site.url = url
+            for name in site.cluster.agents:
+                await site.connected(name)
+            site.pace(0.1)
+            first, home = site.operator, tmp_path / "second"
+            second = await another(site, home, 0, *options)
+            try:
+                async with Operator.open(home) as operator:
+                    own = await site.submit_tally(batches=200, workers_min=1, workers_max=2)
+                    site.operator = operator
+                    other = await site.submit_tally(batches=201, workers_min=1, workers_max=2)
+                    await site.mid_epoch(other)
+                    await site.mid_epoch(own)
+                    with site.registry() as registry:
+                        assert registry.manager_of(own) != registry.manager_of(other)
+                    for each in (first, operator):
+                        # Both show all jobs; one that the other has is asked for there.
+                        assert {view.job for view in (await each.status()).jobs} == {own, other}
+                        assert [view.job for view in (await each.status(other)).jobs] == [other]
+                    worked = {view.node for view in (await site.progress(other, "works", bool)).workers}
+                    gone = min(worked)
+                    # It is with the second manager, and the first one's operator shuts it out.
+                    await first.revoke_node(gone, "lost")
+                    assert await asyncio.wait_for(site.cluster.agents[gone].wait(), 60) == 4
+                    await operator.stop(own)
+                    site.pace(0.0)
+                    await site.ended(other)
+                    site.operator = first
+                    await site.ended(own, "stopped")
+                    await first.remove_job(other)
+                    assert {view.job for view in (await first.status()).jobs} == {own}
+                _, audits = await asyncio.to_thread(site.history, own)
+                assert all(audit.batches == audit.distinct for audit in audits)
+            finally:
+                await end(second)
+            for log in (home / "manager.log", site.cluster.home / "manager.log"):
+                assert "Traceback" not in log.read_text()
+
+    run(story())
+
+
 @pytest.mark.parametrize("door", ["haproxy", "addresses"])
-def test_devices_find_the_manager_that_took_over(
+def test_devices_find_the_manager_that_took_their_job_over(
     tmp_path: Path, server: PostgresServer, objects: ObjectServer, door: str
 ) -> None:
     """By one address, where HAProxy passes TLS through, or by those of all managers. Their leader leads on."""
@@ -254,7 +309,9 @@ def test_devices_find_the_manager_that_took_over(
 
     def options(port: int, other: int) -> tuple[str, ...]:
         told = f"127.0.0.1:{front}" if door == "haproxy" else f"127.0.0.1:{port},127.0.0.1:{other}"
-        return ("--store", url, "--blobs", bucket, "--lead", "devices", "--port", str(port), "--advertise", told)
+        direct = ("--direct", f"127.0.0.1:{port}") if door == "haproxy" else ()
+        at = ("--port", str(port), "--advertise", told, *direct)
+        return ("--store", url, "--blobs", bucket, "--lead", "devices", *at)
 
     async def story() -> None:
         async with cluster_in(tmp_path, workers=0, manager_options=options(ports[0], ports[1])) as plain:
@@ -264,12 +321,11 @@ def test_devices_find_the_manager_that_took_over(
             for name in ("device-1", "device-2"):
                 await joined(site, name)
             home = tmp_path / "second"
-            second = await standby(site, home, ports[1], *options(ports[1], ports[0]))
+            second = await another(site, home, ports[1], *options(ports[1], ports[0]))
             try:
                 job = await site.submit_tally(batches=120)
                 before = await site.mid_epoch(job)
                 await site.kill_manager()
-                await ready_within(second, 120)
                 async with Operator.open(home) as operator:
                     site.operator = operator
                     durable = before.durable_version
@@ -285,7 +341,7 @@ def test_devices_find_the_manager_that_took_over(
             assert "did not join" not in log, "the proxy's checks are no devices"
             kept = Enrolled.load(site.cluster.agent_home("device-1") / "node")
             if door == "haproxy":
-                assert kept.managers == (f"127.0.0.1:{front}",)
+                assert f"127.0.0.1:{front}" in kept.managers
             else:
                 assert kept.managers == (f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[0]}")
                 assert kept.manager_endpoint == f"127.0.0.1:{ports[1]}"
@@ -315,30 +371,33 @@ def test_a_manager_that_was_stopped_finds_itself_deposed_and_ends(
     async def story() -> None:
         options = ("--store", url, "--blobs", bucket)
         async with cluster_in(tmp_path, workers=0, manager_options=options) as site:
-            second = await standby(site, tmp_path / "second", 0, *options)
+            second = await another(site, tmp_path / "second", 0, *options)
             try:
                 first = site.cluster.manager
                 assert first is not None
-                # Longer than a silence: the standby sees that the seat is held.
+                # Longer than a silence: each sees that the other's seat is held.
                 await asyncio.sleep(5.0)
                 assert second.returncode is None
+                assert first.returncode is None
                 with pytest.raises(Misuse, match="share them with one"):
                     await asyncio.to_thread(
                         open_stores, _folder(tmp_path / "third"), owner=_owner(site.cluster.home), store=url
                     )
+                database = PostgresDatabase(url)
+                assert len(Seats(database).look()) == 2
                 first.send_signal(signal.SIGSTOP)
-                await ready_within(second, 120)
+                for _ in range(300):
+                    if len(Seats(database).look()) == 1:
+                        break
+                    await asyncio.sleep(0.2)
                 first.send_signal(signal.SIGCONT)
                 assert await asyncio.wait_for(first.wait(), 60) == 2
                 assert "another manager has taken over" in (site.cluster.home / "manager.log").read_text()
                 # One that is told to end leaves the seat at once.
                 second.send_signal(signal.SIGTERM)
                 assert await asyncio.wait_for(second.wait(), 60) == 0
-                database = PostgresDatabase(url)
-                seat = Seats(database).look()
+                assert Seats(database).look() == []
                 database.close()
-                assert seat is not None
-                assert (seat.holder, seat.term) == ("", 2)
             finally:
                 await end(second)
                 site.cluster.manager = None
@@ -367,9 +426,9 @@ def test_a_manager_with_its_own_authority_shares_members_until_it_is_revoked(
             root = Authority.load(Paths(site.cluster.home).authority)
             assert root._key_pem.decode() not in (Paths(home).authority / "authority.json").read_text()
 
+            await site.kill_manager()
             second = await started(home, port, *options)
             try:
-                await site.kill_manager()
                 assert second.stdout is not None
                 ready = json.loads(await asyncio.wait_for(second.stdout.readline(), 120))
                 site.cluster.join_line = ready["join_line"]
@@ -417,7 +476,7 @@ def test_a_manager_with_its_own_authority_shares_members_until_it_is_revoked(
                     await link.close()
 
                 # Nor does its manager start again.
-                third = await started(home, port, *options)
+                third = await started(home, 0, *options)
                 assert await asyncio.wait_for(third.wait(), 60) != 0
                 assert "west, was revoked" in (home / "manager.log").read_text()
                 await site.connected("device-1")

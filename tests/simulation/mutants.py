@@ -55,9 +55,10 @@ from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.manager import Manager
+from shoal.roles.manager.other_managers import OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.reunion import HistoryVerdict, Side, together
-from shoal.roles.manager.standby import SeatWatch
+from shoal.roles.manager.standby import Seat, SeatWatch
 from shoal.roles.node.device_router import DeviceRouter
 from shoal.roles.node.failure_detector import FailureDetector
 from shoal.roles.node.host_router import Delivery, HostRouter, _Led
@@ -67,7 +68,7 @@ from shoal.scheduling.check_in import CheckIns
 from shoal.scheduling.deadlines import LeaseClock
 from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
 from shoal.sim.disk import Disk, Write
-from shoal.sim.shared_store import SharedDisk, SimSeats, SimTenure
+from shoal.sim.shared_store import SharedDisk, SharedStore, SimSeats, SimTenure
 from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
@@ -75,6 +76,7 @@ from shoal.wire.messages import (
     Checkpoint,
     CheckpointKept,
     CheckpointRefused,
+    Dismiss,
     Go,
     HandOver,
     Hello,
@@ -1742,15 +1744,9 @@ OF_CHECK_INS: dict[str, Mutant] = _named(
 
 
 def deposed_manager_writes() -> Patched:
-    """The seat is counted on by any writer."""
-
-    def counts(self: SimSeats, tenure: SimTenure) -> bool:
-        seat = self.look()
-        if seat is not None:
-            self._seat = seat._replace(beats=seat.beats + 1)
-        return True
-
-    return patch.object(SimSeats, "prove", counts)
+    """A manager whose seat was ended proves it all the same."""
+    prove = SimSeats.prove
+    return patch.object(SimSeats, "prove", lambda self, tenure: prove(self, tenure) or True)
 
 
 def version_kept_without_the_seat() -> Patched:
@@ -1765,21 +1761,68 @@ def record_kept_without_the_seat() -> Patched:
         if self.is_away:
             self.kernel.after(0.5, keeps, self, record, done)
             return
+        self._may_write(record.spec.job)
         self._kept(record)
         self.kernel.after(self.sync_s / 2, done)
 
     return patch.object(SharedDisk, "_try_to_keep", keeps)
 
 
-def seat_taken_before_it_ended() -> Patched:
-    """A standby waits for nobody to fall silent."""
-    return patch.object(SeatWatch, "may_take", lambda self, seat, now_s: True)
+def seat_ended_without_silence() -> Patched:
+    """A manager waits for nobody to fall silent."""
+    return patch.object(SeatWatch, "silent", lambda self, seats, now_s: list(seats))
 
 
-def seat_taken_as_it_is() -> Patched:
-    """A standby takes the seat that there is, not the one that it watched."""
-    take = SimSeats.take
-    return patch.object(SimSeats, "take", lambda self, holder, seen: take(self, holder, self.look()))
+def seat_ended_as_it_is() -> Patched:
+    """A manager ends the seat that there is, not the one that it watched."""
+    end = SimSeats.end
+
+    def ends(self: SimSeats, silent: Seat, tenure: SimTenure) -> bool:
+        return end(self, next((seat for seat in self.look() if seat.holder == silent.holder), silent), tenure)
+
+    return patch.object(SimSeats, "end", ends)
+
+
+def job_taken_from_the_living() -> Patched:
+    """A manager takes a job over although the one that has it is alive."""
+
+    def open_jobs(self: SharedStore) -> dict[str, str]:
+        return {job: "" for job, record in self.truth.jobs.items() if record.is_open}
+
+    return patch.object(SharedStore, "orphans", open_jobs)
+
+
+def job_of_another_written() -> Patched:
+    """A manager that has a seat writes any job."""
+
+    may_write = SharedDisk._may_write
+
+    def may(self: SharedDisk, job: str) -> bool:
+        return may_write(self, job) or (not self.is_away and self._store.seats.prove(self._tenure))
+
+    return patch.object(SharedDisk, "_may_write", may)
+
+
+def jobs_of_others_taken_for_over() -> Patched:
+    """A manager takes a job that it does not have for one that has ended."""
+    return patch.object(OtherManagers, "on_seen", lambda self, event: None)
+
+
+def leader_sent_to_another_manager() -> Patched:
+    """A device that leads a job, or is about to, is sent to the jobs of others."""
+
+    def sends(self: Manager, *, may_grow: bool) -> None:
+        for endpoint, _ in self._others.lacking(self.now_s, may_grow=may_grow):
+            for node in [each for each in self._nodes.values() if each.is_free]:
+                node.sent_s = self.now_s
+                self.send(node.node, Dismiss(job="", reason="another manager has work", endpoint=endpoint))
+
+    return patch.object(Manager, "_give_away", sends)
+
+
+def devices_kept_from_others() -> Patched:
+    """A manager without work keeps its devices, whatever the jobs of others lack."""
+    return patch.object(Manager, "_give_away", lambda self, *, may_grow: None)
 
 
 def record_taken_for_kept() -> Patched:
@@ -1809,8 +1852,13 @@ OF_STORES: dict[str, Mutant] = _named(
     deposed_manager_writes,
     version_kept_without_the_seat,
     record_kept_without_the_seat,
-    seat_taken_before_it_ended,
-    seat_taken_as_it_is,
+    seat_ended_without_silence,
+    seat_ended_as_it_is,
+    job_taken_from_the_living,
+    job_of_another_written,
+    jobs_of_others_taken_for_over,
+    leader_sent_to_another_manager,
+    devices_kept_from_others,
     record_taken_for_kept,
     version_taken_for_kept,
 )

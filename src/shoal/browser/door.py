@@ -223,6 +223,7 @@ class TabDoor:
         peer, verb = replace(found, address=address), answer.verb
         conduct = self._commons.conduct
         conduct.admit(peer.node, time.monotonic())
+        await self._access.meet(peer)
         self._access.check_call(peer, verb)
         self._access.check_key(peer, verb)
         await asyncio.sleep(conduct.open(peer.node, verb, time.monotonic()))

@@ -64,6 +64,10 @@ class NotHere(ShutOut):
 class Members(Protocol):
     """The cluster's own word on a member, beyond what its certificate says."""
 
+    async def meet(self, peer: RemoteIdentity) -> None:
+        """It calls. Learn what is new about it, before anything else is asked; nothing is refused here."""
+        ...
+
     def role_now(self, peer: RemoteIdentity) -> str:
         """The role it has at this moment. Raises ShutOut, with the reason, for one that has none any more.
 
@@ -86,6 +90,9 @@ class Members(Protocol):
 class AnyKey:
     """Every certificate is as good as another of the same name: for nodes that keep no roll."""
 
+    async def meet(self, peer: RemoteIdentity) -> None:
+        pass
+
     def check_key(self, peer: RemoteIdentity, verb: str) -> None:
         pass
 
@@ -106,6 +113,9 @@ class Access:
     def __init__(self, *, cluster: str, members: Members | None = None) -> None:
         self._cluster = cluster
         self._members: Members = members or AsCertified()
+
+    async def meet(self, peer: RemoteIdentity) -> None:
+        await self._members.meet(peer)
 
     def check_call(self, peer: RemoteIdentity, verb: str) -> None:
         """Raise unless this peer may call this verb now."""

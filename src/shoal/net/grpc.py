@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
+from shoal.errors import AnsweredElsewhere, Misuse, PeerViolation, Refused, ShoalError, Unreachable
 from shoal.identity.identity import (
     Identity,
     address_of,
@@ -167,6 +167,7 @@ class GrpcServer:
         try:
             peer = replace(remote_from_auth_context(context.auth_context()), address=address_of(context.peer()))
             self._commons.conduct.admit(peer.node, time.monotonic())
+            await self._access.meet(peer)
             self._check(peer, verb)
             self._access.check_key(peer, verb)
         except PeerViolation as violation:
@@ -521,6 +522,8 @@ class GrpcLink:
             raise self._translated(error) from None
         answer = read_opening(frame, max_bytes=REPLY_MAX_BYTES).message
         if isinstance(answer, Denied):
+            if answer.endpoint:
+                raise AnsweredElsewhere(answer.reason, endpoint=answer.endpoint)
             raise Refused(answer.reason)
         return answer
 

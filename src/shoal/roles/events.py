@@ -14,6 +14,7 @@ from shoal.wire.messages import DeviceState, Heartbeat, MemberKey, Message, Tens
 if TYPE_CHECKING:
     import numpy as np
 
+    from shoal.roles.manager.cluster_state import JobRecord
     from shoal.sealing.device import SealedUpdate
 
 
@@ -352,6 +353,34 @@ class ProductUnwanted:
     product: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherManager:
+    """A manager of the same cluster, with jobs of its own."""
+
+    #: Where devices dial it.
+    endpoint: str
+    #: How many devices more its jobs could use, and how many they lack to begin or to go on.
+    wants: int = 0
+    starving: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherManagersSeen:
+    """What the store shows of the cluster's other managers."""
+
+    managers: tuple[OtherManager, ...] = ()
+    #: Open job of another manager -> where that one is dialled; empty: no manager has it at this moment.
+    jobs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobTaken:
+    """This manager has a job from here on that another one had, which is gone: as after a restart. Or the job is over,
+    and no manager has to have it."""
+
+    record: JobRecord
+
+
 Event = (
     Started
     | Received
@@ -360,6 +389,8 @@ Event = (
     | Heard
     | MemberHeld
     | DiskMeasured
+    | OtherManagersSeen
+    | JobTaken
     | TimerFired
     | Connected
     | Disconnected

@@ -27,7 +27,7 @@ from shoal.runtime import probe
 from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, make_leader, owned
-from shoal.wire.messages import Assign, Blob, Checkpoint, Leads, Message, Renew
+from shoal.wire.messages import Assign, Blob, Checkpoint, Hello, Leads, Message, Renew
 
 log = logging.getLogger("shoal")
 
@@ -155,6 +155,9 @@ class LeaderHost(AnyKey):
 
     def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         log.warning("%s %s", peer.node, reason)
+
+    async def before_hello(self, hello: Hello) -> None:
+        """A leader knows whom it admits."""
 
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         return 0

@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from shoal.identity.join_code import JoinCode, endpoint
 from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import CONNECTIONS_A_DEVICE, connections_max, raise_limit
 from shoal.net.renewal import is_due
+from shoal.roles.manager.standby import home_of
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime import log_lines
 from shoal.runtime.die_with_parent import end_with_starter
@@ -36,9 +38,10 @@ from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.paths import Paths
 from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
-from shoal.runtime.seat_holder import hold_seat, mind_doors
+from shoal.runtime.seat_holder import mind_doors, open_seat
 from shoal.runtime.tab_door import DoorForTabs, TabDoorOptions, tab_door
 from shoal.store.base import Database
+from shoal.store.files import write_atomically
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
 from shoal.store.seat import Deposed, FencedDatabase, Seats
@@ -128,6 +131,7 @@ async def run_home(
     store: str = "",
     blobs: str = "",
     downloads: str = "manager",
+    direct: str = "",
     tabs: TabDoorOptions | None = None,
     on_ready: Callable[[ManagerReady], None],
 ) -> None:
@@ -137,7 +141,8 @@ async def run_home(
     next port. After commas, those of managers that share the ``store``. ``token``: whether to make a join line; None:
     only if no device has joined yet. ``store``, ``blobs``: a database and a bucket for the cluster's state
     (``store.opening``), else all of it is in the home. ``downloads``: where devices download files of a bucket.
-    ``tabs``: where tabs of browsers come in, if they may.
+    ``direct``: where devices dial this manager and no other, if ``advertise`` is a proxy before several. ``tabs``:
+    where tabs of browsers come in, if they may.
     """
     if blobs and disk_quota_bytes:
         raise Misuse("--disk-quota bounds the files of this home, and --blobs keeps them elsewhere: choose one")
@@ -153,8 +158,7 @@ async def run_home(
     places = Paths(home)
     hooks = load_hooks(home)
     with _alone(home):
-        if not store:
-            _check_free(host, port)
+        _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
         stores = await asyncio.to_thread(
@@ -166,14 +170,15 @@ async def run_home(
             downloads=downloads,
         )
         held = None
-        if stores.is_shared:
+        if stores.seats is not None:
             await asyncio.to_thread(_check_authority, stores.database, authority)
             await asyncio.to_thread(_warm_up)
-            held = await hold_seat(Seats(stores.database))
+            held = await open_seat(Seats(stores.seats), _home_name(places))
             began_s = time.monotonic()
-        # A manager that stood by may have waited for the one before it to leave the port.
-        _check_free(host, port)
-        database = stores.database if held is None else FencedDatabase(stores.database, held.tenure)
+            registry = Registry(FencedDatabase(stores.database, held.tenure), holder=held.tenure.holder)
+            await asyncio.to_thread(_take_own, registry, held.tenure.holder)
+        else:
+            registry = Registry(stores.database)
         node = ManagerNode(
             identity,
             places,
@@ -181,7 +186,7 @@ async def run_home(
             prefers_devices=prefers_devices,
             disk_quota_bytes=disk_quota_bytes,
             check_in_s=check_in_s,
-            registry=await asyncio.to_thread(Registry, database),
+            registry=registry,
             depot=stores.depot,
             is_shared=stores.is_shared,
         )
@@ -190,13 +195,22 @@ async def run_home(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopping.set)
-        if held is not None:
-            held.keep(on_deposed=stopping.set)
+        if held is not None and node.shared is not None:
+            node.on_deposed = held.depose
+            held.keep(
+                on_deposed=stopping.set,
+                figures=lambda: node.figures,
+                orphans=registry.orphans,
+                shared=node.shared,
+                own_node=identity.node,
+            )
         # A device of the manager's name gets another, for a node serves under its name.
         node.register.approves_newcomers = approve
         node.register.sign_with(authority)
         node.register.reserve(MANAGER, "manager", now_s=time.time())
-        node.register.reserve(OPERATOR, "operator", now_s=time.time())
+        # A name has one certificate that is good, and each manager issues one to its own machine.
+        operator = OPERATOR if held is None else f"{OPERATOR}-{_home_name(places)[:6]}"
+        node.register.reserve(operator, "operator", now_s=time.time())
         resumed = node.open_jobs
         telling = Hooks(
             hooks,
@@ -210,6 +224,8 @@ async def run_home(
         bound = await server.start(host, port)
         if stores.is_shared:
             node.managers = reach.endpoints(bound)
+        if held is not None:
+            await held.move(direct or endpoint(reach.host, reach.port or bound))
         enrolment = EnrolmentServer(
             authority,
             identity,
@@ -239,7 +255,7 @@ async def run_home(
         try:
             here = _local_host(host)
             doors = endpoint(here, bound), endpoint(here, enrolment.port)
-            _give_operator_access(authority, node.register, places, doors)
+            _give_operator_access(authority, node.register, places, doors, name=operator)
             pinned = authority.fingerprint
             joining_port = reach.port + 1 if reach.port else enrolment.port
 
@@ -313,9 +329,26 @@ async def run_home(
             await node.stop()
             if held is not None:
                 await held.let_go()
-            stores.database.close()
+            stores.close()
     if held is not None and held.is_deposed:
-        raise Deposed("another manager has taken over: this one ends; start it again to stand by")
+        raise Deposed("another manager has taken over the jobs of this one, which was silent: start it again")
+
+
+def _home_name(places: Paths) -> str:
+    """What the home of this manager is called among managers, drawn once. Whoever has the home has its lock."""
+    path = places.registry.parent / "manager-name"
+    if not path.exists():
+        name = secrets.token_hex(8).encode()
+        write_atomically(path, lambda file: file.write(name))
+    return path.read_text()
+
+
+def _take_own(registry: Registry, holder: str) -> None:
+    """Take back, before anything else, the jobs that this home had when its last process ended, and those that had no
+    manager yet."""
+    for row in registry.orphans():
+        if home_of(row.manager) in ("", home_of(holder)):
+            registry.take_job(row)
 
 
 def _check_authority(database: Database, authority: Authority) -> None:
@@ -338,7 +371,7 @@ def _enrolled(node: ManagerNode, newcomer: Newcomer) -> None:
 
 
 def _give_operator_access(
-    authority: Authority, register: MemberRegister, places: Paths, doors: tuple[str, str]
+    authority: Authority, register: MemberRegister, places: Paths, doors: tuple[str, str], *, name: str
 ) -> None:
     """Commands on this machine, by this user, may operate the cluster. ``doors``: where it works, where one joins."""
     try:
@@ -347,10 +380,10 @@ def _give_operator_access(
             raise Misuse("an operator of another cluster")
         if is_due(identity, now_s=time.time()):
             raise Misuse("a certificate that has had its time")
-        if register.is_replaced(identity.certificate_pem):
+        if identity.node != name or register.is_replaced(identity.certificate_pem):
             raise Misuse("a certificate that another manager has replaced")
     except (Misuse, OSError, ValueError):
-        identity = authority.identity(node=OPERATOR, role="operator", hosts=())
+        identity = authority.identity(node=name, role="operator", hosts=())
         register.record(identity.certificate_pem, now_s=time.time())
     work, joining = doors
     access = Enrolled(identity=identity, manager_node=MANAGER, manager_endpoint=work, enrol_endpoint=joining)
@@ -414,6 +447,7 @@ def main() -> int:
     parser.add_argument("--store", default="", help="postgresql://HOST/DATABASE; else a file of the home")
     parser.add_argument("--blobs", default="", help="s3://BUCKET/PREFIX; else a folder of the home")
     parser.add_argument("--downloads", default="manager", help="manager, bucket, or https://CDN/PREFIX")
+    parser.add_argument("--direct", default="", help="where devices dial this manager alone, behind a proxy")
     parser.add_argument("--browser", default="", help="the origin where tabs of browsers come in")
     parser.add_argument("--browser-certificate", type=Path, help="of the origin, PEM")
     parser.add_argument("--browser-key", type=Path, help="of the certificate")
@@ -439,6 +473,7 @@ def main() -> int:
             store=given.store,
             blobs=given.blobs,
             downloads=given.downloads,
+            direct=given.direct,
             tabs=TabDoorOptions(origin=given.browser, certificate=given.browser_certificate, key=given.browser_key)
             if given.browser
             else None,

@@ -60,14 +60,18 @@ from shoal.runtime.pool import manager_pool
 from shoal.runtime.publisher import Publisher, put_model
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
+from shoal.runtime.seat_holder import Figures
+from shoal.runtime.shared_jobs import SharedJobs
 from shoal.store.base import Away
 from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import LoadedCheckpoint
 from shoal.store.depot import Depot, FolderDepot
 from shoal.store.registry import Registry
+from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
+from shoal.wire.limits import MANAGERS_MAX
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
@@ -87,6 +91,7 @@ from shoal.wire.messages import (
     Heartbeat,
     Hello,
     JobSpec,
+    JobView,
     Lane,
     Message,
     NodeView,
@@ -123,6 +128,9 @@ HERE_EVERY_S = 5.0
 #: How often the manager looks at its disk, where it has a quota. It looks when a job ends, too.
 DISK_EVERY_S = 30.0
 
+#: How often a manager looks what others did about members.
+MEMBERS_EVERY_S = 1.0
+
 #: How often a store that is away is tried again.
 STORE_AGAIN_S = 0.5
 
@@ -146,18 +154,40 @@ def _bare(word: str) -> str:
     return word.strip(",:;()")
 
 
+def _progress_of(row: JobRow) -> Progress | None:
+    return from_json(Progress, json.loads(row.progress_json)) if len(row.progress_json) > 2 else None
+
+
+def _view_of(row: JobRow) -> JobView:
+    """A job of another manager, as the store has it."""
+    spec = from_json(JobSpec, json.loads(row.spec_json))
+    return JobView(
+        job=row.job,
+        name=row.name,
+        state=row.state,
+        reason=clip(row.reason),
+        leader=row.leader,
+        term=row.term,
+        plan=spec.plan,
+        progress=_progress_of(row),
+        train_examples=spec.train.examples,
+        test_examples=spec.test.examples,
+    )
+
+
 _Result = TypeVar("_Result")
 
 
-async def _with_store(act: Callable[..., _Result], *arguments: object) -> _Result:
+async def _with_store(act: Callable[..., _Result], *arguments: object, node: ManagerNode) -> _Result:
     """Read or write, in a thread, what the manager decided to, however long its store is away: what follows from it
     waits. The manager decides nothing while a record of its own is written; heartbeats are answered elsewhere."""
     waits = False
     while True:
         try:
             result = await asyncio.to_thread(act, *arguments)
-        except Deposed:
-            # This manager is about to end: nothing that it would do next counts.
+        except Deposed as error:
+            # Nothing that this manager would do next counts: it ends.
+            node.on_deposed(error)
             await asyncio.Event().wait()
         except Away as error:
             if not waits:
@@ -196,6 +226,8 @@ class ManagerNode:
         self._patience = patience or Patience()
         #: Where devices find the managers of this cluster, told to each that connects; empty: this one is alone.
         self.managers: tuple[str, ...] = ()
+        #: Another manager has taken over: this one is to end.
+        self.on_deposed: Callable[[Deposed], object] = lambda error: None
         self._registry = registry or Registry(places.registry)
         #: A registry that was given is closed by its owner.
         self._owns_registry = registry is None
@@ -233,6 +265,17 @@ class ManagerNode:
             check_in_s=check_in_s,
         )
         self._manager_host = RoleHost("manager", self._perform_manager, send=self._send)
+        #: Other managers and their jobs; None: this one is alone.
+        self.shared = (
+            SharedJobs(
+                self._registry,
+                knows=lambda job: self._manager.spec(job) is not None,
+                post=self._manager_host.post,
+                record_of=self._record_of,
+            )
+            if self._registry.holder
+            else None
+        )
         self._journal.context = self._context_of
         self._exchange = manager_pool(held=self.register.held(), note=self._record)
         self._role_server.features["pool"] = self._exchange
@@ -258,32 +301,31 @@ class ManagerNode:
         return tuple(view.job for view in self._manager.job_views() if view.state.is_open)
 
     def _stored_jobs(self) -> list[JobRecord]:
-        records = []
-        for job in self._registry.jobs():
-            spec = from_json(JobSpec, json.loads(job.spec_json))
-            progress = from_json(Progress, json.loads(job.progress_json)) if len(job.progress_json) > 2 else None
-            terms = {
-                int(term): Term(node=node, began=began if began >= 0 else None)
-                for term, (node, began) in json.loads(job.terms_json).items()
-            }
-            is_open = job.state.is_open
-            newest = self._versions_kept.newest_version(job) if is_open else -1
-            durable = newest if newest >= 0 else None
-            between = functools.partial(self._between, job.job)
-            records.append(
-                JobRecord(
-                    spec=spec,
-                    state=job.state,
-                    reason=job.reason or None,
-                    term=job.term,
-                    leader=job.leader or None,
-                    progress=progress,
-                    terms=terms,
-                    sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
-                    durable=durable,
-                )
-            )
-        return records
+        """The jobs of this manager, and those that are over."""
+        own = self._registry.holder
+        return [self._record_of(row) for row in self._registry.jobs() if row.state.is_ended or row.manager == own]
+
+    def _record_of(self, row: JobRow) -> JobRecord:
+        spec = from_json(JobSpec, json.loads(row.spec_json))
+        terms = {
+            int(term): Term(node=node, began=began if began >= 0 else None)
+            for term, (node, began) in json.loads(row.terms_json).items()
+        }
+        is_open = row.state.is_open
+        newest = self._versions_kept.newest_version(row) if is_open else -1
+        durable = newest if newest >= 0 else None
+        between = functools.partial(self._between, row.job)
+        return JobRecord(
+            spec=spec,
+            state=row.state,
+            reason=row.reason or None,
+            term=row.term,
+            leader=row.leader or None,
+            progress=_progress_of(row),
+            terms=terms,
+            sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
+            durable=durable,
+        )
 
     def _between(self, job: str, after: int | None, last: int) -> Side:
         batches, workers = self._registry.applied_between(job, -1 if after is None else after, last)
@@ -296,6 +338,8 @@ class ManagerNode:
         self._role_server.spawn(self._tell_how_we_are(), "load")
         if self._quota_bytes:
             self._role_server.spawn(self._mind_the_disk(), "disk")
+        if self.shared is not None:
+            self._role_server.spawn(self._mind_members(), "members")
 
     async def stop(self) -> None:
         """Let go of everything. Nothing is lost by not calling this: a crash is as good."""
@@ -348,6 +392,16 @@ class ManagerNode:
             self.register.alarm(peer.node, peer.address, reason)
         return reason or ""
 
+    async def before_hello(self, hello: Hello) -> None:
+        if self.shared is not None:
+            await self.shared.before_hello(hello)
+
+    @property
+    def figures(self) -> Figures:
+        """What other managers are told of this one."""
+        wants, starving = self._manager.needs
+        return Figures(wants=wants, starving=starving, devices=self._router.membership.present)
+
     def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
 
@@ -390,7 +444,7 @@ class ManagerNode:
 
     async def _set_up_leader(self, host: RoleHost, assign: Assign) -> None:
         try:
-            leader = await _with_store(self._make_leader, assign)
+            leader = await _with_store(self._make_leader, assign, node=self)
         except Exception as error:
             if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
                 log.exception("job %s could not be started", assign.job)
@@ -487,7 +541,7 @@ class ManagerNode:
     async def _load(self, load: Load) -> None:
         """Send the new leader of a job where it stands."""
         try:
-            version = await _with_store(self._newest, load.job)
+            version = await _with_store(self._newest, load.job, node=self)
             message = await asyncio.to_thread(packed, version, job=load.job, term=load.term)
         except (ShoalError, OSError, KeyError, ValueError) as error:
             self._manager_host.post(LoadFailed(job=load.job, term=load.term, reason=str(error)))
@@ -499,17 +553,19 @@ class ManagerNode:
     async def _perform_manager(self, host: RoleHost, action: Action) -> None:
         match action:
             case Keep():
-                await _with_store(self._keep, action)
+                await _with_store(self._keep, action, node=self)
                 if action.state.is_ended:
                     self._disk_changed.set()
             case ForgetMember():
-                await _with_store(functools.partial(self._registry.forget_node, now_s=time.time()), action.node)
+                await _with_store(
+                    functools.partial(self._registry.forget_node, now_s=time.time()), action.node, node=self
+                )
                 self.register.refresh(action.node)
             case DropJob():
                 self._versions_kept.let_go(action.job)
-                await _with_store(self._files.drop_job, action.job)
+                await _with_store(self._files.drop_job, action.job, node=self)
             case DropFiles():
-                await _with_store(self._drop_files, action)
+                await _with_store(self._drop_files, action, node=self)
             case Store():
                 self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
             case Load():
@@ -526,7 +582,10 @@ class ManagerNode:
     def _send(self, to: str, message: Message) -> None:
         if isinstance(message, Welcome):
             # Roles know no clock, and a device without a battery does not know the time.
-            message = replace(message, time_s=time.time(), managers=self.managers)
+            managers = self.managers
+            if self.shared is not None:
+                managers = tuple(dict.fromkeys((*managers, *self.shared.addresses)))[:MANAGERS_MAX]
+            message = replace(message, time_s=time.time(), managers=managers)
         self._role_server.roles.send(to, message)
 
     def _keep(self, keep: Keep) -> None:
@@ -574,6 +633,8 @@ class ManagerNode:
             answer = await asyncio.to_thread(self.register.answer, message, by=peer.node)
             self._enact(message)
             return answer
+        if self.shared is not None and (denied := await self.shared.elsewhere(message)) is not None:
+            return denied
         match message:
             case AskStatus():
                 return await asyncio.to_thread(self._status, message)
@@ -633,10 +694,29 @@ class ManagerNode:
         for gone in (node, *self.register.shut_out_with(node.node)):
             reason = self.register.why_revoked(gone)
             self._journal.add("", "revoked", f"{gone.node} was {reason}")
-            # Its leases return before its sessions end: nobody waits to see whether it comes back.
-            self._role_server.roles.carry(self._router.on_expelled(gone.node, reason=reason))
-            self._role_server.hang_up(gone.node, reason)
-            self._hold(MemberHeld(node=gone.node, hold="revoked", reason=reason))
+            self._expel(gone.node, reason)
+
+    def _expel(self, name: str, reason: str) -> None:
+        """A member was revoked. Its leases return before its sessions end: nobody waits to see whether it comes
+        back."""
+        self._role_server.roles.carry(self._router.on_expelled(name, reason=reason))
+        self._role_server.hang_up(name, reason)
+        self._hold(MemberHeld(node=name, hold="revoked", reason=reason))
+
+    async def _mind_members(self) -> None:
+        """Act on what other managers decided about members."""
+        while True:
+            await asyncio.sleep(MEMBERS_EVERY_S)
+            try:
+                changed = await self.register.catch_up()
+            except ShoalError as error:
+                log.debug("members are not up to date: %s", error)
+                continue
+            for member in changed:
+                if member.state == "revoked":
+                    self._expel(member.node, self.register.why_revoked(member))
+                else:
+                    self.hold_or_employ(member.node)
 
     def heed(self, name: str) -> None:
         """A member's standing may have changed in the registry."""
@@ -711,7 +791,7 @@ class ManagerNode:
             next_node=next_node,
             jobs=tuple(
                 replace(view, served=self._publisher.served(view.job)) if ask.job else view
-                for view in self._manager.job_views(ask.job or None, now_s=now_s)
+                for view in self._job_views(ask.job, now_s)
             ),
             events=tuple(
                 EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text, traceback=e.traceback) for e in events
@@ -730,6 +810,12 @@ class ManagerNode:
                 for e in evaluations[len(evaluations) - latest_within(evaluations, most=EVALUATIONS_SHOWN) :]
             ),
         )
+
+    def _job_views(self, job: str, now_s: float) -> tuple[JobView, ...]:
+        own = self._manager.job_views(job or None, now_s=now_s)
+        if job or self.shared is None:
+            return own
+        return (*own, *map(_view_of, self.shared.rows()))
 
     def _export(self, ask: AskModel) -> Message:
         """The model that is served; where none is, or where that is asked for, the newest durable one."""

@@ -20,7 +20,7 @@ from shoal.identity.tokens import ENROLLABLE_ROLES, Denial, Grant, Lapsed
 from shoal.net.access import NotHere, ShutOut
 from shoal.net.base import SHUT_OUT
 from shoal.store.registry import Registry
-from shoal.store.rows import Certificate, NodeRow, Redeemed, Token
+from shoal.store.rows import Certificate, MemberChanges, NodeRow, Redeemed, Token
 from shoal.wire.messages import (
     ApproveNode,
     AskTokens,
@@ -72,8 +72,8 @@ _STANDS = {"enrolled": "a member like any other", "pending": "not approved yet",
 class MemberRegister:
     """Also the tokens of an enrolment server (``transport.tokens``) and the members of a server (``transport.access``).
 
-    What it says of a member is read from memory, for it is asked for every message; ``refresh`` brings that up to date
-    and belongs to the event loop, as do those two.
+    What it says of a member is read from memory, for it is asked for every message; ``refresh`` and ``catch_up`` bring
+    that up to date and belong to the event loop, as do those two.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -88,6 +88,13 @@ class MemberRegister:
         self.guard: Callable[[RemoteIdentity, str], Awaitable[str]] | None = None
         #: Hears of every alarm: one line that says what to do.
         self.on_alarm: Callable[[str], None] = log.warning
+        #: Where other managers change members too: up to which change they are known here. Read first, so that what
+        #: changes meanwhile is read again.
+        self._epoch = registry.members_epoch() if registry.is_shared else 0
+        self._reading = asyncio.Lock()
+        self._reads_begun = 0
+        #: Members that another manager changed, and nobody was told of yet.
+        self._news: dict[str, NodeRow] = {}
         self._nodes: dict[str, NodeRow] = {row.node: row for row in registry.nodes()}
         #: Certificates that were issued and are not revoked.
         self._good: set[str] = set()
@@ -150,13 +157,67 @@ class MemberRegister:
         return self._nodes.get(name)
 
     def refresh(self, name: str) -> NodeRow | None:
-        """Heed what the registry says of a member by now."""
+        """Heed what the registry says of a member by now. The caller acts on it: ``catch_up`` tells it to nobody."""
+        node = self._look_up(name)
+        self._news.pop(name, None)
+        return node
+
+    def _look_up(self, name: str) -> NodeRow | None:
         node = self._registry.node(name)
         if node is not None:
+            self._note_news(node)
             self._nodes[name] = node
         for row in self._registry.certificates(name):
             self._heed(row)
         return node
+
+    # What other managers changed ----------------------------------------------------------------------
+
+    async def catch_up(self) -> list[NodeRow]:
+        """Heed what other managers changed. The members whose standing is another since this was last called: those
+        that are revoked are to be expelled, the others held back or employed."""
+        await self._read_changes()
+        news, self._news = list(self._news.values()), {}
+        return news
+
+    async def meet(self, peer: RemoteIdentity) -> None:
+        """It calls: what another manager did about it a moment ago counts here."""
+        try:
+            await self._read_changes()
+        except ShoalError as error:
+            # What is known decides. A manager that is cut off for long shuts its doors.
+            log.debug("members are not up to date: %s", error)
+
+    async def _read_changes(self) -> None:
+        """As of a moment after this was called. Of many that wait, one reads for all."""
+        if not self._registry.is_shared:
+            return
+        wanted = self._reads_begun + 1
+        async with self._reading:
+            if self._reads_begun >= wanted:
+                return
+            self._reads_begun += 1
+            if await asyncio.to_thread(self._registry.members_epoch) != self._epoch:
+                self._apply(await asyncio.to_thread(self._registry.members_since, self._epoch))
+
+    def _apply(self, changes: MemberChanges) -> None:
+        newer = set()
+        for node in changes.nodes:
+            before = self._nodes.get(node.node)
+            if before is not None and before.epoch > node.epoch:
+                continue  # it changed since they were read, and was refreshed here
+            newer.add(node.node)
+            self._note_news(node)
+            self._nodes[node.node] = node
+        for row in changes.certificates:
+            if row.node in newer:
+                self._heed(row)
+        self._epoch = changes.epoch
+
+    def _note_news(self, node: NodeRow) -> None:
+        before = self._nodes.get(node.node)
+        if self._registry.is_shared and (before is None or _standing(before) != _standing(node)):
+            self._news[node.node] = node
 
     def _heed(self, row: Certificate) -> None:
         if row.role == "manager":
@@ -210,7 +271,7 @@ class MemberRegister:
             # It may work on: its older keys are retired with its next call.
             log.warning("that %s uses its new certificate could not be written down: %s", peer.node, error)
             return
-        self.refresh(peer.node)
+        self._look_up(peer.node)
 
     def refuse_replaced(self, lapsed: Lapsed, *, address: str) -> str:
         """A caller used a replaced certificate's key to ask for a new one: raise an alarm, and say why not."""
@@ -287,6 +348,8 @@ class MemberRegister:
     def _admit_authority(self, authority: Authority) -> None:
         from shoal.identity import certificates
 
+        now_s, own = time.time(), certificates.own_authority(authority.own_pem)
+        self.reserve(authority.name, "manager", now_s=now_s)
         known = self._nodes.get(authority.name)
         if known is not None and known.role != "manager":
             raise Misuse(
@@ -297,8 +360,6 @@ class MemberRegister:
                 f"the authority of the manager {authority.name} was revoked on {_minute(known.revoked_s or 0.0)}: issue"
                 " another one, under another name"
             )
-        now_s, own = time.time(), certificates.own_authority(authority.own_pem)
-        self.reserve(authority.name, "manager", now_s=now_s)
         if self._registry.certificate(authority.own_sha256) is None:
             row = Certificate(
                 sha256=authority.own_sha256,
@@ -317,9 +378,10 @@ class MemberRegister:
         gone = []
         for name in self._registry.issued_by(manager):
             before = self._nodes.get(name)
-            node = self.refresh(name)
+            node = self._look_up(name)
             if node is not None and node.state == "revoked" and (before is None or before.state != "revoked"):
                 gone.append(node)
+                self._news.pop(name, None)
         return gone
 
     def renew(self, peer: RemoteIdentity, asked: Renew) -> Renewed:
@@ -334,6 +396,8 @@ class MemberRegister:
 
     def lapsed(self, certificate_sha256: str, *, now_s: float) -> Lapsed | Denial:
         row = self._registry.certificate(certificate_sha256)
+        if row is not None and self._registry.is_shared:
+            self._look_up(row.node)
         node = self._nodes.get(row.node) if row else None
         if row is None or node is None:
             return Denial(reason=f"this certificate is not known here: {_JOIN_ANEW}")
@@ -351,7 +415,7 @@ class MemberRegister:
     def reserve(self, name: str, role: str, *, now_s: float) -> None:
         """A member that did not join through a token: the manager, and the operator on its machine."""
         if name not in self._nodes:
-            self._registry.upsert_node(node=name, role=role, facts_json="{}", state="enrolled", now_s=now_s)
+            self._registry.reserve_node(name, role, now_s=now_s)
             self.refresh(name)
 
     def listed(self, present: Iterable[str]) -> set[str]:
@@ -487,6 +551,11 @@ class MemberRegister:
         if len(found) > 1 or not self._registry.revoke_token(found[0].secret_sha256):
             raise Refused(f"{wanted[:80]!r} names no single token any more: look again with `shoal token list`")
         return Done(reason=f"nobody joins with token {_id(found[0])} any more; devices that joined with it stay")
+
+
+def _standing(node: NodeRow) -> tuple[object, ...]:
+    """What decides whether it may come in and work. Revoked and let in again is another standing."""
+    return node.state, node.role, node.revoked_s, node.is_forgotten
 
 
 def _minute(at_s: float) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
+from shoal.errors import AnsweredElsewhere, Misuse, PeerViolation, Refused, ShoalError
 from shoal.identity.enrolment import Enrolled
 from shoal.identity.identity import Identity
 from shoal.identity.signing import check, sign
@@ -130,27 +130,39 @@ class Operator:
             nodes.extend(page.nodes)
         return replace(status, nodes=tuple(nodes), next_node="")
 
+    async def _operate(self, command: Message) -> Message:
+        """Have a command answered: by the manager that this machine knows, or by the one that has the job."""
+        try:
+            return await self._link.operate(command)
+        except AnsweredElsewhere as elsewhere:
+            access = replace(self._access, manager_endpoint=elsewhere.endpoint)
+            link = _link_of(access)
+            try:
+                return await link.operate(command)
+            finally:
+                await link.close()
+
     async def _status(self, asked: AskStatus) -> Status:
-        answer = await self._link.operate(asked)
+        answer = await self._operate(asked)
         assert isinstance(answer, Status)
         return answer
 
     async def stop(self, job: str, reason: str = "stopped by the operator") -> None:
-        await self._link.operate(StopJob(job=job, reason=reason))
+        await self._operate(StopJob(job=job, reason=reason))
 
     async def transfer(self, job: str, node: str = "") -> str:
         """Let another node lead a job; says what happens now."""
-        answer = await self._link.operate(TransferJob(job=job, node=node))
+        answer = await self._operate(TransferJob(job=job, node=node))
         assert isinstance(answer, Done)
         return answer.reason
 
     async def make_token(self, *, role: str, uses: int, valid_s: float, label: str) -> TokenMade:
-        answer = await self._link.operate(MakeToken(role=role, uses=uses, valid_s=valid_s, label=label))
+        answer = await self._operate(MakeToken(role=role, uses=uses, valid_s=valid_s, label=label))
         assert isinstance(answer, TokenMade)
         return answer
 
     async def tokens(self) -> tuple[TokenView, ...]:
-        answer = await self._link.operate(AskTokens())
+        answer = await self._operate(AskTokens())
         assert isinstance(answer, TokenList)
         return answer.tokens
 
@@ -183,11 +195,11 @@ class Operator:
 
     async def first_models(self) -> frozenset[str]:
         """The hashes of the first models of all jobs: they name what was prepared for a job that there is."""
-        answers = [await self._link.operate(AskSpec(job=view.job)) for view in (await self.status()).jobs]
+        answers = [await self._operate(AskSpec(job=view.job)) for view in (await self.status()).jobs]
         return frozenset(answer.spec.initial for answer in answers if isinstance(answer, SubmittedJob))
 
     async def _do(self, command: Message) -> str:
-        answer = await self._link.operate(command)
+        answer = await self._operate(command)
         assert isinstance(answer, Done)
         return answer.reason
 
@@ -203,7 +215,7 @@ class Operator:
         return await self._do(asked)
 
     async def versions(self, job: str) -> VersionList:
-        answer = await self._link.operate(AskVersions(job=job))
+        answer = await self._operate(AskVersions(job=job))
         assert isinstance(answer, VersionList)
         return answer
 
@@ -212,7 +224,7 @@ class Operator:
     ) -> None:
         """Write a job's model, verified by its hash: the one that is served, one that was published, or the newest
         durable one, also where none is served. ``whole``: with the frozen tensors. ``path`` is replaced at once."""
-        blob = await self._link.operate(AskModel(job=job, version=version, newest=newest))
+        blob = await self._operate(AskModel(job=job, version=version, newest=newest))
         assert isinstance(blob, Blob)
         base = [await self._kept(part, "the frozen base") for part in (await self.job_spec(job)).base] if whole else []
         if not base:
@@ -247,7 +259,7 @@ class Operator:
 
     async def job_spec(self, job: str) -> JobSpec:
         """A job as an operator of this cluster signed it. Without such a signature, nothing of it runs here."""
-        answer = await self._link.operate(AskSpec(job=job))
+        answer = await self._operate(AskSpec(job=job))
         assert isinstance(answer, SubmittedJob)
         own = self._identity
         check(answer.spec, ca_pem=own.ca_pem, cluster=own.cluster, now_s=None)
@@ -372,7 +384,7 @@ class Operator:
             await self._upload_bytes(listing_of(manifest))
         taken = {view.job for view in (await self.status()).jobs}
         spec = sign(spec_of(ready, whole, job=job_id(ready.name, taken), graphs=graphs), self._identity)
-        answer = await self._link.operate(Submit(spec=spec))
+        answer = await self._operate(Submit(spec=spec))
         assert isinstance(answer, Done)
         return answer.job
 

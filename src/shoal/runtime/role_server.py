@@ -55,6 +55,10 @@ class ServerApi(NodeApi[RoleHost], Protocol):
         """Listen from now on; returns where others dial this node."""
         ...
 
+    async def before_hello(self, hello: Hello) -> None:
+        """A node is about to be heard: learn what its answer depends on."""
+        ...
+
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         """The most bytes of tensors that may follow a checkpoint from the leader of a job elsewhere."""
         ...
@@ -162,6 +166,9 @@ class RoleServer:
             raise PeerViolation("a tab and an agent say which of them they are", peer=node)
         if message.rule.lane is not session.lane:
             raise PeerViolation(f"{type(message).__name__} came on the {session.lane} stream", peer=node)
+        if type(message) is Hello:
+            # What else the node says waits behind it, on the same stream.
+            await self._place.before_hello(message)
         if isinstance(message, Checkpoint):
             # It is written to disk after this has returned.
             message = owned(message)

@@ -1,4 +1,5 @@
-"""Waits for the seat of a cluster, holds it, and notices that it was lost. Whether to take it is decided elsewhere."""
+"""Holds the seat of this manager, looks at those of others, and ends silent ones. What may be ended is decided
+elsewhere."""
 
 from __future__ import annotations
 
@@ -9,41 +10,54 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, Protocol
 
 from shoal.errors import ShoalError
-from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SeatWatch, may_serve
+from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, Seat, SeatWatch, may_serve, share
 from shoal.store.base import Away
+from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed, Seats, Tenure
 
 log = logging.getLogger("shoal")
 
-#: No manager is called so: what was told last is that the database is away.
-_AWAY = " away"
+
+class Figures(NamedTuple):
+    """What a manager tells the others with its seat."""
+
+    #: How many more devices its jobs could use now.
+    wants: int = 0
+    #: How many devices its jobs lack below their least.
+    starving: int = 0
+    #: How many devices are connected to it.
+    devices: int = 0
 
 
-async def hold_seat(seats: Seats) -> SeatHolder:
-    """Wait until this process has the seat, however long another has it."""
-    holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    watch, told = SeatWatch(), ""
+class Shared(Protocol):
+    """What a manager does about the others and their jobs."""
+
+    async def look(self, others: Iterable[Seat]) -> None: ...
+
+    async def take(self, orphans: Iterable[JobRow]) -> None: ...
+
+
+async def open_seat(seats: Seats, home: str) -> SeatHolder:
+    """Open a seat for this process, however long the database is away. ``home``: what its home is called: no other
+    process runs from it. Devices are sent there once it has an address (``move``)."""
+    holder, is_told = f"{home}/{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}", False
     while True:
         try:
-            seat = await asyncio.to_thread(seats.look)
-            if watch.may_take(seat, time.monotonic()):
-                tenure = await asyncio.to_thread(seats.take, holder, seat)
-                if tenure is not None:
-                    log.info("this manager runs the cluster, under term %d of its seat", tenure.term)
-                    return SeatHolder(seats, tenure)
-            elif seat is not None and seat.holder != told:
-                told = seat.holder
-                log.info("standing by: %s runs the cluster", told)
+            tenure = await asyncio.to_thread(seats.open, holder)
         except Away as error:
-            watch.blind()
-            if told != _AWAY:
-                log.warning("standing by without a database: %s", error)
-            told = _AWAY
+            if not is_told:
+                log.warning("the manager waits for its database: %s", error)
+            is_told = True
+            # The attempt may have been kept all the same: the next has a name of its own.
+            holder = f"{holder.rsplit('-', 1)[0]}-{secrets.token_hex(4)}"
             await asyncio.sleep(LOOK_EVERY_S)
-        await asyncio.sleep(LOOK_EVERY_S)
+        else:
+            log.info("this manager has the seat %s", holder)
+            return SeatHolder(seats, tenure)
 
 
 class SeatHolder:
@@ -51,42 +65,123 @@ class SeatHolder:
         self._seats = seats
         self.tenure = tenure
         self.is_deposed = False
+        self._watch = SeatWatch()
         self._proven_s = time.monotonic()
-        self._renewing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._on_deposed: Callable[[], object] = lambda: None
 
     @property
     def unproven_s(self) -> float:
-        """How long ago this manager last proved that it has the seat."""
+        """How long ago this manager last proved that it has its seat."""
         return time.monotonic() - self._proven_s
 
-    def keep(self, *, on_deposed: Callable[[], None]) -> None:
-        """Count on until ``let_go``. ``on_deposed`` is called once, if another takes the seat."""
-        self._renewing = asyncio.create_task(self._renew(on_deposed), name="seat")
+    async def move(self, address: str) -> None:
+        """Devices dial this manager at another address from now on."""
+        await asyncio.to_thread(self._seats.move, self.tenure, address)
 
-    async def _renew(self, on_deposed: Callable[[], None]) -> None:
+    def keep(
+        self,
+        *,
+        on_deposed: Callable[[], object],
+        figures: Callable[[], Figures],
+        orphans: Callable[[], list[JobRow]],
+        shared: Shared,
+        own_node: str,
+    ) -> None:
+        """Count on, look at the others and end those that are silent, until ``let_go``.
+
+        ``on_deposed`` is called once, if another manager ends this seat. With every look ``shared`` is told the other
+        seats that live, and the jobs without a manager that are this one's to take, if there are any; the next look
+        waits for it. ``orphans`` reads them, in a thread (``Registry.orphans``). ``own_node``: the name of every
+        manager's node: a job that was led there is led by no device.
+        """
+        self._on_deposed = on_deposed
+        self._tasks = [
+            asyncio.create_task(self._renew(figures), name="seat"),
+            asyncio.create_task(self._look_around(orphans, shared, own_node), name="seats of others"),
+        ]
+
+    async def _renew(self, figures: Callable[[], Figures]) -> None:
         is_told = False
-        while True:
+        while not self.is_deposed:
             await asyncio.sleep(RENEW_EVERY_S)
-            asked_s = time.monotonic()
             try:
-                await asyncio.to_thread(self._seats.renew, self.tenure)
-                self._proven_s, is_told = asked_s, False
+                await self.renew(figures())
+                is_told = False
             except Deposed as error:
-                log.error("%s", error)
-                self.is_deposed = True
-                on_deposed()
-                return
+                self.depose(error)
             except ShoalError as error:
-                # Another may take the seat meanwhile; the database will say so.
+                # Another may end the seat meanwhile; the database will say so.
                 if not is_told:
                     log.warning("the seat is not renewed: %s", error)
                 is_told = True
 
+    async def renew(self, told: Figures) -> None:
+        asked_s = time.monotonic()
+        await asyncio.to_thread(
+            self._seats.renew, self.tenure, wants=told.wants, starving=told.starving, devices=told.devices
+        )
+        self._proven_s = asked_s
+
+    async def _look_around(self, orphans: Callable[[], list[JobRow]], shared: Shared, own_node: str) -> None:
+        while not self.is_deposed:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                others = await self.look()
+                await shared.look(others)
+                waiting = {row.job: row for row in await asyncio.to_thread(orphans)}
+                if waiting:
+                    led = {job: "" if row.leader == own_node else row.leader for job, row in waiting.items()}
+                    own = share(led, self.tenure.holder, [seat.holder for seat in others])
+                    await shared.take([waiting[job] for job in own])
+            except Deposed as error:
+                self.depose(error)
+            except ShoalError as error:
+                # That the database is away is told where the seat is renewed.
+                log.debug("no look at other managers: %s", error)
+            except Exception:
+                # Whatever the trouble with one of them, other jobs wait for this manager too.
+                log.exception("jobs without a manager could not be taken over")
+
+    async def look(self) -> list[Seat]:
+        """The other seats that live, after those that were silent for long enough were ended."""
+        try:
+            seats = await asyncio.to_thread(self._seats.look)
+        except ShoalError:
+            self._watch.blind()
+            raise
+        if all(seat.holder != self.tenure.holder for seat in seats):
+            raise Deposed("another manager has taken over: the seat of this one is gone")
+        others = [seat for seat in seats if seat.holder != self.tenure.holder]
+        for seat in self._watch.silent(others, time.monotonic()):
+            if await self._end(seat):
+                log.warning("the manager %s was silent: its seat has ended, others take over its jobs", seat.holder)
+                others.remove(seat)
+        return others
+
+    async def _end(self, silent: Seat) -> bool:
+        try:
+            return await asyncio.to_thread(self._seats.end, silent, self.tenure)
+        except Deposed:
+            raise
+        except ShoalError as error:
+            # It may have been stopped in the middle of a transaction, which the database ends in a moment.
+            log.debug("the seat of %s is not ended: %s", silent.holder, error)
+            return False
+
+    def depose(self, error: Deposed) -> None:
+        """A write failed because another manager has taken over: this one ends."""
+        if self.is_deposed:
+            return
+        log.error("%s", error)
+        self.is_deposed = True
+        self._on_deposed()
+
     async def let_go(self) -> None:
-        """The next manager need not wait for this one to fall silent."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+        """Other managers need not wait for this one to fall silent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self.is_deposed:
             with contextlib.suppress(ShoalError):
                 await asyncio.to_thread(self._seats.give_up, self.tenure)

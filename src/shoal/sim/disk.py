@@ -82,10 +82,9 @@ class Disk:
         """It cannot be reached now."""
         return False
 
-    @property
-    def is_busy(self) -> bool:
-        """Something is under way."""
-        return bool(self._keeps or self._writes)
+    def jobs_under_way(self) -> list[str]:
+        """The jobs of which something is being written."""
+        return sorted({*self._keeps, *(write.job for write in self._writes)})
 
     def share_with(self, other: Disk) -> None:
         """What is durable is the same from now on, and so is who is told of it."""

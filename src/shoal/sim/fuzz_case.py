@@ -178,7 +178,7 @@ class FuzzCase:
     #: After how long devices without work come again; 0: they stay connected.
     check_in_s: float = 0.0
     #: A second manager stands by, and both share a store.
-    has_standby: bool = False
+    has_two_managers: bool = False
     outages: tuple[Outage, ...] = ()
 
     @property
@@ -263,9 +263,9 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     is_tight = is_shaped and shapes.happens(0.6)
     if strike_at == "handed-over":
         faults += (TransferFault(who=LEADER, at=AtRound(1 + stream.below(6))),)
-    has_standby = STORES_AFTER < seed <= SHARES_AFTER
+    has_two_managers = STORES_AFTER < seed <= SHARES_AFTER
     stores = Rng(seed).stream("stores")
-    if has_standby:
+    if has_two_managers:
         faults += _of_managers(stores)
     hub_builds: tuple[Build, ...] = ()
     if has_hubs:
@@ -287,11 +287,11 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
         strike_at=strike_at,
         struck=struck,
         prefers_devices=prefers_devices,
-        disk_sync_s=stream.pick(_SHARED_SYNCS_S if has_standby else syncs_s),
+        disk_sync_s=stream.pick(_SHARED_SYNCS_S if has_two_managers else syncs_s),
         targeted=targeted,
         check_in_s=Rng(seed).stream("check-in").pick(_CHECK_INS_S) if CHECK_IN_AFTER < seed <= SHARES_AFTER else 0.0,
-        has_standby=has_standby,
-        outages=_outages(stores) if has_standby else (),
+        has_two_managers=has_two_managers,
+        outages=_outages(stores) if has_two_managers else (),
     )
 
 

@@ -118,7 +118,7 @@ class FuzzRun:
             prefers_devices=what.prefers_devices,
             disk_sync_s=what.disk_sync_s,
             check_in_s=what.check_in_s,
-            has_standby=what.has_standby,
+            has_two_managers=what.has_two_managers,
         )
         self.world = World(settings, sizer=Encoded())
         self.inflicter = Inflicter(self.world, what.faults)

@@ -172,6 +172,8 @@ class _Course:
     adopting: int = 0
     #: The term whose leader was told to go for it.
     deposed: int = 0
+    #: When a manager last took it from another.
+    taken_s: float = 0.0
     least: int = -1
     #: Since when nobody leads it under the newest term; None: someone does.
     vacant_s: float | None = 0.0
@@ -212,11 +214,14 @@ class Invariants:
         self._began_s = 0.0
         #: Node -> since when no process of it runs.
         self._down_s: dict[str, float] = {}
-        #: Node -> when it was last told that there is no work; and when it hung up, as the manager knows.
-        self._sent_s: dict[str, float] = {}
-        self._dormant_s: dict[str, float] = {}
-        #: The managers that took the seat of a shared store, one after the other: under terms 1, 2, 3.
-        self._seats: list[str] = []
+        #: Manager and node -> when it was last told that there is no work; and when it hung up, as the manager knows.
+        self._sent_s: dict[tuple[str, str], float] = {}
+        self._dormant_s: dict[tuple[str, str], float] = {}
+        #: Of managers that share a store: which process has the last seat of each place, seats that have ended, and the
+        #: manager of each job.
+        self._seats: dict[str, str] = {}
+        self._ended_seats: set[str] = set()
+        self._managers: dict[str, str] = {}
 
     # What roles did ------------------------------------------------------------------------------------
 
@@ -254,8 +259,8 @@ class Invariants:
         self._checked_in(step)
 
     def _is_deposed(self, node: str) -> bool:
-        """Another manager has the seat that this one had."""
-        return bool(self._seats) and node in LABELS and node != self._seats[-1]
+        """Another manager has ended the seat of the one that runs here."""
+        return self._seats.get(node, "") in self._ended_seats
 
     def _checked_in(self, step: Step) -> None:
         """A device that says hello is answered; one that is sent away is told when to come again, soon enough to be
@@ -278,22 +283,22 @@ class Invariants:
                 continue
             self._hold(node not in assigned, step.at_s, f"{node} was given work and sent away")
             self._hold(0 < welcome.come_s <= self._comes_within_s, step.at_s, f"{node} was told to come again too late")
-            self._sent_s[node] = step.at_s
+            self._sent_s[step.node, node] = step.at_s
         for node in sorted(assigned):
-            self._hold(node not in self._dormant_s, step.at_s, f"{node} is dormant and was given work")
+            self._hold((step.node, node) not in self._dormant_s, step.at_s, f"{node} is dormant and was given work")
         if isinstance(step.event, PeerChanged):
             self._heard_of(step, step.event)
 
     def _heard_of(self, step: Step, change: PeerChanged) -> None:
         """A dormant device was sent away before."""
-        node = change.node
+        key = step.node, change.node
         if change.state is not Liveness.DORMANT:
-            self._dormant_s.pop(node, None)
+            self._dormant_s.pop(key, None)
             if change.state is Liveness.LOST:
-                self._sent_s.pop(node, None)
+                self._sent_s.pop(key, None)
             return
-        self._dormant_s[node] = step.at_s
-        self._hold(node in self._sent_s, step.at_s, f"{node} is dormant, and nobody sent it away")
+        self._dormant_s[key] = step.at_s
+        self._hold(key in self._sent_s, step.at_s, f"{change.node} is dormant, and nobody sent it away")
 
     def _assigned(self, step: Step, to: str, assign: Assign, kept: set[tuple[str, int]]) -> None:
         course, job, term = self._courses[assign.job], assign.job, assign.term
@@ -388,7 +393,7 @@ class Invariants:
                 continue
             self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
             if step.node in LABELS and not self._is_deposed(step.node):
-                rests_s = step.at_s - self._dormant_s.get(lent.node, math.inf)
+                rests_s = step.at_s - self._dormant_s.get((step.node, lent.node), math.inf)
                 what = f"{lent.node} is dormant and holds lease {number} of {step.job}"
                 self._hold(rests_s <= HEARD_AFTER_S, step.at_s, what)
             self._hold(
@@ -635,11 +640,17 @@ class Invariants:
             case "led":
                 self._led(mark)
             case "seat":
-                self._seated(mark)
+                self._seats[mark.node] = mark.facts["holder"]
+            case "seat-ended":
+                ended = mark.facts["holder"]
+                self._hold(
+                    not mark.facts["was_well"], mark.at_s, f"{mark.node} ended the seat of {ended}, which was well"
+                )
+                self._ended_seats.add(ended)
+            case "taken":
+                self._taken(mark)
             case "written":
-                is_held = (mark.node, mark.facts["term"]) == (self._seats[-1], len(self._seats))
-                told = f"{mark.node} wrote under term {mark.facts['term']} of the seat, which {self._seats[-1]} has"
-                self._hold(is_held, mark.at_s, told)
+                self._written(mark)
             case "started" if "jobs" in mark.facts:
                 self._began_s = mark.at_s
                 forgotten = self._accepted - set(mark.facts["jobs"])
@@ -651,13 +662,19 @@ class Invariants:
             case _:
                 pass
 
-    def _seated(self, mark: Mark) -> None:
-        """A seat is taken from a manager that is dead, frozen or cut off, and a term of it is given once."""
-        self._hold(
-            mark.facts["term"] == len(self._seats) + 1, mark.at_s, f"term {mark.facts['term']} of the seat again"
-        )
-        self._hold(not mark.facts["was_well"], mark.at_s, f"{mark.node} took the seat of a manager that was well")
-        self._seats.append(mark.node)
+    def _taken(self, mark: Mark) -> None:
+        """A job moves only from a manager that cannot write any more."""
+        job, before = mark.facts["job"], mark.facts["before"]
+        self._hold(before in self._ended_seats, mark.at_s, f"{mark.node} took {job} from {before}, which has a seat")
+        self._managers[job] = mark.facts["holder"]
+        self._courses[job].taken_s = mark.at_s
+
+    def _written(self, mark: Mark) -> None:
+        """A manager writes while it has a seat, and of its own jobs alone."""
+        holder, job = mark.facts["holder"], mark.facts["job"]
+        self._hold(holder not in self._ended_seats, mark.at_s, f"{holder} wrote {job}, and its seat has ended")
+        owner = self._managers.setdefault(job, holder)
+        self._hold(owner == holder, mark.at_s, f"{holder} wrote {job}, which {owner} has")
 
     def _kept(self, job: str, state: str, term: int, at_s: float) -> None:
         course = self._courses[job]
@@ -669,8 +686,10 @@ class Invariants:
         if term > course.kept_term:
             leads_on = course.vacant_s is None and course.led_term == course.kept_term
             leads_on = leads_on and course.led[course.led_term] not in LABELS and course.led_term != course.deposed
+            # Of several managers, the one that has the job began when it took it.
+            began_s = course.taken_s if self._seats else self._began_s
             self._hold(
-                not leads_on or at_s - self._began_s > HEARD_AFTER_S,
+                not leads_on or at_s - began_s > HEARD_AFTER_S,
                 at_s,
                 f"{course.led.get(course.led_term)} leads {job} and was replaced by a manager that began just now",
             )

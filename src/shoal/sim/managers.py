@@ -1,15 +1,17 @@
-"""Two managers of one simulated cluster: one has the seat of a shared store, the other stands by and may take it.
+"""The managers of one simulated cluster that share a store: each has a seat and jobs of its own, and takes over jobs of
+managers that are gone.
 
-Both are known as the manager's node, behind one address, as behind a proxy: a device that dials reaches the one that
-serves. The twin of ``runtime.seat_holder``.
+All are known as the manager's node. A device dials the address of one, or a proxy that passes it on to any that serves.
+The twin of ``runtime.seat_holder``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve
+from shoal.roles.events import JobTaken, OtherManager, OtherManagersSeen
+from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve, share
 from shoal.sim.disk import Disk
 from shoal.sim.driver.manager_node import SimManagerNode
 from shoal.sim.kernel import Kernel
@@ -20,11 +22,15 @@ from shoal.sim.shared_store import SharedDisk, SharedStore, SimTenure
 #: How observers know them. The first is as a manager that is alone.
 LABELS = ("home", "home-2")
 
-#: What starting takes, of one that has the seat; and after how long a manager that ended is started again.
+#: Where devices dial each, and where the proxy is.
+ENDPOINTS = {label: f"{label}:7070" for label in LABELS}
+PROXY = "proxy:7070"
+
+#: What starting takes; and after how long a manager that ended is started again.
 START_S = 0.5
 RESTART_S = 5.0
 
-#: How often a standby stands still between its last look and its attempt to take the seat, and for how long.
+#: How often a manager stands still between its last look and its attempt to end a seat, and for how long.
 LATE_SHARE = 0.25
 LATE_MOST_S = 15.0
 
@@ -43,17 +49,19 @@ class _Place:
     tenure: SimTenure | None = None
     disk: SharedDisk | None = None
     node: SimManagerNode | None = None
+    #: What the store showed last of the other managers.
+    seen: OtherManagersSeen = field(default_factory=OtherManagersSeen)
     proven_s: float = 0.0
     is_serving: bool = False
 
     @property
     def holder(self) -> str:
-        """This process, as the seat names it."""
+        """This process, as its seat names it."""
         return f"{self.label}/{self.number}"
 
     @property
-    def term(self) -> int:
-        return self.tenure.term if self.tenure is not None else 0
+    def open_jobs(self) -> int:
+        return 0 if self.node is None else sum(view.state.is_open for view in self.node.manager.job_views())
 
 
 class SimManagers:
@@ -68,7 +76,7 @@ class SimManagers:
     ) -> None:
         """``process`` and ``manager`` make those of this world; ``mark`` tells its observers."""
         self.store = SharedStore(truth)
-        self.store.on_write = lambda label, term: mark(label, "written", term=term)
+        self.store.on_write = lambda label, holder, job: mark(label, "written", holder=holder, job=job)
         self._kernel: Kernel = truth.kernel
         self._new_process = process
         self._new_manager = manager
@@ -79,23 +87,40 @@ class SimManagers:
     # Which one ------------------------------------------------------------------------------------------
 
     def current(self) -> SimManagerNode | None:
-        """The manager of the newest term that runs, frozen or not."""
-        running = [place for place in self._places if place.node is not None]
-        return max(running, key=lambda place: place.term).node if running else None
+        """The manager with the most jobs that runs, frozen or not."""
+        place = self._busiest()
+        return place.node if place is not None else None
 
-    def serving(self) -> SimManagerNode | None:
-        """Where a proxy passes a device on to: a manager whose doors are open and that answers."""
+    def _busiest(self) -> _Place | None:
+        running = [place for place in self._places if place.node is not None]
+        return max(running, key=lambda place: place.open_jobs, default=None)
+
+    def of_job(self, job: str) -> SimManagerNode | None:
+        """The manager that has this job; None: none has."""
+        holder = self.store.managers.get(job)
+        return next((place.node for place in self._places if place.holder == holder), None)
+
+    def serving(self, endpoint: str = PROXY) -> SimManagerNode | None:
+        """Who answers there. The proxy passes a device on to any manager whose doors are open and that answers."""
         open_ = [
-            place
+            place.node
             for place in self._places
-            if place.node is not None and place.is_serving and not place.node.process.is_stopped
+            if place.node is not None
+            and place.is_serving
+            and not place.node.process.is_stopped
+            and endpoint in (PROXY, ENDPOINTS[place.label])
         ]
-        return max(open_, key=lambda place: place.term).node if open_ else None
+        return self._chance.pick(open_) if open_ else None
+
+    def connected(self, node: str) -> SimManagerNode | None:
+        """The manager that this node has a session to."""
+        nodes = (place.node for place in self._places)
+        return next((each for each in nodes if each is not None and node in each.role_server.connections), None)
 
     def holding(self) -> tuple[str, ...]:
-        """The label of the one that has the seat, if any does."""
-        seat = self.store.seats.look()
-        return tuple(place.label for place in self._places if seat is not None and place.holder == seat.holder)
+        """The label of the manager with the most jobs."""
+        place = self._busiest()
+        return () if place is None else (place.label,)
 
     def labelled(self, label: str) -> SimManagerNode | None:
         return next((place.node for place in self._places if place.label == label), None)
@@ -114,13 +139,12 @@ class SimManagers:
         place.watch, place.tenure = SeatWatch(), None
         place.process = process = self._new_process()
         process.label = place.label
-        process.now(self._look, place, process)
+        process.later(START_S, self._open, place, process)
 
     def end(self, *, fate: str, kind: str) -> None:
-        """The manager that runs dies, with what it had under way; if none does, one that stands by."""
-        current = self.current()
+        """The manager with the most jobs dies, with what it had under way; if none runs, one that is about to."""
         alive = [place for place in self._places if place.process is not None]
-        place = next((place for place in alive if place.node is current), alive[0] if alive else None)
+        place = self._busiest() or (alive[0] if alive else None)
         if place is not None:
             self._end(place, fate=fate, kind=kind)
 
@@ -136,57 +160,113 @@ class SimManagers:
         if node is not None and kind == "killed":
             _hang_up(node, "the process on the other side ended")
 
-    # The seat -------------------------------------------------------------------------------------------
+    def _deposed(self, place: _Place, process: Process) -> None:
+        """It learns that another manager took over: it ends, and is started again."""
+        if place.process is process:
+            self._end(place, fate="lost", kind="killed")
+            self._kernel.after(RESTART_S, self._start, place)
+
+    # Seats ----------------------------------------------------------------------------------------------
+
+    def _open(self, place: _Place, process: Process) -> None:
+        if self.store.is_away(place.label):
+            process.later(LOOK_EVERY_S, self._open, place, process)
+            return
+        before = self.store.seats.look()
+        place.tenure = tenure = self.store.seats.open(place.holder, ENDPOINTS[place.label])
+        place.proven_s = self._kernel.now_s
+        for seat in before:
+            if seat not in self.store.seats.look():
+                self._mark(place.label, "seat-ended", holder=seat.holder, was_well=False)
+        self._mark(place.label, "seat", holder=place.holder)
+        place.disk = SharedDisk(
+            self.store,
+            label=place.label,
+            tenure=tenure,
+            on_deposed=lambda: process.now(self._deposed, place, process),
+        )
+        self._mark(place.label, "started", jobs=tuple(place.disk.jobs))
+        place.is_serving = True
+        place.node = self._new_manager(process, place.disk)
+        place.node.managers = tuple(ENDPOINTS.values())
+        place.node.show_others = lambda jobs: self._show(place, jobs)
+        process.later(LOOK_EVERY_S, self._look, place, process)
+        process.later(RENEW_EVERY_S, self._renew, place, process, tenure)
 
     def _look(self, place: _Place, process: Process) -> None:
         if self.store.is_away(place.label):
             place.watch.blind()
         else:
-            seen = self.store.seats.look()
-            if place.watch.may_take(seen, self._kernel.now_s):
+            others = [seat for seat in self.store.seats.look() if seat.holder != place.holder]
+            self._show(place)
+            for silent in place.watch.silent(others, self._kernel.now_s):
                 # A moment passes before the store hears of it, and at times the process stands still in it.
                 late_s = self._chance.between(0.0, LATE_MOST_S) if self._chance.happens(LATE_SHARE) else 0.0
-                process.later(self.store.truth.sync_s + late_s, self._take, place, process, seen)
+                process.later(self.store.truth.sync_s + late_s, self._end_seat, place, process, silent)
                 return
+            self._take_orphans(place, [seat.holder for seat in others])
         process.later(LOOK_EVERY_S, self._look, place, process)
 
-    def _take(self, place: _Place, process: Process, seen: Seat | None) -> None:
-        was_well = self._is_well()
-        tenure = None if self.store.is_away(place.label) else self.store.seats.take(place.holder, seen)
-        if tenure is None:
-            process.later(LOOK_EVERY_S, self._look, place, process)
-            return
-        place.tenure, place.proven_s = tenure, self._kernel.now_s
-        self._mark(place.label, "seat", term=tenure.term, was_well=was_well)
-        process.later(START_S, self._begin, place, process, tenure)
-        process.later(RENEW_EVERY_S, self._renew, place, process, tenure)
+    def _end_seat(self, place: _Place, process: Process, silent: Seat) -> None:
+        was_well = self._is_well(silent.holder)
+        assert place.tenure is not None
+        if not self.store.is_away(place.label) and self.store.seats.end(silent, place.tenure):
+            self._mark(place.label, "seat-ended", holder=silent.holder, was_well=was_well)
+        self._look(place, process)
 
-    def _is_well(self) -> bool:
-        """Whether the holder of the seat counts on, as far as anyone outside can tell."""
-        seat = self.store.seats.look()
-        place = next((each for each in self._places if seat is not None and each.holder == seat.holder), None)
+    def _take_orphans(self, place: _Place, others: list[str]) -> None:
+        orphans = self.store.orphans()
+        assert place.tenure is not None
+        assert place.disk is not None
+        assert place.node is not None
+        for job in share(orphans, place.holder, others) if orphans else ():
+            before = self.store.managers.get(job, "")
+            if self.store.take_job(job, place.tenure):
+                self._mark(place.label, "taken", job=job, holder=place.holder, before=before)
+                place.node.to_manager(JobTaken(record=place.disk.stored_job(job)))
+
+    def _show(self, place: _Place, asked: tuple[str, ...] = ()) -> None:
+        """Tell a manager what the store shows of the others. While the store is away nobody knows who has the jobs that
+        are asked for, or whether they are over."""
+        node = place.node
+        assert node is not None
+        if self.store.is_away(place.label):
+            unknown = {job: "" for job in asked if node.manager.spec(job) is None}
+            place.seen = replace(place.seen, jobs={**place.seen.jobs, **unknown})
+            node.to_manager(place.seen)
+            return
+        others = {seat.holder: seat for seat in self.store.seats.look() if seat.holder != place.holder}
+        managers = self.store.managers
+        jobs = {
+            job: others[managers[job]].address if managers.get(job) in others else ""
+            for job, record in self.store.truth.jobs.items()
+            if record.is_open and managers.get(job) != place.holder
+        }
+        seen = tuple(
+            OtherManager(endpoint=seat.address, wants=seat.wants, starving=seat.starving) for seat in others.values()
+        )
+        place.seen = OtherManagersSeen(managers=seen, jobs=jobs)
+        node.to_manager(place.seen)
+
+    def _is_well(self, holder: str) -> bool:
+        """Whether this manager counts on, as far as anyone outside can tell."""
+        place = next((each for each in self._places if each.holder == holder), None)
         if place is None or place.process is None or place.process.is_stopped or self.store.is_disturbed:
             return False
         return self._kernel.now_s - max(place.process.resumed_s, self.store.disturbed_s) > WELL_AFTER_S
 
-    def _begin(self, place: _Place, process: Process, tenure: SimTenure) -> None:
-        place.disk = SharedDisk(self.store, label=place.label, tenure=tenure)
-        self._mark(place.label, "started", jobs=tuple(place.disk.jobs))
-        place.is_serving = True
-        place.node = self._new_manager(process, place.disk)
-
     def _renew(self, place: _Place, process: Process, tenure: SimTenure) -> None:
+        assert place.node is not None
         if not self.store.is_away(place.label):
-            if not self.store.seats.prove(tenure):
-                self._end(place, fate="lost", kind="killed")
-                self._kernel.after(RESTART_S, self._start, place)
+            wants, starving = place.node.manager.needs
+            if not self.store.seats.renew(tenure, wants=wants, starving=starving):
+                self._deposed(place, process)
                 return
             place.proven_s = self._kernel.now_s
-        if place.node is not None:
-            is_open = may_serve(self._kernel.now_s - place.proven_s)
-            if place.is_serving and not is_open:
-                _hang_up(place.node, "it cannot prove its seat")
-            place.is_serving = is_open
+        is_open = may_serve(self._kernel.now_s - place.proven_s)
+        if place.is_serving and not is_open:
+            _hang_up(place.node, "it cannot prove its seat")
+        place.is_serving = is_open
         process.later(RENEW_EVERY_S, self._renew, place, process, tenure)
 
 

@@ -1,6 +1,7 @@
-"""The store that simulated managers share: a seat that one of them has, and files that count while it proves so.
+"""The store that simulated managers share: a seat for each, the manager of each job, and files that count while their
+manager proves its seat.
 
-The twin of ``store.seat`` and of what a manager does while its database is away. Who may take the seat is decided by
+The twin of ``store.seat`` and of what a manager does while its database is away. Whose seat may be ended is decided by
 the deployed role (``roles.manager.standby``).
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from shoal.roles.actions import Keep
 from shoal.roles.manager.cluster_state import JobRecord
-from shoal.roles.manager.standby import Seat
+from shoal.roles.manager.standby import Seat, home_of
 from shoal.sim.disk import Disk, Write
 
 #: How often a manager tries again that its store is away for.
@@ -22,39 +23,49 @@ AGAIN_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SimTenure:
-    """A manager's holding of the seat."""
+    """A manager's right to write."""
 
     holder: str
-    term: int
 
 
 class SimSeats:
-    """One row: who has the seat, under which term, and how far that one has counted."""
+    """A row for each manager that is alive, with how far it has counted."""
 
     def __init__(self) -> None:
-        self._seat: Seat | None = None
+        self._seats: dict[str, Seat] = {}
 
-    def look(self) -> Seat | None:
-        return self._seat
+    def open(self, holder: str, address: str = "") -> SimTenure:
+        """The seats of processes that this manager had before end: two of one home never run."""
+        for before in [each for each in self._seats if home_of(each) == home_of(holder)]:
+            del self._seats[before]
+        self._seats[holder] = Seat(holder=holder, beats=0, address=address)
+        return SimTenure(holder)
 
-    def take(self, holder: str, seen: Seat | None) -> SimTenure | None:
-        """If it is still as it was seen."""
-        if seen is not None and self._seat is not None:
-            is_as_seen = (seen.term, seen.beats) == (self._seat.term, self._seat.beats)
-        else:
-            is_as_seen = seen is None and self._seat is None
-        if not is_as_seen:
-            return None
-        term, beats = (1, 0) if seen is None else (seen.term + 1, seen.beats + 1)
-        self._seat = Seat(holder=holder, term=term, beats=beats)
-        return SimTenure(holder, term)
+    def look(self) -> list[Seat]:
+        return [self._seats[holder] for holder in sorted(self._seats)]
 
     def prove(self, tenure: SimTenure) -> bool:
-        """Count on, if this is who has the seat."""
-        seat = self._seat
-        if seat is None or (seat.holder, seat.term) != (tenure.holder, tenure.term):
+        """Count on, if this manager has a seat."""
+        seat = self._seats.get(tenure.holder)
+        if seat is None:
             return False
-        self._seat = seat._replace(beats=seat.beats + 1)
+        self._seats[tenure.holder] = seat._replace(beats=seat.beats + 1)
+        return True
+
+    def renew(self, tenure: SimTenure, *, wants: int, starving: int) -> bool:
+        is_proven, seat = self.prove(tenure), self._seats.get(tenure.holder)
+        if seat is not None:
+            self._seats[tenure.holder] = seat._replace(wants=wants, starving=starving)
+        return is_proven
+
+    def end(self, silent: Seat, tenure: SimTenure) -> bool:
+        """Of another manager, if it did not count on since it was seen, and if the one that ends it has a seat."""
+        if not self.prove(tenure):
+            return False
+        seat = self._seats.get(silent.holder)
+        if seat is None or seat.beats != silent.beats:
+            return False
+        del self._seats[silent.holder]
         return True
 
 
@@ -65,10 +76,12 @@ class SharedStore:
         #: The durable records of all managers.
         self.truth = truth
         self.seats = SimSeats()
+        #: Job -> the manager that it belongs to.
+        self.managers: dict[str, str] = {}
         self._cuts: Counter[str] = Counter()
         self._slowness: list[float] = []
-        #: Hears every write: the manager that wrote, and its term of the seat.
-        self.on_write: Callable[[str, int], object] = lambda label, term: None
+        #: Hears every write: the manager that wrote, as observers know it and by its seat, and whose job it wrote.
+        self.on_write: Callable[[str, str, str], object] = lambda label, holder, job: None
         #: When it was last away for someone, or slow.
         self.disturbed_s = -math.inf
 
@@ -78,6 +91,22 @@ class SharedStore:
     @property
     def slow_factor(self) -> float:
         return math.prod(self._slowness)
+
+    def orphans(self) -> dict[str, str]:
+        """Open jobs that no living manager has, and the device that leads each; empty: none does."""
+        living = {seat.holder for seat in self.seats.look()}
+        return {
+            job: record.leader if record.leader is not None and record.leader != "home" else ""
+            for job, record in self.truth.jobs.items()
+            if record.is_open and self.managers.get(job) not in living
+        }
+
+    def take_job(self, job: str, tenure: SimTenure) -> bool:
+        """If its manager has no seat any more, and this one has."""
+        if job not in self.orphans() or not self.seats.prove(tenure):
+            return False
+        self.managers[job] = tenure.holder
+        return True
 
     @property
     def is_disturbed(self) -> bool:
@@ -96,14 +125,17 @@ class SharedStore:
 class SharedDisk(Disk):
     """What one manager, in one tenure, has of it. What it has not finished is its own; what is durable is everyone's.
 
-    Every write proves the tenure at the moment in which it becomes durable, or comes to nothing.
+    Every write proves the tenure at the moment in which it becomes durable, or comes to nothing. So does a write of a
+    job that another manager has.
     """
 
-    def __init__(self, store: SharedStore, *, label: str, tenure: SimTenure) -> None:
+    def __init__(self, store: SharedStore, *, label: str, tenure: SimTenure, on_deposed: Callable[[], object]) -> None:
+        """``on_deposed``: called where a record may not be written: its manager can only end."""
         super().__init__(store.truth.kernel, store.truth.flaws)
         self._store = store
         self._label = label
         self._tenure = tenure
+        self._on_deposed = on_deposed
         self.share_with(store.truth)
 
     @property
@@ -118,14 +150,23 @@ class SharedDisk(Disk):
     def is_away(self) -> bool:
         return self._store.is_away(self._label)
 
-    def _may_write(self) -> bool:
-        return not self.is_away and self._store.seats.prove(self._tenure)
+    def stored_jobs(self) -> list[JobRecord]:
+        """A manager begins without an open job: it takes those that nobody has, one by one."""
+        return [record for record in super().stored_jobs() if not record.is_open]
 
-    def _tell(self) -> None:
-        self._store.on_write(self._label, self._tenure.term)
+    def stored_job(self, job: str) -> JobRecord:
+        return next(record for record in super().stored_jobs() if record.spec.job == job)
+
+    def _may_write(self, job: str) -> bool:
+        if self.is_away or not self._store.seats.prove(self._tenure):
+            return False
+        return self._store.managers.setdefault(job, self._tenure.holder) == self._tenure.holder
+
+    def _tell(self, job: str) -> None:
+        self._store.on_write(self._label, self._tenure.holder, job)
 
     def keep(self, keep: Keep, done: Callable[[], object] | None = None) -> float:
-        """However long the store is away, and never if another manager has the seat: then this one is about to end."""
+        """However long the store is away, and never if another manager has the job: then this one is about to end."""
         assert done is not None
         record = self.recorded(keep)
         self.kernel.after(self.sync_s / 2, self._try_to_keep, record, done)
@@ -136,20 +177,22 @@ class SharedDisk(Disk):
             return
         if self.is_away:
             self.kernel.after(AGAIN_S, self._try_to_keep, record, done)
-        elif self._may_write():
+        elif self._may_write(record.spec.job):
             self._kept(record)
             self.kernel.after(self.sync_s / 2, done)
+        else:
+            self._on_deposed()
 
     def _kept(self, record: JobRecord) -> None:
-        self._tell()
+        self._tell(record.spec.job)
         super()._kept(record)
 
     def _commit(self, write: Write) -> None:
-        self._tell()
+        self._tell(write.job)
         super()._commit(write)
 
     def _finish(self, write: Write, done: Callable[[bool], object]) -> None:
-        if write.is_void or self._may_write():
+        if write.is_void or self._may_write(write.job):
             super()._finish(write, done)
         else:
             self.give_up(write)
@@ -157,7 +200,9 @@ class SharedDisk(Disk):
 
     def crash(self, fate: str) -> None:
         """The manager is gone: what it had sent is done or not; a file that is there in part has no name."""
-        is_done = self.is_busy and fate == "safe" and self._may_write()
+        jobs = self.jobs_under_way()
+        is_done = bool(jobs) and fate == "safe" and all(map(self._may_write, jobs))
         if is_done:
-            self._tell()
+            for job in jobs:
+                self._tell(job)
         super().crash("safe" if is_done else "lost")

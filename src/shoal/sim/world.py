@@ -24,7 +24,7 @@ from shoal.sim.driver.role_server import SimRoleServer
 from shoal.sim.driver.visit import HomeLink
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
-from shoal.sim.managers import LABELS, SimManagers
+from shoal.sim.managers import LABELS, PROXY, SimManagers
 from shoal.sim.network import AccessLink, Network
 from shoal.sim.observe import Mark, Observer, announce
 from shoal.sim.process import Process, SimMachine
@@ -69,8 +69,8 @@ class Settings:
     #: Devices for which nothing is to be decided are rows of arrays (``sim.cohort``), but for those that are watched.
     is_cohort: bool = False
     watched: Sequence[str] = ()
-    #: A second manager stands by, and the disk is a store that both share.
-    has_standby: bool = False
+    #: There are two managers, and the disk is a store that both share.
+    has_two_managers: bool = False
 
 
 class World:
@@ -111,7 +111,7 @@ class World:
                 mark=self.mark,
                 chance=self.rng.stream("standby"),
             )
-            if settings.has_standby
+            if settings.has_two_managers
             else None
         )
         self.network.attach(HOME, settings.home_line)
@@ -161,7 +161,7 @@ class World:
 
     @property
     def home(self) -> SimManagerNode | None:
-        """The manager's node; of two, that of the newest term."""
+        """The manager's node; of several, the one with the most jobs."""
         return self.managers.current() if self.managers is not None else self._home
 
     # Time ----------------------------------------------------------------------------------------------
@@ -199,23 +199,30 @@ class World:
         """As a person does: again, until the answer is there."""
         if job.spec.job in self.disk.jobs:
             return
-        if self.home is not None:
-            self.home.process.now(self.home.submit, job)
-        self.kernel.after(5.0, self._submit, job)
+        home = self.managers.serving() if self.managers is not None else self.home
+        if home is not None:
+            home.process.now(home.submit, job)
+        # Where there are several managers, another one may be asked while the first is slow to write it down.
+        self.kernel.after(5.0 if self.managers is None else 1.0, self._submit, job)
 
     def stop_job(self, job: str) -> None:
         """As an operator does: again, until it is over."""
         record = self.disk.jobs.get(job)
         if record is not None and record.state.is_ended:
             return
-        if self.home is not None and record is not None:
-            self.home.process.now(self.home.stop, job)
+        home = self._manager_of(job)
+        if home is not None and record is not None:
+            home.process.now(home.stop, job)
         self.kernel.after(5.0, self.stop_job, job)
 
     def transfer(self, job: str, node: str) -> None:
         """As an operator does, once: to this node, or (empty) to whichever is placed best."""
-        if self.home is not None:
-            self.home.process.now(self.home.transfer, job, node)
+        home = self._manager_of(job)
+        if home is not None:
+            home.process.now(home.transfer, job, node)
+
+    def _manager_of(self, job: str) -> SimManagerNode | None:
+        return self.managers.of_job(job) if self.managers is not None else self.home
 
     # Who leads -----------------------------------------------------------------------------------------
 
@@ -281,7 +288,14 @@ class World:
             self.mark(name, "started")
             flaws = self.rng.stream(f"flaws {number}", name) if self.settings.has_flaws else None
             process = Process(machine, self.kernel, self.observers)
-            self.agents[name] = SimAgent(process, self, manager=HOME, incarnation=f"{name}-{number}", flaws=flaws)
+            self.agents[name] = SimAgent(
+                process,
+                self,
+                manager=HOME,
+                manager_endpoint=PROXY if self.managers is not None else "",
+                incarnation=f"{name}-{number}",
+                flaws=flaws,
+            )
 
     def _home_process(self) -> Process:
         return Process(self.machines[HOME], self.kernel, self.observers)
@@ -401,7 +415,7 @@ class World:
     def _listening(self, node: str, endpoint: str = "") -> SimRoleServer | None:
         """Who answers there, if anyone does. A device that never led listens to nobody."""
         if node == HOME:
-            home = self.managers.serving() if self.managers is not None else self._home
+            home = self.managers.serving(endpoint) if self.managers is not None else self._home
             return home.role_server if home is not None else None
         agent = self.agents.get(node)
         if agent is None or (endpoint and endpoint != agent.endpoint):
@@ -439,6 +453,10 @@ class World:
             self.kernel.after(after_s, self._say_again, agent.process.node, to, message, size_bytes)
 
     def _say_again(self, node: str, to: str, message: Message, size_bytes: int) -> None:
-        role_server = self._listening(to)
+        if to == HOME and self.managers is not None:
+            home = self.managers.connected(node)
+            role_server = home.role_server if home is not None else None
+        else:
+            role_server = self._listening(to)
         if role_server is not None:
             role_server.process.now(role_server.heard, node, message, size_bytes)

@@ -42,9 +42,12 @@ class Database(Statements, Protocol):
     Errors are ``Misuse`` for what can never be stored, and ``ShoalError`` for what may work later.
     """
 
-    def transaction(self, *, writes: bool = True) -> AbstractContextManager[Statements]:
+    def transaction(self, *, writes: bool = True, of_job: bool = False) -> AbstractContextManager[Statements]:
         """All or nothing, and durable when it ends. Those that write run one after the other, over every process that
-        uses the database; one that does not write sees a single moment."""
+        uses the database; one that does not write sees a single moment.
+
+        ``of_job``: it changes rows of one job or one seat, which nobody else changes meanwhile. It may run beside
+        others."""
         ...
 
     def close(self) -> None: ...

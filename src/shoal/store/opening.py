@@ -17,13 +17,27 @@ from shoal.store.sqlite import SqliteDatabase
 _MARK = "stores.json"
 _POSTGRES = ("postgresql://", "postgres://")
 
+#: A manager that would end a seat waits no longer for the other's transaction: its own seat is to be renewed.
+_SEAT_BUSY_S = 1.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stores:
     database: Database
     depot: Depot
-    #: Other managers may use the database too: one of them has the seat (``store.seat``).
-    is_shared: bool
+    #: Where managers share the database: a connection for their seats, which waits for no write of this manager
+    #: (``store.seat``). None: this manager is alone.
+    seats: Database | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Other managers may use the database and the depot too."""
+        return self.seats is not None
+
+    def close(self) -> None:
+        self.database.close()
+        if self.seats is not None:
+            self.seats.close()
 
 
 def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", downloads: str = "manager") -> Stores:
@@ -54,13 +68,14 @@ def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", d
         database: Database = PostgresDatabase(store)
         try:
             _settle(Registry(database), owner=owner, depot=blobs or _own_name(folder))
+            seats = PostgresDatabase(store, busy_timeout_s=_SEAT_BUSY_S)
         except BaseException:
             database.close()
             raise
     else:
-        database = SqliteDatabase(folder / "registry.sqlite")
+        database, seats = SqliteDatabase(folder / "registry.sqlite"), None
     _mark(folder, is_postgres=bool(store), blobs=blobs)
-    return Stores(database=database, depot=depot, is_shared=bool(store))
+    return Stores(database=database, depot=depot, seats=seats)
 
 
 def _settle(registry: Registry, *, owner: str, depot: str) -> None:

@@ -1,8 +1,9 @@
 """A database on a PostgreSQL server. Knows its dialect and that it may be away, not what the tables mean.
 
-One writer at a time over all managers, as in a SQLite file: what is right there is right here. A server that is away
-is noticed within seconds, and dialled again with the next call. Whether a commit whose answer was lost took place is
-asked afterwards (``pg_xact_status``), so no caller is left in doubt while the server comes back in time.
+One writer at a time over all managers, as in a SQLite file: what is right there is right here. Only those that change
+rows of one job run beside others. A server that is away is noticed within seconds, and dialled again with the next
+call. Whether a commit whose answer was lost took place is asked afterwards (``pg_xact_status``), so no caller is left
+in doubt while the server comes back in time.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ _QUIET_S = 0.5
 _OUTCOME_S = 20.0
 _ASK_EVERY_S = 0.2
 
-_BEGIN = "BEGIN; LOCK TABLE shoal_schema IN EXCLUSIVE MODE; SELECT pg_current_xact_id()::text AS xact"
+#: Whatever the server is set to: a statement that waited for a row looks at the row as it is then (``store.seat``).
+_BEGIN_OF_JOB = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_current_xact_id()::text AS xact"
+_BEGIN = _BEGIN_OF_JOB.replace("SELECT", "LOCK TABLE shoal_schema IN EXCLUSIVE MODE; SELECT")
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 #: Any number: every Shoal that brings a schema up to date takes the same.
@@ -70,7 +73,9 @@ _Given = TypeVar("_Given")
 class PostgresDatabase:
     """See ``base.Database``. Tables are made where there are none, and brought up to this release's schema."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        """``busy_timeout_s``: how long a statement waits for a row that another transaction has changed."""
+        self._busy_timeout_s = busy_timeout_s
         try:
             told = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -147,9 +152,9 @@ class PostgresDatabase:
             return cursor.rowcount
 
     @contextlib.contextmanager
-    def transaction(self, *, writes: bool = True) -> Iterator[PostgresDatabase]:
+    def transaction(self, *, writes: bool = True, of_job: bool = False) -> Iterator[PostgresDatabase]:
         with self._lock, self._errors_named():
-            number = self._again_if_gone(lambda connection: _begin(connection, writes=writes))
+            number = self._again_if_gone(lambda connection: _begin(connection, writes=writes, of_job=of_job))
             self._is_in_transaction = True
             try:
                 yield self
@@ -176,7 +181,7 @@ class PostgresDatabase:
         try:
             self._connection = psycopg.connect(self._conninfo, autocommit=True, row_factory=dict_row)
             for setting, value in (
-                ("lock_timeout", BUSY_TIMEOUT_S),
+                ("lock_timeout", self._busy_timeout_s),
                 ("statement_timeout", _STATEMENT_S),
                 ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_S),
             ):
@@ -264,7 +269,8 @@ class PostgresDatabase:
             raise DiskFull(f"the disk of {self.name} is full: {_one_line(error)}; free space on it") from error
         except psycopg.errors.LockNotAvailable as error:
             raise ShoalError(
-                f"registry {self.name} was locked for {BUSY_TIMEOUT_S:g} s by another writer: look at pg_stat_activity"
+                f"registry {self.name} was locked for {self._busy_timeout_s:g} s by another writer: look at"
+                " pg_stat_activity"
             ) from error
         except psycopg.errors.ReadOnlySqlTransaction as error:
             self._hang_up()  # the name may lead to the new primary by now
@@ -275,13 +281,13 @@ class PostgresDatabase:
             raise ShoalError(f"registry {self.name}: {_one_line(error)}") from error
 
 
-def _begin(connection: psycopg.Connection[Row], *, writes: bool) -> str:
+def _begin(connection: psycopg.Connection[Row], *, writes: bool, of_job: bool) -> str:
     """Open a transaction; its number if it may write."""
     if not writes:
         connection.execute(_BEGIN_READING)
         return ""
     try:
-        cursor = connection.execute(_BEGIN)
+        cursor = connection.execute(_BEGIN_OF_JOB if of_job else _BEGIN)
     except psycopg.Error:
         if not connection.closed:
             connection.execute("ROLLBACK")

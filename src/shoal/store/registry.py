@@ -6,12 +6,13 @@ arguments. Nothing is decided here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,10 +29,12 @@ from shoal.store.rows import (
     EvaluationRow,
     Event,
     JobRow,
+    MemberChanges,
     NodeRow,
     Redeemed,
     Token,
 )
+from shoal.store.seat import Deposed
 from shoal.store.sqlite import SqliteDatabase
 from shoal.wire.limits import (
     APPLIED_KEPT_PER_JOB,
@@ -89,6 +92,19 @@ _AUDIT = (
     " MAX(version) AS last_version FROM applied WHERE job = :job AND epoch <= :last GROUP BY epoch"
 )
 
+#: A job moves from a manager whose seat has ended, and from no other.
+_TAKE_JOB = "UPDATE jobs SET manager = ? WHERE job = ? AND manager = ? AND manager NOT IN (SELECT holder FROM seats)"
+
+#: Open is said as in the index of open jobs: a database recognises the text.
+_OWN_JOBS = (
+    "SELECT * FROM jobs WHERE manager = ? AND state IN ('queued', 'running', 'stopping') ORDER BY created_s, job"
+)
+_OPEN_JOBS = "SELECT job, manager FROM jobs WHERE state IN ('queued', 'running', 'stopping')"
+_ORPHANS = (
+    "SELECT * FROM jobs WHERE state IN ('queued', 'running', 'stopping')"
+    " AND manager NOT IN (SELECT holder FROM seats) ORDER BY created_s, job"
+)
+
 #: An authority has a row among the certificates of the manager that it is of. The empty issuer is the cluster's.
 _ISSUED_BY = (
     "SELECT DISTINCT node FROM certificates WHERE issuer != '' AND issuer IN"
@@ -113,11 +129,18 @@ _REMOVE_JOB = (
 class Registry:
     """Tokens, nodes, jobs and their history."""
 
-    def __init__(self, database: Database | Path) -> None:
-        """A path is that of a SQLite file."""
+    def __init__(self, database: Database | Path, *, holder: str = "") -> None:
+        """A path is that of a SQLite file. ``holder``: the manager's seat, where managers share the database; then that
+        is fenced (``store.seat``), and each job has a manager that alone writes to its rows."""
         self._database: Database = SqliteDatabase(database) if isinstance(database, Path) else database
+        self._holder = holder
         #: Job -> rows of its history, or more than there are.
         self._listed: dict[str, int] = {}
+
+    @property
+    def is_shared(self) -> bool:
+        """Other managers may write to it too."""
+        return bool(self._holder)
 
     def close(self) -> None:
         self._database.close()
@@ -224,6 +247,7 @@ class Registry:
                     "token": token.secret_sha256,
                 },
             )
+            self._count_on(database, node)
             return Redeemed(node=node, role=token.role)
 
     def tokens(self) -> list[Token]:
@@ -237,12 +261,25 @@ class Registry:
 
     def upsert_node(self, *, node: str, role: str, facts_json: str, state: str, now_s: float) -> None:
         """Record a device as it is now; when it was first seen stays."""
-        self._change(
-            "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state)"
-            " VALUES (:node, :role, :facts_json, :now_s, :now_s, :state) ON CONFLICT (node) DO UPDATE SET"
-            " role = :role, facts_json = :facts_json, last_seen_s = :now_s, state = :state",
-            {"node": node, "role": role, "facts_json": facts_json, "state": state, "now_s": now_s},
-        )
+        with self._database.transaction() as database:
+            database.change(
+                "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state)"
+                " VALUES (:node, :role, :facts_json, :now_s, :now_s, :state) ON CONFLICT (node) DO UPDATE SET"
+                " role = :role, facts_json = :facts_json, last_seen_s = :now_s, state = :state",
+                {"node": node, "role": role, "facts_json": facts_json, "state": state, "now_s": now_s},
+            )
+            self._count_on(database, node)
+
+    def reserve_node(self, node: str, role: str, *, now_s: float) -> None:
+        """Make a member of this name, unless there is one."""
+        with self._database.transaction() as database:
+            added = database.change(
+                "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state)"
+                " VALUES (?, ?, '{}', ?, ?, 'enrolled') ON CONFLICT (node) DO NOTHING",
+                (node, role, now_s, now_s),
+            )
+            if added:
+                self._count_on(database, node)
 
     def nodes(self) -> list[NodeRow]:
         return [NodeRow(**row) for row in self._database.rows("SELECT * FROM nodes ORDER BY node")]
@@ -251,15 +288,45 @@ class Registry:
         rows = self._database.rows("SELECT * FROM nodes WHERE node = ?", (node,))
         return NodeRow(**rows[0]) if rows else None
 
+    def members_epoch(self) -> int:
+        """How often members changed; without meaning where one manager is alone."""
+        (row,) = self._database.rows("SELECT value FROM counters WHERE name = 'members'")
+        return int(row["value"])
+
+    def members_since(self, epoch: int) -> MemberChanges:
+        """The members that changed since, as they are by now."""
+        with self._database.transaction(writes=False) as database:
+            nodes = database.rows("SELECT * FROM nodes WHERE epoch > ? AND epoch > 0 ORDER BY epoch, node", (epoch,))
+            certificates = database.rows(
+                "SELECT * FROM certificates WHERE epoch > ? AND epoch > 0 ORDER BY number, sha256", (epoch,)
+            )
+            return MemberChanges(
+                epoch=self.members_epoch(),
+                nodes=tuple(NodeRow(**row) for row in nodes),
+                certificates=tuple(Certificate(**row) for row in certificates),
+            )
+
+    def _count_on(self, database: Statements, *nodes: str) -> None:
+        """These members change in this transaction: other managers read them again. Such transactions run one after
+        the other, so a manager that read up to a count has missed nothing before it."""
+        if not self.is_shared:
+            return
+        database.change("UPDATE counters SET value = value + 1 WHERE name = 'members'")
+        epoch = self.members_epoch()
+        database.change_each("UPDATE nodes SET epoch = ? WHERE node = ?", ((epoch, node) for node in nodes))
+        database.change_each("UPDATE certificates SET epoch = ? WHERE node = ?", ((epoch, node) for node in nodes))
+
     def set_node_facts(self, node: str, facts_json: str, *, now_s: float) -> None:
         self._change("UPDATE nodes SET facts_json = ?, last_seen_s = ? WHERE node = ?", (facts_json, now_s, node))
 
     def set_node_state(self, node: str, state: str, *, reason: str = "") -> None:
         """Hold a member back or let it go on. One that was revoked stays so: only a new token brings its name back."""
-        changed = self._change(
-            "UPDATE nodes SET state = ?, reason = ? WHERE node = ? AND state != 'revoked'",
-            (state, reason[:REASON_MAX_CHARS], node),
-        )
+        with self._database.transaction() as database:
+            changed = database.change(
+                "UPDATE nodes SET state = ?, reason = ? WHERE node = ? AND state != 'revoked'",
+                (state, reason[:REASON_MAX_CHARS], node),
+            )
+            self._count_on(database, node)
         if not changed:
             raise Misuse(f"there is no member {node[:80]!r} to hold back or let go on")
 
@@ -278,11 +345,12 @@ class Registry:
             )
             database.change("UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node))
             database.change("DELETE FROM tokens WHERE secret_sha256 = ?", (found[0]["token_sha256"],))
-            shut_out = [name for name in self.issued_by(node) if _revoke_issued(database, name, node, now_s)]
-            for name in shut_out:
+            issued = self.issued_by(node)
+            for name in [name for name in issued if _revoke_issued(database, name, node, now_s)]:
                 database.change(
                     "DELETE FROM tokens WHERE secret_sha256 = (SELECT token_sha256 FROM nodes WHERE node = ?)", (name,)
                 )
+            self._count_on(database, node, *issued)
             return True
 
     def issued_by(self, manager: str) -> list[str]:
@@ -302,6 +370,7 @@ class Registry:
                 (now_s, node),
             )
             database.change("UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node))
+            self._count_on(database, node)
             return changed > 0
 
     def add_certificate(self, certificate: Certificate, *, replaces: str = "") -> None:
@@ -334,6 +403,7 @@ class Registry:
                 " LIMIT :kept)",
                 {"node": certificate.node, "kept": CERTIFICATES_KEPT_PER_NODE},
             )
+            self._count_on(database, certificate.node)
 
     def use_certificate(self, sha256: str, *, now_s: float) -> bool:
         """A member used this certificate: those it was issued before this one are superseded, durably. Whether it is
@@ -358,6 +428,7 @@ class Registry:
             database.change(
                 "UPDATE nodes SET restored_number = NULL WHERE node = ? AND restored_number < ?", (row.node, row.number)
             )
+            self._count_on(database, row.node)
             return True
 
     def _is_revoked(self, name: str, certificate: str) -> bool:
@@ -384,11 +455,13 @@ class Registry:
     # Jobs -----------------------------------------------------------------------------------------
 
     def add_job(self, *, job: str, name: str, spec_json: str, now_s: float) -> None:
-        """Queue a job."""
-        added = self._change(
-            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}', '', '{}', '') ON CONFLICT DO NOTHING",
-            (job, name, spec_json, now_s),
-        )
+        """Queue a job. It is this manager's."""
+        with self._database.transaction(of_job=True) as database:
+            added = database.change(
+                "INSERT INTO jobs (job, name, spec_json, state, reason, term, created_s, progress_json, manager)"
+                " VALUES (?, ?, ?, 'queued', '', 0, ?, '{}', ?) ON CONFLICT DO NOTHING",
+                (job, name, spec_json, now_s, self._holder),
+            )
         if not added:
             raise Misuse(f"job {job!r} exists already: choose another id")
 
@@ -402,12 +475,10 @@ class Registry:
 
     def next_term(self, job: str) -> int:
         """Begin a new term. No two calls ever return the same one, whatever crashes in between."""
-        with self._database.transaction() as database:
+        with self._writing(job) as database:
             database.change("UPDATE jobs SET term = term + 1 WHERE job = ?", (job,))
-            found = database.rows("SELECT term FROM jobs WHERE job = ?", (job,))
-            if not found:
-                raise _unknown_job(job)
-            return int(found[0]["term"])
+            (found,) = database.rows("SELECT term FROM jobs WHERE job = ?", (job,))
+            return int(found["term"])
 
     def save_progress(self, job: str, progress_json: str) -> None:
         self._change_job(job, "UPDATE jobs SET progress_json = ? WHERE job = ?", (progress_json, job))
@@ -422,10 +493,38 @@ class Registry:
         rows = self._database.rows("SELECT * FROM jobs WHERE job = ?", (job,))
         return _job(rows[0]) if rows else None
 
+    @property
+    def holder(self) -> str:
+        """This manager, by its seat; empty: it is alone."""
+        return self._holder
+
+    def managers_of_open_jobs(self) -> dict[str, str]:
+        """Each open job, and the manager whose it is, living or not."""
+        return {str(row["job"]): str(row["manager"]) for row in self._database.rows(_OPEN_JOBS)}
+
+    def own_jobs(self) -> list[JobRow]:
+        """The open jobs of this manager."""
+        return [_job(row) for row in self._database.rows(_OWN_JOBS, (self._holder,))]
+
+    def orphans(self) -> list[JobRow]:
+        """Open jobs without a manager that lives. Nobody writes to such a job until a manager has taken it."""
+        return [_job(row) for row in self._database.rows(_ORPHANS)]
+
+    def take_job(self, job: JobRow) -> bool:
+        """Make a job without a living manager this one's. Whether it is: another may have been quicker."""
+        with self._database.transaction(of_job=True) as database:
+            return database.change(_TAKE_JOB, (self._holder, job.job, job.manager)) > 0
+
+    def manager_of(self, job: str) -> tuple[str, str] | None:
+        """The living manager whose job this is: its seat, and the address that devices dial. None: there is none."""
+        rows = self._database.rows(
+            "SELECT holder, address FROM seats WHERE holder = (SELECT manager FROM jobs WHERE job = ?)", (job,)
+        )
+        return (str(rows[0]["holder"]), str(rows[0]["address"])) if rows else None
+
     def remove_job(self, job: str) -> None:
         """Forget a job and everything that was recorded of it."""
-        with self._database.transaction() as database:
-            self._require(job)
+        with self._writing(job) as database:
             for name in (job, _tracebacks_of(job)):
                 database.change("DELETE FROM events WHERE job = ?", (name,))
             for statement in _REMOVE_JOB:
@@ -440,13 +539,12 @@ class Registry:
         The evaluations of the same save are part of that: were they written apart, a disk that fills up in between
         would have the save tried again, and refused for the rows that are there.
         """
-        with self._database.transaction() as database:
-            self._require(job)
+        with self._writing(job) as database:
             self._add_history(database, job, rows, evaluations)
 
     def forget_after(self, job: str, version: int) -> None:
         """Drop what was recorded of versions that did not survive."""
-        with self._database.transaction():
+        with self._writing(job):
             self._forget_after(job, version)
 
     def restore_applied(
@@ -464,8 +562,7 @@ class Registry:
         """
         if before := [row for row in rows if row.version <= after]:
             raise Misuse(f"a checkpoint with history after version {after} carries a batch of {before[0].version}")
-        with self._database.transaction() as database:
-            self._require(job)
+        with self._writing(job) as database:
             self._forget_after(job, after)
             self._add_history(database, job, rows, evaluations)
             if checkpoint:
@@ -520,7 +617,7 @@ class Registry:
         ``numbers``: rising ones that the caller has given out; those that are taken are passed over. Else they are
         counted on.
         """
-        with self._database.transaction() as database:
+        with self._telling(job) as database:
             last = self.last_event(job)
             given = list(numbers if numbers is not None else range(last + 1, last + 1 + len(events)))
             if given and given[0] <= last:
@@ -544,7 +641,7 @@ class Registry:
 
     def add_tracebacks(self, job: str, tracebacks: Sequence[tuple[float, str, str]]) -> None:
         """Append ``(at_s, reason, traceback)``; the oldest beyond a few are dropped."""
-        with self._database.transaction() as database:
+        with self._telling(job) as database:
             # Under a name that no job has: they are not counted, listed or thinned out with the events.
             name = _tracebacks_of(job)
             database.change_each(
@@ -579,8 +676,7 @@ class Registry:
 
     def add_evaluation(self, job: str, evaluation: EvaluationRow) -> None:
         """Record how good a version is; evaluating it again replaces what was known."""
-        with self._database.transaction() as database:
-            self._require(job)
+        with self._writing(job) as database:
             database.change(_ADD_EVALUATION, {"job": job} | _plain(evaluation))
             self._thin_evaluations(job)
 
@@ -637,8 +733,7 @@ class Registry:
 
     def publish(self, job: str, version: Published, serving: Serving, *, drop: Sequence[int] = ()) -> None:
         """Keep a published version, serve what is said, and forget others: all of it or nothing."""
-        with self._database.transaction() as database:
-            self._require(job)
+        with self._writing(job) as database:
             row = {"job": job} | _plain(version) | {"reason": version.reason[:REASON_MAX_CHARS]}
             database.change(_ADD_PUBLISHED, row)
             self._set_serving(job, serving)
@@ -646,8 +741,7 @@ class Registry:
 
     def serve(self, job: str, serving: Serving) -> None:
         """Serve another of those that are kept, or say why not."""
-        with self._database.transaction():
-            self._require(job)
+        with self._writing(job):
             self._set_serving(job, serving)
 
     # Below here: shared by the above ---------------------------------------------------------------
@@ -658,12 +752,34 @@ class Registry:
             return database.change(statement, parameters)
 
     def _change_job(self, job: str, statement: str, parameters: Parameters) -> None:
-        if not self._change(statement, parameters):
-            raise _unknown_job(job)
+        with self._writing(job) as database:
+            database.change(statement, parameters)
 
-    def _require(self, job: str) -> None:
-        if not self._database.rows("SELECT 1 FROM jobs WHERE job = ?", (job,)):
+    @contextlib.contextmanager
+    def _writing(self, job: str) -> Iterator[Statements]:
+        """A transaction about one job, which is this manager's."""
+        with self._database.transaction(of_job=True) as database:
+            self._own(database, job)
+            yield database
+
+    def _telling(self, job: str) -> contextlib.AbstractContextManager[Statements]:
+        """A transaction about events. Those of no job are told by every manager, one after the other."""
+        is_job = bool(self._database.rows("SELECT 1 FROM jobs WHERE job = ?", (job,)))
+        return self._writing(job) if is_job else self._database.transaction()
+
+    def _own(self, database: Statements, job: str) -> None:
+        """Raise Deposed unless this is the job's manager. It stays so until the transaction ends: another can take the
+        job only once this one's seat has ended, and the transaction has proved that seat."""
+        found = database.rows("SELECT manager, state FROM jobs WHERE job = ?", (job,))
+        if not found:
             raise _unknown_job(job)
+        manager, state = str(found[0]["manager"]), JobState(found[0]["state"])
+        if manager == self._holder:
+            return
+        # Nobody runs a job that is over: it becomes the manager's that has something to write.
+        if state.is_ended and database.change(_TAKE_JOB, (self._holder, job, manager)):
+            return
+        raise Deposed(f"job {job[:80]!r} was taken over by another manager: this one writes nothing to it")
 
     def _forget_after(self, job: str, version: int) -> None:
         self._database.change("DELETE FROM applied WHERE job = ? AND version > ?", (job, version))

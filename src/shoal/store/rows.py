@@ -52,6 +52,8 @@ class NodeRow:
     restored_number: int | None = None
     #: An operator forgot it: it is shut out, and not listed.
     is_forgotten: int = 0
+    #: Where managers share a registry: the count of changes of members at which this one changed last.
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +75,17 @@ class Certificate:
     superseded_s: float | None = None
     #: The manager's own authority that issued it, by its hash; empty: the cluster's did.
     issuer: str = ""
+    #: As in ``NodeRow``.
+    epoch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberChanges:
+    """Members that changed since some epoch, with all their certificates, as of another."""
+
+    epoch: int
+    nodes: tuple[NodeRow, ...]
+    certificates: tuple[Certificate, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +107,8 @@ class JobRow:
     terms_json: str = "{}"
     #: The name of its last checkpoint that was acknowledged, where managers share a depot; empty: none was.
     checkpoint: str = ""
+    #: The manager whose job it is, by its seat; empty: nobody's yet, or the only manager's.
+    manager: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -208,4 +208,37 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE certificates ADD COLUMN issuer TEXT NOT NULL DEFAULT ''",
         "CREATE INDEX certificates_by_issuer ON certificates (issuer) WHERE issuer != ''",
     ),
+    (
+        # The managers that are alive, where several share a registry. A manager counts its row on in every transaction
+        # that writes. Nothing is carried over: a manager of an older release has to end.
+        "DROP TABLE seats",
+        """
+        CREATE TABLE seats (
+            holder TEXT PRIMARY KEY,
+            beats INTEGER NOT NULL,
+            address TEXT NOT NULL,
+            wants INTEGER NOT NULL,
+            starving INTEGER NOT NULL,
+            devices INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        # Whose job it is; empty: nobody's yet, or the only manager's.
+        "ALTER TABLE jobs ADD COLUMN manager TEXT NOT NULL DEFAULT ''",
+        "CREATE INDEX jobs_open ON jobs (manager) WHERE state IN ('queued', 'running', 'stopping')",
+    ),
+    (
+        # Where managers share a registry: how often members changed, and at which count each did last. A manager reads
+        # those that changed since it last looked.
+        """
+        CREATE TABLE counters (
+            name TEXT PRIMARY KEY,
+            value INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        "INSERT INTO counters VALUES ('members', 0)",
+        "ALTER TABLE nodes ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX nodes_by_epoch ON nodes (epoch) WHERE epoch > 0",
+        "ALTER TABLE certificates ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX certificates_by_epoch ON certificates (epoch) WHERE epoch > 0",
+    ),
 )

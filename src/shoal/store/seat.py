@@ -1,7 +1,8 @@
-"""The seat: a row that says which manager runs a cluster. A manager that lost it cannot write, whatever it believes.
+"""Seats: a row for each manager that is alive. A manager whose row is gone cannot write, whatever it believes.
 
-Every writing transaction of the manager in the seat counts the row on. That renews the seat, and proves it: where the
-row has another holder or another term, the transaction fails with all that was in it.
+Every writing transaction of a manager counts its row on. That tells others that it lives, and proves that it may write:
+where the row is gone, the transaction fails with all that was in it. A name is given once, to one process: a seat that
+has ended does not come back.
 """
 
 from __future__ import annotations
@@ -11,70 +12,80 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shoal.errors import ShoalError
-from shoal.roles.manager.standby import Seat
+from shoal.roles.manager.standby import Seat, home_of
 from shoal.store.base import Database, Parameters, Row, Statements
-
-#: One seat a cluster. A seat a job would be a row of the same table.
-CLUSTER = ""
 
 
 class Deposed(ShoalError):
-    """Another manager took the seat: nothing that this one decides counts any more."""
+    """Another manager has taken over: nothing that this one decides counts any more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tenure:
-    """The right to write, until another takes it."""
+    """The right to write, until another manager ends it."""
 
     holder: str
-    term: int
-    job: str = CLUSTER
 
 
 class Seats:
+    """Best on a connection of their own: a manager that waits for a long write would seem to be silent."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def look(self, job: str = CLUSTER) -> Seat | None:
-        """The seat as it is; None: nobody ever had it."""
-        rows = self._database.rows("SELECT holder, term, beats FROM seats WHERE job = ?", (job,))
-        return Seat(**rows[0]) if rows else None
+    def open(self, holder: str, address: str = "") -> Tenure:
+        """``address``: the HOST:PORT that devices dial; empty: it serves none yet. The seat of a process that ran from
+        the same home ends: a home has one process at a time (its lock), so that one is gone."""
+        with self._database.transaction(of_job=True) as database:
+            for row in database.rows("SELECT holder FROM seats"):
+                if row["holder"] != holder and home_of(str(row["holder"])) == home_of(holder):
+                    database.change("DELETE FROM seats WHERE holder = ?", (row["holder"],))
+            database.change("INSERT INTO seats VALUES (?, 0, ?, 0, 0, 0)", (holder, address))
+        return Tenure(holder=holder)
 
-    def take(self, holder: str, seen: Seat | None, job: str = CLUSTER) -> Tenure | None:
-        """Take the seat if it is still as it was seen. None: it is not. A term is given once."""
-        parameters: Parameters
-        if seen is None:
-            statement = "INSERT INTO seats VALUES (?, ?, 1, 0) ON CONFLICT (job) DO NOTHING"
-            term, parameters = 1, (job, holder)
-        else:
-            statement = (
-                "UPDATE seats SET holder = ?, term = term + 1, beats = beats + 1 WHERE job = ? AND term = ?"
-                " AND beats = ?"
-            )
-            term, parameters = seen.term + 1, (holder, job, seen.term, seen.beats)
-        with self._database.transaction() as database:
-            taken = database.change(statement, parameters)
-        return Tenure(holder=holder, term=term, job=job) if taken else None
-
-    def renew(self, tenure: Tenure) -> None:
-        with self._database.transaction() as database:
+    def move(self, tenure: Tenure, address: str) -> None:
+        """Devices dial another address from now on."""
+        with self._database.transaction(of_job=True) as database:
             prove(database, tenure)
+            database.change("UPDATE seats SET address = ? WHERE holder = ?", (address, tenure.holder))
+
+    def renew(self, tenure: Tenure, *, wants: int = 0, starving: int = 0, devices: int = 0) -> None:
+        """``wants``: how many more devices its jobs could use now. ``starving``: how many they lack below their least.
+        ``devices``: how many are connected to it."""
+        with self._database.transaction(of_job=True) as database:
+            prove(database, tenure)
+            database.change(
+                "UPDATE seats SET wants = ?, starving = ?, devices = ? WHERE holder = ?",
+                (wants, starving, devices, tenure.holder),
+            )
+
+    def look(self) -> list[Seat]:
+        """Every seat there is."""
+        rows = self._database.rows("SELECT holder, beats, address, wants, starving, devices FROM seats ORDER BY holder")
+        return [Seat(**row) for row in rows]
+
+    def end(self, silent: Seat, tenure: Tenure) -> bool:
+        """End the seat of another manager if it did not count on since it was seen. Whether that was so: from then on
+        that manager writes nothing."""
+        with self._database.transaction(of_job=True) as database:
+            prove(database, tenure)
+            ended = database.change(
+                "DELETE FROM seats WHERE holder = ? AND beats = ?",
+                (silent.holder, silent.beats),
+            )
+            return ended > 0
 
     def give_up(self, tenure: Tenure) -> None:
-        """The next may take it at once."""
-        with self._database.transaction() as database:
+        """Others may take over at once."""
+        with self._database.transaction(of_job=True) as database:
             prove(database, tenure)
-            database.change("UPDATE seats SET holder = '' WHERE job = ?", (tenure.job,))
+            database.change("DELETE FROM seats WHERE holder = ?", (tenure.holder,))
 
 
 def prove(database: Statements, tenure: Tenure) -> None:
-    """Renew a tenure within a transaction, or end that transaction."""
-    counted = database.change(
-        "UPDATE seats SET beats = beats + 1 WHERE job = ? AND holder = ? AND term = ?",
-        (tenure.job, tenure.holder, tenure.term),
-    )
-    if not counted:
-        raise Deposed(f"another manager has taken over since term {tenure.term}: this one writes nothing more")
+    """Renew a tenure within a transaction, or end that transaction. Until it is over nobody can end the tenure."""
+    if not database.change("UPDATE seats SET beats = beats + 1 WHERE holder = ?", (tenure.holder,)):
+        raise Deposed("another manager has taken over: this one writes nothing more")
 
 
 class FencedDatabase:
@@ -94,8 +105,8 @@ class FencedDatabase:
         return self._database.change_each(statement, parameters)
 
     @contextlib.contextmanager
-    def transaction(self, *, writes: bool = True) -> Iterator[Statements]:
-        with self._database.transaction(writes=writes) as database:
+    def transaction(self, *, writes: bool = True, of_job: bool = False) -> Iterator[Statements]:
+        with self._database.transaction(writes=writes, of_job=of_job) as database:
             if writes:
                 prove(database, self._tenure)
             yield self

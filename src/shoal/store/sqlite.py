@@ -68,7 +68,7 @@ class SqliteDatabase:
             return max(self._connection.executemany(statement, parameters).rowcount, 0)
 
     @contextlib.contextmanager
-    def transaction(self, *, writes: bool = True) -> Iterator[SqliteDatabase]:
+    def transaction(self, *, writes: bool = True, of_job: bool = False) -> Iterator[SqliteDatabase]:
         with self._lock, self._errors_named():
             self._connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:

@@ -53,28 +53,32 @@ class Asked:
         return self._database.change_each(statement, rows)
 
     @contextlib.contextmanager
-    def transaction(self, *, writes: bool = True) -> Iterator[Statements]:
-        with self._database.transaction(writes=writes):
+    def transaction(self, *, writes: bool = True, of_job: bool = False) -> Iterator[Statements]:
+        with self._database.transaction(writes=writes, of_job=of_job):
             yield self
 
     def close(self) -> None:
         self._database.close()
 
-    def scans(self) -> list[str]:
-        """Plans with a scan in them. PostgreSQL scans a small table also where it has an index: it is told not to."""
+    def plans(self) -> Iterator[list[str]]:
+        """How each statement is run. PostgreSQL scans a small table also where it has an index: it is told not to."""
         is_sqlite = isinstance(self._database, SqliteDatabase)
         explain = "EXPLAIN QUERY PLAN" if is_sqlite else "EXPLAIN"
-        found = []
         # Nothing is changed: an explained statement is not run.
         with self._database.transaction():
             if not is_sqlite:
                 self._database.rows("SELECT set_config('enable_seqscan', 'off', true)")
             for statement, parameters in self.statements:
                 rows = self._database.rows(f"{explain} {statement}", parameters)
-                plan = [str(row["detail" if is_sqlite else "QUERY PLAN"]) for row in rows]
-                for line, following in itertools.zip_longest(plan, plan[1:], fillvalue=""):
-                    if SCAN.match(line) or (INDEX_SCAN.match(line) and "Index Cond" not in following):
-                        found.append(f"{line.strip()}: {statement}")
+                yield [str(row["detail" if is_sqlite else "QUERY PLAN"]) for row in rows]
+
+    def scans(self) -> list[str]:
+        """Those with a scan in them."""
+        found = []
+        for (statement, _), plan in zip(self.statements, self.plans(), strict=True):
+            for line, following in itertools.zip_longest(plan, plan[1:], fillvalue=""):
+                if SCAN.match(line) or (INDEX_SCAN.match(line) and "Index Cond" not in following):
+                    found.append(f"{line.strip()}: {statement}")
         return found
 
 
@@ -85,8 +89,10 @@ def asked(open_database: Callable[[], Database]) -> Iterator[Asked]:
     asked.close()
 
 
-def test_a_member_comes_and_goes_without_a_look_at_the_others(asked: Asked) -> None:
-    registry = Registry(asked)
+@pytest.mark.parametrize("holder", ["", "m"])
+def test_a_member_comes_and_goes_without_a_look_at_the_others(asked: Asked, holder: str) -> None:
+    """Also where other managers are to hear of it."""
+    registry = Registry(asked, holder=holder)
     registry.add_token(secret="abcd", role="node", uses=50, now_s=1.0)
     # To make a token looks through the few that there are.
     asked.statements.clear()
@@ -106,6 +112,9 @@ def test_a_member_comes_and_goes_without_a_look_at_the_others(asked: Asked) -> N
     registry.issued_by("pi")
     registry.revoke_node("pi", now_s=4.0, reason="")
     registry.forget_node("pi", now_s=5.0)
+    registry.reserve_node("pi", "node", now_s=6.0)
+    registry.members_epoch()
+    registry.members_since(7)
     assert len(asked.statements) > 50
     assert asked.scans() == []
 
@@ -132,8 +141,17 @@ def test_a_job_runs_without_a_look_at_others(asked: Asked) -> None:
     registry.shelf("j")
     registry.serve("j", Serving(version=1, reason="", verdict=None))
     registry.job("j")
+    registry.own_jobs()
+    registry.manager_of("j")
     assert len(asked.statements) > 25
     assert asked.scans() == []
+
+
+def test_jobs_without_a_manager_are_found_among_the_open_ones(asked: Asked) -> None:
+    """Managers look for them all the time, and most jobs have ended long ago."""
+    Registry(asked).orphans()
+    (plan,) = asked.plans()
+    assert any("jobs_open" in line for line in plan)
 
 
 def test_a_scan_would_be_found(asked: Asked) -> None:
@@ -149,7 +167,7 @@ def test_many_devices_that_want_one_name_are_numbered(registry: Registry) -> Non
     rows = ((f"pi-{number}" if number > 1 else "pi",) for number in range(1, 3001) if number not in (7, 2000))
     with registry._database.transaction() as database:
         database.change_each(
-            "INSERT INTO nodes VALUES (?, 'node', '{}', 1, 1, 'enrolled', '', NULL, '', NULL, 0)", rows
+            "INSERT INTO nodes VALUES (?, 'node', '{}', 1, 1, 'enrolled', '', NULL, '', NULL, 0, 0)", rows
         )
     given = [registry.redeem_token("abcd", "pi", 2.0) for _ in range(3)]
     names = [redeemed.node for redeemed in given if isinstance(redeemed, Redeemed)]

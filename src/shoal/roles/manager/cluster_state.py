@@ -72,6 +72,8 @@ class NodeRecord:
     stays: bool = False
     #: When it last said that it has work.
     busy_s: float = -math.inf
+    #: From when on it may be sent to another manager.
+    goes_s: float = 0.0
 
     @property
     def can_train(self) -> bool:
@@ -356,6 +358,23 @@ class ClusterState:
             self._listed.remove(name)
             found = node if node.is_free else None
         for name in unsuited:
+            heapq.heappush(self._free, name)
+        return found
+
+    def take_for_others(self, now_s: float) -> NodeRecord | None:
+        """The first free node by name that may be sent to another manager. It leaves the list."""
+        staying: list[str] = []
+        found = None
+        leaders = {record.leader for record in self.open_jobs()}
+        while self._free and found is None:
+            name = heapq.heappop(self._free)
+            node = self.nodes[name]
+            if node.is_free and (node.stays or node.goes_s > now_s or name in leaders):
+                staying.append(name)
+                continue
+            self._listed.remove(name)
+            found = node if node.is_free else None
+        for name in staying:
             heapq.heappush(self._free, name)
         return found
 

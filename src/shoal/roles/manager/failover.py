@@ -65,18 +65,25 @@ class Failover:
 
     def on_started(self) -> None:
         """Leaders on the manager's node ended with its last process. Leaders elsewhere may lead on: wait for them."""
-        is_waiting = False
-        for record in self._cluster.open_jobs():
-            if record.leader is None or record.leader == self._node:
-                record.leader = None
-                continue
-            is_waiting = True
-            record.stage = LeadershipStage.MISSED
-            told = f"{record.leader} led it under term {record.term}: it has {MISSED_S:g} s to be heard of"
-            self._machine.record("leader", told, job=record.spec.job)
-        if is_waiting:
+        missed = [record for record in self._cluster.open_jobs() if self._is_missed(record)]
+        if missed:
             self._machine.timer(_MISSED, MISSED_S)
         self._machine.timer(_LOOK, LOOK_EVERY_S)
+
+    def on_taken(self, record: JobRecord) -> None:
+        """The job was another manager's, and its leader may have been there."""
+        if self._is_missed(record):
+            self._machine.timer(f"{_MISSED} {record.spec.job}", MISSED_S)
+
+    def _is_missed(self, record: JobRecord) -> bool:
+        """Whether a leader elsewhere is waited for."""
+        if record.leader is None or record.leader == self._node:
+            record.leader = None
+            return False
+        record.stage = LeadershipStage.MISSED
+        told = f"{record.leader} led it under term {record.term}: it has {MISSED_S:g} s to be heard of"
+        self._machine.record("leader", told, job=record.spec.job)
+        return True
 
     def on_timer(self, name: str) -> None:
         kind, _, subject = name.partition(" ")
@@ -84,7 +91,8 @@ class Failover:
             self._appointments.rebalance()
             self._machine.timer(_LOOK, LOOK_EVERY_S)
         elif kind == _MISSED:
-            for record in [each for each in self._cluster.open_jobs() if each.stage is LeadershipStage.MISSED]:
+            missed = [each for each in self._cluster.open_jobs() if each.stage is LeadershipStage.MISSED]
+            for record in [each for each in missed if subject in ("", each.spec.job)]:
                 self._reconciliation.on_silent(record, "it was not heard of again")
         elif kind == SUSPECT:
             self._on_suspect(node=subject)

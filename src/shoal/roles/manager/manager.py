@@ -1,13 +1,15 @@
 """The manager: knows the nodes and the jobs, picks leaders, gives nodes their roles. Decides; a driver acts.
 
 Jobs are served in the order they came: first every job gets its least number of workers, then the earlier ones
-are filled to their most. A node works for one job at a time.
+are filled to their most. A node works for one job at a time. Where a cluster has several managers, each has jobs of its
+own, and the nodes that work for them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from shoal.roles.actions import Answer, Keep
 from shoal.roles.events import (
@@ -15,9 +17,11 @@ from shoal.roles.events import (
     DiskMeasured,
     Event,
     Heard,
+    JobTaken,
     Liveness,
     LoadFailed,
     MemberHeld,
+    OtherManagersSeen,
     PeerChanged,
     Received,
     Started,
@@ -30,6 +34,7 @@ from shoal.roles.manager.appointment import Appointments, assignment
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
+from shoal.roles.manager.other_managers import STAYS_S, OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.node.dial_state import redial_s
 from shoal.roles.node.failure_detector import Patience
@@ -100,6 +105,7 @@ class Manager(Machine):
         self._reconciliation = Reconciliation(self, self._cluster, self._appointments, node=node)
         self._failover = Failover(self, self._cluster, self._appointments, self._reconciliation, node=node)
         self._housekeeping = Housekeeping(self, self._cluster, patience=patience, held=self._held)
+        self._others = OtherManagers()
         self._cpus = cpus
         self._check_ins = CheckIns(every_s=check_in_s, most_s=COME_MOST_S) if check_in_s else None
         #: A leader was missed when work was last given out.
@@ -123,6 +129,11 @@ class Manager(Machine):
                 self._on_held(event)
             case DiskMeasured():
                 self._housekeeping.on_disk(event)
+            case OtherManagersSeen():
+                self._others.on_seen(event)
+                self._schedule()
+            case JobTaken():
+                self._on_taken(event.record)
             case TimerFired():
                 self._failover.on_timer(event.name)
                 self._schedule()
@@ -139,6 +150,9 @@ class Manager(Machine):
     def _on_received(self, event: Received) -> None:
         if (node := self._nodes.get(event.sender)) is not None:
             node.heard_s = self.now_s
+        if self._others.has(str(getattr(event.message, "job", ""))):
+            # It is about to go to the manager that has this job, and speaks to that one.
+            return
         match event.message:
             case Hello():
                 self._on_hello(event.sender, event.message)
@@ -169,7 +183,7 @@ class Manager(Machine):
                 node.link_bytes_per_s = beat.link_bytes_per_s
             if node.is_resting:
                 self._on_rested(node)
-            if self._check_ins is not None:
+            if self._check_ins is not None or node.sent_s is not None:
                 self._on_heard_of_work(node, heard_s, is_idle=beat.is_idle)
 
     # Devices that check in, and do not stay --------------------------------------------------------------
@@ -251,6 +265,11 @@ class Manager(Machine):
             self.record("refused", f"{sender} {reason}")
             self.send(sender, Dismiss(job="", reason=reason))
             return
+        has = (*(leads.job for leads in hello.leads), *hello.jobs)
+        elsewhere = self._others.first(has, is_own=self._is_open_here)
+        if elsewhere is not None:
+            self._send_to_manager_of(elsewhere, sender)
+            return
         node = self._nodes.get(sender)
         if node is None:
             node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender))
@@ -263,6 +282,7 @@ class Manager(Machine):
         node.heard_s = self.now_s
         checks_in, node.sent_s = node.sent_s is not None and not restarted, None
         node.stays = hello.lends or bool(hello.leads) or hello.facts.is_hub
+        node.goes_s = self.now_s + STAYS_S if hello.is_referred else 0.0
         came = "restarted" if restarted else "connected"
         node.state, node.reason, node.protocol = Liveness.ALIVE, came, hello.protocol
         self._cluster.look(node)
@@ -277,13 +297,15 @@ class Manager(Machine):
             self.record("node", f"{sender} has no PyTorch: it cannot train")
         elif not node.facts.torch:
             self.record("node", f"{sender} has no PyTorch: it trains jobs that have graphs (shoal train --portable)")
-        self._resettle(node)
-        self._failover.on_hello(sender, hello, restarted=restarted)
+        self._resettle(node, hello.jobs)
+        own = tuple(leads for leads in hello.leads if not self._others.has(leads.job))
+        self._failover.on_hello(sender, replace(hello, leads=own), restarted=restarted)
         if node.job is not None and self._jobs[node.job].is_led:
             # A new process has forgotten its job, a new connection has not: repeat it to both.
             self._assign_worker(node, self._jobs[node.job], "back in its job")
         self._schedule()
         self._dismiss_elsewhere(node)
+        self._free_of_others(sender, hello)
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
         self.send(sender, self._welcome(node, self._come_s(node)))
         self._appointments.relieve_home()
@@ -315,13 +337,75 @@ class Manager(Machine):
         else:
             self._failover.on_suspected(event.node)
 
-    def _resettle(self, node: NodeRecord) -> None:
-        """A worker that was lost together with its leader still works there, beyond the cut between them and here."""
+    def _resettle(self, node: NodeRecord, jobs: tuple[str, ...] = ()) -> None:
+        """A worker that was lost together with its leader still works there, beyond the cut between them and here. So
+        does one of a job whose manager was another until now."""
         away = [job for job in node.left_in if (known := self._jobs.get(job)) is not None and known.is_cut]
+        away += [job for job in jobs if job not in away and self._has_place(node, job)]
         if node.job is not None or not away:
             return
-        del node.left_in[away[-1]]
+        node.left_in.pop(away[-1], None)
         self._cluster.place(node, away[-1])
+
+    def _has_place(self, node: NodeRecord, job: str) -> bool:
+        known = self._jobs.get(job)
+        if known is None or not known.is_open or not node.can_train or not node.suits(known.spec):
+            return False
+        return self._cluster.count(job) < known.spec.plan.workers_max
+
+    # Other managers ------------------------------------------------------------------------------------
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """How many devices more the jobs here could use, and how many they lack to begin or to go on."""
+        wants = starving = 0
+        for record in self._cluster.open_jobs():
+            have, plan = self._cluster.count(record.spec.job), record.spec.plan
+            starving += max(0, plan.workers_least - have)
+            wants += max(0, plan.workers_max - have)
+        return wants, starving
+
+    def _on_taken(self, record: JobRecord) -> None:
+        job = record.spec.job
+        self._others.on_taken(job)
+        if job in self._jobs:
+            return
+        self._jobs[job] = record
+        if record.is_open:
+            self.record("job", "this manager has it now: the one before is gone", job=job)
+            self._failover.on_taken(record)
+            self._schedule()
+
+    def _free_of_others(self, node: str, hello: Hello) -> None:
+        """A node that works for a job here lets go of those that other managers have: it cannot be in two places."""
+        reason = "it works for a job of another manager"
+        for leads in hello.leads:
+            if self._others.has(leads.job):
+                self.send(node, StepDown(job=leads.job, term=leads.term, reason=reason))
+        for job in filter(self._others.has, hello.jobs):
+            self.send(node, Dismiss(job=job, reason=reason))
+
+    def _is_open_here(self, job: str) -> bool:
+        return (known := self._jobs.get(job)) is not None and known.is_open
+
+    def _send_to_manager_of(self, job: str, node: str) -> None:
+        endpoint = self._others.endpoint(job)
+        reason = f"another manager has job {job}" if endpoint else f"no manager has job {job} at this moment"
+        self.send(node, Dismiss(job="", reason=reason, endpoint=endpoint))
+
+    def _give_away(self, *, may_grow: bool) -> None:
+        """Send free devices to managers whose jobs lack some, unless a job here is about to need them."""
+        if not all(record.is_led for record in self._cluster.open_jobs()):
+            return
+        for endpoint, lacking in self._others.lacking(self.now_s, may_grow=may_grow):
+            for _ in range(lacking):
+                node = self._cluster.take_for_others(self.now_s)
+                if node is None:
+                    return
+                node.sent_s = self.now_s
+                self._others.on_sent(endpoint, self.now_s)
+                self.record("node", f"{node.node} is sent to the manager at {endpoint}, whose jobs lack devices")
+                self.send(node.node, Dismiss(job="", reason="another manager has work", endpoint=endpoint))
 
     # Nodes that operators hold back --------------------------------------------------------------------
 
@@ -400,6 +484,9 @@ class Manager(Machine):
         if spec.plan.believes.helper == self._node:
             reason = f"{self._node} is the manager's node, which may lead the job: name a helper of somebody else"
             self._deny(question, reason)
+            return
+        if self._others.has(spec.job):
+            self._deny(question, f"another manager has job {spec.job}")
             return
         known = self._jobs.get(spec.job)
         if known is not None and known.spec == spec:
@@ -507,11 +594,14 @@ class Manager(Machine):
         led = [r for r in self._jobs.values() if r.is_open and r.is_led]
         for record in led:
             self._find_helper(record)
-        for wanted in ("workers_least", "workers_max"):
-            for record in led:
-                self._staff(record, getattr(record.spec.plan, wanted))
+        for record in led:
+            self._staff(record, record.spec.plan.workers_least)
+        self._give_away(may_grow=False)
+        for record in led:
+            self._staff(record, record.spec.plan.workers_max)
         self._give_hubs(led)
         self._call_back(led)
+        self._give_away(may_grow=True)
         if any(record.is_cut for record in self._jobs.values() if record.is_open):
             self._is_unsettled = True
         elif self._is_unsettled:
@@ -539,7 +629,8 @@ class Manager(Machine):
         lacking = {
             record.spec.job: max(0, record.spec.plan.workers_least - cluster.count(record.spec.job)) for record in led
         }
-        needed = sum(lacking.values())
+        elsewhere = self._others.starving(self.now_s)
+        needed = sum(lacking.values()) + elsewhere
         needy = [record.spec for record in led if lacking[record.spec.job]]
         needed -= len(cluster.called_back) + len(cluster.let_go)
         # The last job to come is the first to give.
@@ -551,7 +642,7 @@ class Manager(Machine):
             kept = (record.leader, record.helper)
             others = [name for name in reversed(cluster.workers(job)) if name not in kept]
             # A node without an engine for the jobs in need would only come back.
-            useful = [name for name in others if any(self._nodes[name].suits(spec) for spec in needy)]
+            useful = [name for name in others if elsewhere or any(self._nodes[name].suits(spec) for spec in needy)]
             for name in [name for name in useful if name not in cluster.called_back][:spare]:
                 needed -= 1
                 cluster.called_back.add(name)

@@ -1,24 +1,27 @@
-"""When a standby takes the seat of a manager that is silent. Decides only.
+"""When a manager ends the seat of another that is silent, and which of its jobs it takes over. Decides only.
 
-No clock of another machine is believed: the manager in the seat counts on, and a standby that saw the same count again
-and again for long enough, by its own clock, may take it. Whether it does is up to the database.
+No clock of another machine is believed: a manager that is alive counts on, and one that saw the same count again and
+again for long enough, by its own clock, may end that seat. Whether it does is up to the database.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-#: A seat whose count stands still for so long may be taken. Its holder counts on three times in that.
+#: A seat whose count stands still for so long may be ended. Its holder counts on three times in that.
 SILENT_S = 3.0
 RENEW_EVERY_S = 1.0
 LOOK_EVERY_S = 0.4
 
-#: Two looks prove at most this much silence, however far apart they are: a standby that was stopped, perhaps with the
-#: holder on the same machine, looks on for a while before it takes anything. One that is merely slow gets there.
+#: Two looks prove at most this much silence, however far apart they are: a manager that was stopped, perhaps with the
+#: other one on the same machine, looks on for a while before it ends anything. One that is merely slow gets there.
 GAP_MAX_S = 1.5
 
 
-#: A manager that could not count on for so long has been succeeded, if any manager stood by: it sends its devices away.
+#: A manager that could not count on for so long has been succeeded, if any other lives: it sends its devices away.
 DOUBT_S = 2 * SILENT_S
 
 #: A sum of gaps is not exact.
@@ -26,38 +29,75 @@ _ROUNDING_S = 1e-6
 
 
 class Seat(NamedTuple):
-    """A seat as the database shows it."""
+    """The seat of a manager that is alive, as the database shows it."""
 
-    #: Empty: it was given up.
+    #: One process: a manager that is started again has another seat.
     holder: str
-    term: int
     beats: int
+    #: The HOST:PORT that devices dial; empty: it serves none yet.
+    address: str = ""
+    #: How many more devices its jobs could use now.
+    wants: int = 0
+    #: How many devices its jobs lack below their least.
+    starving: int = 0
+    #: How many devices are connected to it.
+    devices: int = 0
+
+
+def home_of(holder: str) -> str:
+    """The home of a manager's process: at most one process at a time runs from it."""
+    return holder.rpartition("/")[0] or holder
+
+
+@dataclass(slots=True)
+class _Watched:
+    beats: int
+    silence_s: float = 0.0
 
 
 class SeatWatch:
-    """What a standby saw of a seat."""
+    """What a manager saw of the seats of others."""
 
     def __init__(self, *, silent_s: float = SILENT_S, gap_max_s: float = GAP_MAX_S) -> None:
         self._silent_s = silent_s
         self._gap_max_s = gap_max_s
-        self._seen: Seat | None = None
-        self._silence_s = 0.0
+        self._seen: dict[str, _Watched] = {}
         self._looked_s = 0.0
 
-    def may_take(self, seat: Seat | None, now_s: float) -> bool:
-        """Whether the seat that was seen just now may be taken. None: nobody ever had it."""
-        if seat is None or not seat.holder:
-            return True
-        if seat == self._seen:
-            self._silence_s += min(now_s - self._looked_s, self._gap_max_s)
-        else:
-            self._seen, self._silence_s = seat, 0.0
-        self._looked_s = now_s
-        return self._silence_s >= self._silent_s - _ROUNDING_S
+    def silent(self, seats: Iterable[Seat], now_s: float) -> list[Seat]:
+        """Of the seats that were seen just now, those that may be ended."""
+        gap_s = min(now_s - self._looked_s, self._gap_max_s)
+        before, self._seen, self._looked_s = self._seen, {}, now_s
+        silent = []
+        for seat in seats:
+            watched = before.get(seat.holder)
+            if watched is not None and watched.beats == seat.beats:
+                watched.silence_s += gap_s
+            else:
+                watched = _Watched(seat.beats)
+            self._seen[seat.holder] = watched
+            if watched.silence_s >= self._silent_s - _ROUNDING_S:
+                silent.append(seat)
+        return silent
 
     def blind(self) -> None:
-        """The database did not answer: its holder could not count on either."""
-        self._seen = None
+        """The database did not answer: others could not count on either."""
+        self._seen = {}
+
+
+def share(orphans: Mapping[str, str], holder: str, holders: Iterable[str]) -> list[str]:
+    """Which jobs without a manager this one takes now, of these and their leaders: as many as every living manager
+    would, each from another place on. So jobs spread, and those that one leaves are taken by the next that looks.
+
+    Jobs that one device leads go together: it can be with one manager alone."""
+    groups: dict[str, list[str]] = {}
+    for job in sorted(orphans):
+        groups.setdefault(orphans[job] or f" {job}", []).append(job)
+    queue = list(groups.values())
+    living = sorted({holder, *holders})
+    count = math.ceil(len(queue) / len(living))
+    first = living.index(holder) * count
+    return [job for place in range(first, first + count) for job in queue[place % len(queue)]]
 
 
 def may_serve(unproven_s: float) -> bool:

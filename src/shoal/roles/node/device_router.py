@@ -179,9 +179,10 @@ class DeviceRouter:
         """There is a control stream to this peer."""
         if peer not in self._dial_states:
             return [Redial(peer, "nobody needs it any more")]
+        jobs = self.jobs
         if peer != self._manager:
-            leads, lends = (), False
-        return [Say(peer, self._dial_states[peer].on_opened(facts, now_s, leads=leads, lends=lends))]
+            leads, lends, jobs = (), False, ()
+        return [Say(peer, self._dial_states[peer].on_opened(facts, now_s, leads=leads, lends=lends, jobs=jobs))]
 
     def on_closed(self, peer: str, *, reason: str = "the connection ended") -> list[Duty]:
         """The connection is over, or could not be made."""
@@ -335,12 +336,24 @@ class DeviceRouter:
             case Assign(role="worker" | "hub"):
                 self._on_assigned(message)
             case Dismiss(job=""):
-                self._do(Redial(sender, f"dismissed: {message.reason}"))
+                self._on_let_go(message)
             case Dismiss():
                 if message.job in self._assigned:
                     self._do(ToWorker(message.job, StopRequested(reason=message.reason)))
             case _:
                 self._do(ToHosted(message))
+
+    def _on_let_go(self, message: Dismiss) -> None:
+        """The manager does not serve this node, or another manager has work for it."""
+        dial_state = self._dial_states[self._manager]
+        if message.endpoint:
+            dial_state.refer(message.endpoint)
+        if message.endpoint and dial_state.welcomed:
+            # The manager hangs up in answer, and knows then that nothing is held here.
+            self._do(Say(self._manager, Leave(reason=message.reason)))
+        else:
+            # A manager that takes over the job meanwhile must not hear that this node has left it.
+            self._do(Redial(self._manager, f"dismissed: {message.reason}"))
 
     def on_worker_ended(self, job: str) -> list[Duty]:
         """The worker of this job is done."""

@@ -61,6 +61,10 @@ class DialState:
         self._endpoints: tuple[str, ...] = ()
         #: If the peer is gone, another takes its place.
         self._has_successor = False
+        #: A manager sent this node to another one, which is dialled next; empty: none did.
+        self._referred = ""
+        #: It was sent there in the session that is about to end.
+        self._is_going = False
         #: Over how long the peer wants attempts to be spread; 0: it did not say.
         self._redial_s = 0.0
         #: The peer has no work: how long after this session it is dialled again; 0: it did not say.
@@ -84,8 +88,16 @@ class DialState:
         #: The peer said in this session how often it wants heartbeats: so it knows one that leaves out what it knows.
         self._is_paced = False
 
-    def on_opened(self, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = (), lends: bool = False) -> Hello:
-        """There is a control stream."""
+    def on_opened(
+        self,
+        facts: Facts,
+        now_s: float,
+        *,
+        leads: tuple[Leads, ...] = (),
+        lends: bool = False,
+        jobs: tuple[str, ...] = (),
+    ) -> Hello:
+        """There is a control stream. ``jobs``: those that this node works for."""
         self.welcomed = False
         self._come_s = 0.0
         self._opened_s = now_s
@@ -93,7 +105,16 @@ class DialState:
         self._unanswered.clear()
         self._is_heard = False
         self._told, self._is_paced = None, False
-        return Hello(node=self._node, incarnation=self._incarnation, facts=facts, leads=leads, lends=lends)
+        return Hello(
+            node=self._node,
+            incarnation=self._incarnation,
+            facts=facts,
+            leads=leads,
+            lends=lends,
+            # A manager that is alone has every job.
+            jobs=jobs if self._has_successor or self._referred else (),
+            is_referred=bool(self._referred),
+        )
 
     def know(self, endpoint: str, managers: tuple[str, ...] = ()) -> None:
         """Where the peer was reached last, and where it or its successors may be; none: it is alone."""
@@ -101,9 +122,15 @@ class DialState:
             self._endpoints = tuple(dict.fromkeys((endpoint, *managers)))
         self._has_successor = bool(managers)
 
+    def refer(self, endpoint: str) -> None:
+        """The peer sends this node to another manager, which is tried once before the turn of all."""
+        self._referred, self._is_going = endpoint, True
+
     @property
     def endpoint(self) -> str:
         """Where to dial now. After a session first the address that it had, then each other one in turn."""
+        if self._referred:
+            return self._referred
         return self._endpoints[self.attempts % len(self._endpoints)] if self._endpoints else ""
 
     @property
@@ -118,6 +145,7 @@ class DialState:
             # It counts from the address that answered.
             answered, self._endpoints, self.attempts = self.endpoint, (), 0
             self.know(answered, managers)
+        self._referred = ""
         self._redial_s = redial_s
         self._welcome_s = self.heartbeat_s = heartbeat_s
         self._lost_after_s = lost_after_s
@@ -157,6 +185,9 @@ class DialState:
         """The connection is over, or could not be made."""
         self._twice = self._twice + 1 if reason is not None and TWICE in reason else 0
         self.attempts = 0 if self.welcomed else self.attempts + 1
+        if not self._is_going:
+            self._referred = ""
+        self._is_going = False
         # The next session begins with a welcome, and with its interval: a device that was told to send few heartbeats
         # would be lost before its first one otherwise.
         self.heartbeat_s = self._welcome_s
@@ -171,6 +202,8 @@ class DialState:
         peer with several addresses is tried at all of them before a wait."""
         if self._come_s:
             return self._come_s
+        if self._referred:
+            return BACKOFF_S[0]
         turns = self._turns
         if self._endpoints and self.attempts % len(self._endpoints) and not self._twice:
             return BACKOFF_S[0]

@@ -98,9 +98,11 @@ class SimAgent:
         manager: str,
         incarnation: str,
         flaws: Stream | None,
+        manager_endpoint: str = "",
         dials_in_s: float | None = 0.0,
     ) -> None:
-        """``dials_in_s``: when it first dials its manager; None: it goes on with a session that there is."""
+        """``manager_endpoint``: where one of several is; empty: the manager is alone. ``dials_in_s``: when it first
+        dials its manager; None: it goes on with a session that there is."""
         self.process = process
         process.incarnation = incarnation
         self._around = around
@@ -109,6 +111,8 @@ class SimAgent:
         #: Where others dial it: another process, another port.
         self.endpoint = f"{process.node}:{7070 + int(incarnation.rpartition('-')[2]) % 50_000}"
         self._router = DeviceRouter(node=process.node, incarnation=incarnation, manager=manager)
+        if manager_endpoint:
+            self._router.know_manager(manager_endpoint, ())
         self.manager_dialer = SimDialer(self, manager)
         #: Leaders elsewhere, by node; most devices never have one.
         self._dialers: dict[str, SimDialer] = {}
@@ -186,6 +190,8 @@ class SimAgent:
     # Lines ---------------------------------------------------------------------------------------------
 
     def reach(self, dialer: SimDialer) -> tuple[Connection | None, float]:
+        if dialer is self.manager_dialer:
+            dialer.endpoint = self._router.manager_endpoint
         return self._around.dial(dialer)
 
     def dialer_opened(self, dialer: SimDialer) -> None:

@@ -6,11 +6,13 @@ The twin of the runtime's manager node; in both, the host router decides which r
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Store
-from shoal.roles.events import Asked, Event, Saved, SaveFailed, Stored, StoreFailed
+from shoal.roles.events import Asked, Event, Received, Saved, SaveFailed, Stored, StoreFailed
 from shoal.roles.manager.manager import Manager
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, with_rows
 from shoal.roles.node.failure_detector import Patience
@@ -22,7 +24,7 @@ from shoal.sim.driver.role_server import LOAD_S, SimRoleServer
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.process import Process
 from shoal.sim.shared_store import AGAIN_S
-from shoal.wire.messages import Assign, Checkpoint, Message, StopJob, Submit, TransferJob
+from shoal.wire.messages import Assign, Checkpoint, Hello, Message, StopJob, Submit, TransferJob, Welcome
 
 
 class SimManagerApi(Protocol):
@@ -48,6 +50,9 @@ class SimManagerNode:
         check_in_s: float = 0.0,
     ) -> None:
         self.process = process
+        #: Where the managers of this cluster are, if it has several; and tells this one what the store shows of others.
+        self.managers: tuple[str, ...] = ()
+        self.show_others: Callable[[tuple[str, ...]], None] | None = None
         self._disk = disk
         self._questions = 0
         self.slow_factor = slow_factor
@@ -67,7 +72,7 @@ class SimManagerNode:
             prefers_devices=prefers_devices,
             check_in_s=check_in_s,
         )
-        self._manager_host = Host(process, "manager", "", self._perform_manager, send=self.role_server.roles.send)
+        self._manager_host = Host(process, "manager", "", self._perform_manager, send=self._send)
         self._manager_host.start(self.manager)
         self.role_server.watch()
 
@@ -90,7 +95,17 @@ class SimManagerNode:
     # The manager ---------------------------------------------------------------------------------------
 
     def to_manager(self, event: Event) -> None:
+        if self.show_others is not None and isinstance(event, Received) and isinstance(event.message, Hello):
+            hello = event.message
+            has = (*hello.jobs, *(leads.job for leads in hello.leads))
+            if has:
+                self.show_others(has)
         self._manager_host.post(event)
+
+    def _send(self, to: str, message: Message) -> None:
+        if isinstance(message, Welcome) and self.managers:
+            message = replace(message, managers=self.managers)
+        self.role_server.roles.send(to, message)
 
     def _perform_manager(self, host: Host, action: Action) -> float:
         match action:

@@ -8,7 +8,7 @@ from shoal.errors import PeerViolation
 from shoal.plan import Plan
 from shoal.states import ENDED, REPORTED
 from shoal.wire.limits import BASE_PARTS_MAX, BATCHES_MAX
-from shoal.wire.messages.base import Message, Tensors, is_id, is_sha256, message
+from shoal.wire.messages.base import Message, Tensors, is_endpoint, is_id, is_sha256, message
 from shoal.wire.messages.metrics import MetricView, check_views
 
 
@@ -107,10 +107,17 @@ class Assign(Message):
 
 @message(to="node", answered_by={"Control": ("manager",)})
 class Dismiss(Message):
-    """The manager takes a role back."""
+    """The manager takes a role back; without a job, it lets go of the node."""
 
     job: str
     reason: str
+    #: Without a job: where a manager is that has work for the node, or the job that it works for. Empty: try again.
+    endpoint: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.endpoint and not is_endpoint(self.endpoint):
+            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
 
 
 @message()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from shoal.errors import PeerViolation
 from shoal.plan import Plan
 from shoal.states import JobState
-from shoal.wire.messages.base import Message, message
+from shoal.wire.messages.base import Message, is_endpoint, message
 from shoal.wire.messages.job import JobSpec, Progress
 from shoal.wire.messages.metrics import MetricView, check_views, figure_of, plain_views
 from shoal.wire.messages.model import ServedView
@@ -87,6 +88,13 @@ class Denied(Message):
     """The command was refused."""
 
     reason: str
+    #: Another manager answers it, which is dialled there; empty: none does.
+    endpoint: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.endpoint and not is_endpoint(self.endpoint):
+            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
 
 
 @message()

@@ -64,6 +64,10 @@ class Hello(Message):
     leads: tuple[Leads, ...] = ()
     #: It multiplies matrices for others.
     lends: bool = False
+    #: The jobs it works for, where the cluster has several managers: each job has one of them.
+    jobs: tuple[str, ...] = ()
+    #: Another manager sent it here.
+    is_referred: bool = False
 
 
 @message(to="node", answered_by={"Control": ("manager", "node")})

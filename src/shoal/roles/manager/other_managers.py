@@ -1,0 +1,68 @@
+"""The cluster's other managers: which of them has a job, and which lacks devices. A part of the manager.
+
+Each job has one manager, and everything about it happens there: its leader, its workers and its versions. So a device
+belongs to the manager whose job it works for. Another manager that it dials sends it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from shoal.roles.events import OtherManager, OtherManagersSeen
+
+#: A device that was sent to another manager counts as on its way for so long: that one's figures do not show it yet.
+ON_ITS_WAY_S = 6.0
+
+#: A device that was sent here is not sent on before this: the manager that sent it may not know what it can do.
+STAYS_S = 60.0
+
+
+class OtherManagers:
+    def __init__(self) -> None:
+        self._managers: tuple[OtherManager, ...] = ()
+        self._jobs: dict[str, str] = {}
+        #: Where a manager is dialled -> when devices were sent there, of late.
+        self._sent_s: dict[str, list[float]] = {}
+
+    def on_seen(self, event: OtherManagersSeen) -> None:
+        self._managers, self._jobs = event.managers, dict(event.jobs)
+        there = {manager.endpoint for manager in event.managers}
+        self._sent_s = {endpoint: sent for endpoint, sent in self._sent_s.items() if endpoint in there}
+
+    def on_taken(self, job: str) -> None:
+        """The job is this manager's from here on."""
+        self._jobs.pop(job, None)
+
+    def first(self, jobs: Iterable[str], *, is_own: Callable[[str], bool]) -> str | None:
+        """The first of these jobs that is open, if it is not this manager's. None: it is, or all of them are over."""
+        for job in jobs:
+            if is_own(job):
+                return None
+            if job in self._jobs:
+                return job
+        return None
+
+    def has(self, job: str) -> bool:
+        """Whether the job is open and not this manager's."""
+        return job in self._jobs
+
+    def endpoint(self, job: str) -> str:
+        """Where the job's manager is dialled; empty: no manager has it yet."""
+        return self._jobs[job]
+
+    def starving(self, now_s: float) -> int:
+        """How many devices the jobs of others lack, beyond those on their way."""
+        return sum(lacking for _, lacking in self.lacking(now_s))
+
+    def lacking(self, now_s: float, *, may_grow: bool = False) -> Iterator[tuple[str, int]]:
+        """Managers that lack devices, and how many beyond those on their way; if their jobs ``may_grow``, as many as
+        they could use."""
+        for manager in self._managers:
+            sent_s = [at_s for at_s in self._sent_s.get(manager.endpoint, ()) if now_s - at_s < ON_ITS_WAY_S]
+            self._sent_s[manager.endpoint] = sent_s
+            wanted = max(manager.wants, manager.starving) if may_grow else manager.starving
+            if wanted > len(sent_s):
+                yield manager.endpoint, wanted - len(sent_s)
+
+    def on_sent(self, endpoint: str, now_s: float) -> None:
+        self._sent_s.setdefault(endpoint, []).append(now_s)

@@ -1,0 +1,115 @@
+"""The jobs of a cluster with several managers, as one of them sees them: which it takes over, and who has the others.
+
+Reads the store, tells the manager role, and answers commands about jobs that another manager has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from shoal.roles.events import Event, JobTaken, OtherManager, OtherManagersSeen
+from shoal.roles.manager.cluster_state import JobRecord
+from shoal.roles.manager.standby import Seat
+from shoal.store.base import Away
+from shoal.store.registry import Registry
+from shoal.store.rows import JobRow
+from shoal.wire.messages import Denied, Hello, Message
+
+log = logging.getLogger("shoal")
+
+
+class SharedJobs:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        knows: Callable[[str], bool],
+        post: Callable[[Event], object],
+        record_of: Callable[[JobRow], JobRecord],
+    ) -> None:
+        """``knows``: whether the manager role here has a job, open or ended. ``post``: tells that role."""
+        self._registry = registry
+        self._knows = knows
+        self._post = post
+        self._record_of = record_of
+        #: The other managers that live, by their seats.
+        self._others: dict[str, Seat] = {}
+        self._seen = OtherManagersSeen()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where devices dial the other managers."""
+        return tuple(seat.address for seat in self._others.values() if seat.address)
+
+    async def look(self, others: Iterable[Seat]) -> None:
+        """These are the other managers that live now."""
+        self._others = {seat.holder: seat for seat in others}
+        await self._tell()
+
+    async def _tell(self) -> None:
+        holders = await asyncio.to_thread(self._registry.managers_of_open_jobs)
+        own = self._registry.holder
+        jobs = {
+            job: seat.address if (seat := self._others.get(holder)) is not None else ""
+            for job, holder in holders.items()
+            if holder != own
+        }
+        managers = tuple(
+            OtherManager(endpoint=seat.address, wants=seat.wants, starving=seat.starving)
+            for seat in self._others.values()
+            if seat.address
+        )
+        seen = OtherManagersSeen(managers=managers, jobs=jobs)
+        if seen != self._seen or any(manager.wants for manager in managers):
+            self._seen = seen
+            self._post(seen)
+
+    async def before_hello(self, hello: Hello) -> None:
+        """A device works for jobs that the role here does not have: look who has them before it is answered. While the
+        store is away nobody knows, and the device is not told that they are over."""
+        jobs = (*hello.jobs, *(leads.job for leads in hello.leads))
+        unknown = {job: "" for job in jobs if not self._knows(job)}
+        if not unknown:
+            return
+        try:
+            await self._tell()
+        except Away:
+            self._seen = replace(self._seen, jobs={**unknown, **self._seen.jobs})
+            self._post(self._seen)
+
+    async def take(self, orphans: Iterable[JobRow]) -> None:
+        """Take over jobs whose managers are gone; another manager may be quicker."""
+        for orphan in orphans:
+            if not await asyncio.to_thread(self._registry.take_job, orphan):
+                continue
+            log.info("job %s is this manager's now: the one before is gone", orphan.job)
+            await self._give(orphan.job)
+
+    async def _give(self, job: str) -> None:
+        """Tell the role of a job as the store has it now."""
+        row = await asyncio.to_thread(self._registry.job, job)
+        if row is not None:
+            self._post(JobTaken(record=await asyncio.to_thread(self._record_of, row)))
+
+    async def elsewhere(self, message: Message) -> Denied | None:
+        """Which manager answers a command about a job; None: this one."""
+        job = str(getattr(message, "job", ""))
+        row = await asyncio.to_thread(self._registry.job, job) if job else None
+        if row is None or row.manager == self._registry.holder:
+            return None
+        found = await asyncio.to_thread(self._registry.manager_of, job)
+        if found is not None and found[1]:
+            return Denied(reason=f"another manager has job {job}: ask {found[1]}", endpoint=found[1])
+        if row.state.is_open:
+            return Denied(reason=f"no manager has job {job} at this moment: try again in a few seconds")
+        if not self._knows(job):
+            # It is over, and any manager may answer for it.
+            await self._give(job)
+        return None
+
+    def rows(self) -> list[JobRow]:
+        """The jobs that the role here does not have, from the store."""
+        return [row for row in self._registry.jobs() if not self._knows(row.job)]
