@@ -6,9 +6,9 @@ import pytest
 
 from shoal.errors import PeerViolation
 from shoal.roles.events import Received
-from shoal.roles.node.device_router import DeviceRouter
+from shoal.roles.node.device_router import DeviceRouter, Redial, Say
 from shoal.roles.node.dial_state import BACKOFF_S, CONNECT_FIRST_S, SUCCESSOR_TURNS, SUCCESSOR_WAIT_S, DialState
-from shoal.wire.messages import Facts, Welcome
+from shoal.wire.messages import Dismiss, Facts, Leave, Welcome
 
 MANAGERS = ("a:7070", "b:7070", "c:7070")
 
@@ -92,3 +92,66 @@ def test_only_the_manager_says_where_managers_are() -> None:
 def test_addresses_that_cannot_be_are_refused(managers: tuple[str, ...]) -> None:
     with pytest.raises(PeerViolation, match="managers"):
         Welcome(heartbeat_s=1.0, lost_after_s=8.0, managers=managers)
+
+
+# Sent to another manager ------------------------------------------------------------------------------------------
+
+
+def test_a_device_goes_where_it_is_sent_and_else_back_to_the_turn() -> None:
+    state = dial_state(*MANAGERS)
+    welcome(state, *MANAGERS)
+    state.refer("d:7070")
+    state.on_closed("sent away")
+    assert (state.endpoint, state.backoff_s()) == ("d:7070", BACKOFF_S[0])
+    hello = state.on_opened(Facts(), 1.0, jobs=("digits",))
+    assert (hello.jobs, hello.is_referred) == (("digits",), True)
+    state.on_closed("connection refused")
+    assert state.endpoint == "b:7070", "nobody answered there"
+    assert not state.on_opened(Facts(), 2.0).is_referred
+    state.refer("d:7070")
+    state.on_closed("sent away")
+    welcome(state, *MANAGERS)
+    state.on_closed("cut")
+    assert state.endpoint == "d:7070", "it was welcomed there"
+
+
+def test_a_device_that_is_sent_on_and_on_waits_ever_longer_in_between() -> None:
+    """A manager sends it to one that is dead, until that one's seat is ended."""
+    state = dial_state(*MANAGERS)
+    welcome(state, *MANAGERS, redial_s=100.0)
+    state.on_closed("cut")
+    waits = []
+    for _ in range(30):
+        state.on_opened(Facts(), 0.0)
+        state.refer("d:7070")
+        state.on_closed("sent away")
+        state.on_closed("connection refused")
+        waits.append(state.backoff_s())
+    assert max(waits[10:]) > 5.0, "a fleet would storm the managers that live"
+
+
+def test_only_where_there_are_several_managers_does_it_say_for_what_it_works() -> None:
+    assert dial_state().on_opened(Facts(), 0.0, jobs=("digits",)).jobs == ()
+    assert dial_state(*MANAGERS).on_opened(Facts(), 0.0, jobs=("digits",)).jobs == ("digits",)
+
+
+def test_a_device_says_goodbye_to_the_manager_that_sends_it_away_once_it_was_welcomed() -> None:
+    router = DeviceRouter(node="pi", incarnation="7", manager="manager")
+    router.know_manager("a:7070", MANAGERS)
+    away = Dismiss(job="", reason="another manager has work", endpoint="b:7070")
+    router.on_opened("manager", Facts(), 0.0)
+    assert router.on_received(Received(sender="manager", message=away)) == [
+        Redial("manager", "dismissed: another manager has work")
+    ], "a manager that takes over its job must not hear that it left"
+    router.on_closed("manager")
+    assert router.manager_endpoint == "b:7070"
+    router.on_opened("manager", Facts(), 0.0)
+    router.on_received(Received(sender="manager", message=Welcome(heartbeat_s=1.0, lost_after_s=8.0)))
+    assert router.on_received(Received(sender="manager", message=away)) == [
+        Say("manager", Leave(reason="another manager has work"))
+    ]
+
+
+def test_an_address_that_cannot_be_is_refused() -> None:
+    with pytest.raises(PeerViolation, match="dialled"):
+        Dismiss(job="", reason="", endpoint="nowhere")

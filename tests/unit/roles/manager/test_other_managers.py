@@ -1,0 +1,250 @@
+"""A manager beside others: it takes over jobs, sends devices to the manager of their job, and lends out free ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shoal.roles.actions import Action, Keep, Record, Send
+from shoal.roles.events import Asked, Heard, JobTaken, OtherManager, OtherManagersSeen, Received, Started, TimerFired
+from shoal.roles.manager.cluster_state import JobRecord
+from shoal.roles.manager.failover import MISSED_S
+from shoal.roles.manager.manager import Manager
+from shoal.roles.manager.other_managers import ON_ITS_WAY_S, STAYS_S
+from shoal.roles.node.failure_detector import Patience
+from shoal.states import JobState
+from shoal.wire.messages import (
+    Assign,
+    Dismiss,
+    Facts,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    Leads,
+    Progress,
+    Release,
+    Released,
+    StepDown,
+    Submit,
+    Welcome,
+)
+
+Make = Callable[..., JobSpec]
+
+OTHER = "b:7070"
+
+
+class Place:
+    """A manager, and what it said last."""
+
+    def __init__(self, **options: Any) -> None:
+        self.manager = Manager(node="home", patience=Patience(), **options)
+        self.now_s = 0.0
+        self.said: list[Action] = []
+        self.happens(Started())
+
+    def happens(self, event: Any) -> None:
+        self.said = self.manager.handle(event, self.now_s)
+
+    def hello(self, node: str, **told: Any) -> None:
+        message = Hello(node=node, incarnation="1", facts=Facts(host=node, torch="2.13"), **told)
+        self.happens(Received(sender=node, message=message))
+
+    def sees(self, *, wants: int = 0, starving: int = 0, **jobs: str) -> None:
+        there = (OtherManager(endpoint=OTHER, wants=wants, starving=starving),)
+        self.happens(OtherManagersSeen(managers=there, jobs=jobs))
+
+    def submit(self, spec: JobSpec) -> None:
+        self.happens(Asked(question=1, message=Submit(spec=spec)))
+
+    def told(self, node: str, kind: type) -> list[Any]:
+        return [a.message for a in self.said if isinstance(a, Send) and a.to == node and isinstance(a.message, kind)]
+
+    def sent_away(self) -> dict[str, str]:
+        """Node -> the manager that it was just sent to."""
+        dismissals = [(a.to, a.message) for a in self.said if isinstance(a, Send) and isinstance(a.message, Dismiss)]
+        return {to: message.endpoint for to, message in dismissals if not message.job and message.endpoint}
+
+    def working(self) -> dict[str, str]:
+        return {view.node: view.job for view in self.manager.node_views()}
+
+
+# Devices that work for a job of another manager -------------------------------------------------------------------
+
+
+def test_a_worker_is_sent_to_the_manager_of_its_job() -> None:
+    place = Place()
+    place.sees(faces=OTHER)
+    place.hello("pi", jobs=("faces",))
+    assert place.sent_away() == {"pi": OTHER}
+    assert not place.told("pi", Welcome), "its worker would speak to a leader that is not here"
+    assert not place.manager.knows("pi")
+
+
+def test_a_leader_is_sent_to_the_manager_of_its_job_and_not_told_to_step_down() -> None:
+    place = Place()
+    place.sees(faces=OTHER)
+    leads = Leads(job="faces", term=3, endpoint="pi:9")
+    place.hello("pi", leads=(leads,))
+    assert place.sent_away() == {"pi": OTHER}
+    # What it says before it has gone is for that manager.
+    place.happens(Received(sender="pi", message=leads))
+    assert place.said == []
+
+
+def test_a_device_whose_job_has_no_manager_yet_tries_again() -> None:
+    place = Place()
+    place.sees(faces="")
+    place.hello("pi", jobs=("faces",))
+    (told,) = place.told("pi", Dismiss)
+    assert (told.job, told.endpoint) == ("", "")
+    assert "no manager has job faces" in told.reason
+
+
+def test_a_device_whose_job_is_over_is_like_any_other() -> None:
+    place = Place()
+    place.sees()
+    place.hello("pi", jobs=("faces",))
+    assert place.told("pi", Welcome)
+
+
+def test_a_device_of_a_job_here_lets_go_of_what_others_have(make_spec: Make) -> None:
+    place = Place()
+    place.submit(make_spec(workers_min=1))
+    place.sees(faces=OTHER, voices=OTHER)
+    lead = Leads(job="voices", term=2, endpoint="pi:9")
+    place.hello("pi", jobs=("digits", "faces"))
+    assert place.told("pi", Assign)
+    assert [message.job for message in place.told("pi", Dismiss)] == ["faces"]
+    place.hello("pi", jobs=("digits",), leads=(lead,))
+    assert place.sent_away() == {"pi": OTHER}, "who leads goes where it leads"
+
+
+def test_a_device_that_leads_here_steps_down_elsewhere(make_spec: Make) -> None:
+    place = Place(jobs=[led(make_spec())])
+    place.sees(voices=OTHER)
+    mine, theirs = (Leads(job=job, term=4, endpoint="pi:9") for job in ("digits", "voices"))
+    place.hello("pi", leads=(mine, theirs))
+    (told,) = place.told("pi", StepDown)
+    assert (told.job, told.term) == ("voices", 4)
+
+
+# Jobs that are taken over -----------------------------------------------------------------------------------------
+
+
+def led(spec: JobSpec, by: str = "pi") -> JobRecord:
+    return JobRecord(spec=spec, state=JobState.RUNNING, term=4, leader=by)
+
+
+def test_a_job_that_was_led_by_a_manager_is_led_here_under_a_new_term(make_spec: Make) -> None:
+    place = Place()
+    place.sees(digits="")
+    place.happens(JobTaken(record=led(make_spec(workers_min=1), by="home")))
+    (keep,) = [action for action in place.said if isinstance(action, Keep)]
+    assert (keep.term, keep.leader) == (5, "home")
+    # A worker of it comes back to it, though another job here would take it too.
+    place.submit(make_spec(job="another", workers_min=1))
+    place.hello("pi", jobs=("digits",))
+    assert place.working() == {"pi": "digits"}
+
+
+def test_a_leader_on_a_device_is_waited_for(make_spec: Make) -> None:
+    place = Place()
+    place.happens(JobTaken(record=led(make_spec(workers_min=1))))
+    assert not [action for action in place.said if isinstance(action, Keep)]
+    place.hello("pi", leads=(Leads(job="digits", term=4, endpoint="pi:9"),))
+    assert not place.told("pi", StepDown)
+    assert place.manager.job_views("digits")[0].leader == "pi"
+    # One that is not heard of is replaced, and others that are waited for have their own time.
+    other = Place()
+    other.happens(JobTaken(record=led(make_spec())))
+    other.now_s = MISSED_S
+    other.happens(JobTaken(record=led(make_spec(job="faces"), by="w2")))
+    other.happens(TimerFired(name="missed digits", late_s=0.0))
+    given_up = {action.job for action in other.said if isinstance(action, Record) and "not heard of" in action.reason}
+    assert given_up == {"digits"}
+
+
+def test_a_job_is_taken_once(make_spec: Make) -> None:
+    place = Place()
+    place.happens(JobTaken(record=led(make_spec(), by="home")))
+    place.happens(JobTaken(record=led(make_spec(), by="home")))
+    assert place.said == []
+
+
+def test_a_job_that_another_manager_has_is_not_submitted_again(make_spec: Make) -> None:
+    place = Place()
+    place.sees(digits=OTHER)
+    place.submit(make_spec())
+    assert place.manager.job_views() == ()
+
+
+# Devices for the jobs of others -----------------------------------------------------------------------------------
+
+
+def test_free_devices_go_where_jobs_lack_some_and_are_counted_on_their_way(make_spec: Make) -> None:
+    place = Place()
+    for name in ("a", "b", "c"):
+        place.hello(name)
+    place.sees(wants=2)
+    assert place.sent_away() == {"a": OTHER, "b": OTHER}
+    place.sees(wants=2)
+    assert place.sent_away() == {}, "two are on their way"
+    # None arrived: another one is sent. Those that stayed are free again.
+    place.now_s = ON_ITS_WAY_S + 1
+    place.happens(Heard(beats=(("a", place.now_s, Heartbeat(seq=1, is_idle=True)),)))
+    assert place.sent_away() == {"c": OTHER}
+    place.submit(make_spec(workers_min=1))
+    assert place.working()["a"] == "digits"
+
+
+def test_a_job_here_comes_first_and_one_about_to_begin_too(make_spec: Make) -> None:
+    place = Place(prefers_devices=True)
+    for name in ("a", "b", "c"):
+        place.hello(name)
+    place.submit(make_spec(workers_min=1, workers_max=2))
+    place.sees(wants=9)
+    assert place.sent_away() == {}, "the job has no leader yet: it may need any of them"
+    leader = place.manager.job_views()[0].leader
+    place.happens(Received(sender=leader, message=Leads(job="digits", term=1, endpoint=f"{leader}:9")))
+    gone = set(place.sent_away())
+    place.sees(wants=9)
+    gone |= set(place.sent_away())
+    assert len(gone) == 1
+    assert leader not in gone
+
+
+def test_a_device_that_was_sent_here_stays_for_a_while() -> None:
+    place = Place()
+    place.hello("a", is_referred=True)
+    place.sees(wants=1)
+    assert place.sent_away() == {}
+    place.now_s = STAYS_S + 1
+    place.sees(wants=1)
+    assert place.sent_away() == {"a": OTHER}
+
+
+def test_a_starving_job_elsewhere_gets_what_a_job_here_can_spare(make_spec: Make) -> None:
+    place = Place()
+    for name in ("a", "b", "c"):
+        place.hello(name)
+    place.submit(make_spec(workers_min=1, workers_max=3))
+    assert place.manager.needs == (0, 0)
+    place.sees(starving=1, wants=5)
+    released = [a.message for a in place.said if isinstance(a, Send) and isinstance(a.message, Release)]
+    assert len(released) == 1
+    node = released[0].node
+    place.happens(Received(sender="home", message=Released(job="digits", term=1, node=node)))
+    place.happens(Heard(beats=((node, 1.0, Heartbeat(seq=1, is_idle=True)),)))
+    assert place.sent_away() == {node: OTHER}
+
+
+def test_what_is_lacking_here_is_told(make_spec: Make) -> None:
+    place = Place()
+    place.submit(make_spec(workers_min=2, workers_max=5))
+    assert place.manager.needs == (5, 2)
+    place.hello("a")
+    assert place.manager.needs == (4, 1)
+    progress = Progress(job="digits", term=1, state="finished", reason="done")
+    place.happens(Received(sender="home", message=progress))
+    assert place.manager.needs == (0, 0)
