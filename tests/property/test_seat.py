@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from shoal.roles.manager import standby
-from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve, share
+from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve, share
 from shoal.scheduling.ledger import Applied
 from shoal.store import registry as registry_module
 from shoal.store import seat as seat_module

@@ -58,7 +58,7 @@ from shoal.roles.manager.manager import Manager
 from shoal.roles.manager.other_managers import OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.reunion import HistoryVerdict, Side, together
-from shoal.roles.manager.standby import Seat, SeatWatch
+from shoal.roles.manager.seat_watch import Seat, SeatWatch
 from shoal.roles.node.device_router import DeviceRouter
 from shoal.roles.node.failure_detector import FailureDetector
 from shoal.roles.node.host_router import Delivery, HostRouter, _Led

@@ -12,7 +12,7 @@ import pytest
 from mutants import OF_STORES
 
 from dst.fuzz import CheckedRun, fuzz
-from shoal.roles.manager.standby import Seat
+from shoal.roles.manager.seat_watch import Seat
 from shoal.sim.fuzz_case import STORES_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step

@@ -27,7 +27,7 @@ from shoal.identity.join_code import JoinCode, endpoint
 from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import CONNECTIONS_A_DEVICE, connections_max, raise_limit
 from shoal.net.renewal import is_due
-from shoal.roles.manager.standby import home_of
+from shoal.roles.manager.seat_watch import home_of
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime import log_lines
 from shoal.runtime.die_with_parent import end_with_starter
@@ -36,7 +36,7 @@ from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.manager_node import ManagerNode
 from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.paths import Paths
-from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
+from shoal.runtime.reachable import EVERYWHERE, own_address, parse_advertised, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import mind_doors, open_seat
 from shoal.runtime.tab_door import DoorForTabs, TabDoorOptions, tab_door
@@ -155,6 +155,10 @@ async def run_home(
     reach = await asyncio.to_thread(reachable, host, advertise)
     if reach.others and not store:
         raise Misuse("--advertise names other managers, and without --store this one is alone")
+    if direct and not store:
+        raise Misuse("--direct is for one of several managers, and without --store this one is alone")
+    if direct and not parse_advertised(direct)[1]:
+        raise Misuse(f"--direct {direct}: name the port too, as HOST:PORT")
     places = Paths(home)
     hooks = load_hooks(home)
     with _alone(home):
@@ -359,7 +363,7 @@ def _check_authority(database: Database, authority: Authority) -> None:
 
 
 def _warm_up() -> None:
-    """Import what a manager needs to start, while it stands by: devices wait for it later."""
+    """Import what a manager needs to start before it has a seat: from then on jobs may wait for it."""
     import shoal.identity.certificates  # noqa: F401
 
     features.provided("manager_pool")

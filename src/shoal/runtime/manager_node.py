@@ -40,10 +40,8 @@ from shoal.roles.events import (
 )
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.training_state import OURS
-from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
 from shoal.roles.manager.manager import Manager
 from shoal.roles.manager.retention import evictions, megabytes
-from shoal.roles.manager.reunion import Side
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, version_of
 from shoal.roles.node.doorway import LOOK_EVERY_S, Door
 from shoal.roles.node.failure_detector import Patience
@@ -55,22 +53,22 @@ from shoal.runtime.job_files import JobFiles
 from shoal.runtime.journal import CLUSTER, Journal, JournalEvent
 from shoal.runtime.kept_versions import KeptVersions
 from shoal.runtime.member_register import HELD, MemberRegister, RegisterCommand
+from shoal.runtime.model_commands import ModelCommands
 from shoal.runtime.paths import Paths
 from shoal.runtime.pool import manager_pool
-from shoal.runtime.publisher import Publisher, put_model
+from shoal.runtime.publisher import Publisher
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
 from shoal.runtime.seat_holder import Figures
 from shoal.runtime.shared_jobs import SharedJobs
+from shoal.runtime.stored_jobs import StoredJobs, view_of
 from shoal.store.base import Away
 from shoal.store.blobs import BlobStore
-from shoal.store.checkpoints import LoadedCheckpoint
 from shoal.store.depot import Depot, FolderDepot
 from shoal.store.registry import Registry
-from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed
 from shoal.wire import tensors as tensor_files
-from shoal.wire.encoding import from_json, to_json
+from shoal.wire.encoding import to_json
 from shoal.wire.limits import MANAGERS_MAX
 from shoal.wire.messages import (
     ApproveNode,
@@ -95,7 +93,6 @@ from shoal.wire.messages import (
     Lane,
     Message,
     NodeView,
-    Progress,
     PublishModel,
     Renew,
     RevokeNode,
@@ -105,7 +102,6 @@ from shoal.wire.messages import (
     SubmittedJob,
     UndrainNode,
     Welcome,
-    clip,
 )
 
 log = logging.getLogger("shoal")
@@ -152,27 +148,6 @@ def _by_url(store: BlobStore, sha256: str) -> Blob | None:
 
 def _bare(word: str) -> str:
     return word.strip(",:;()")
-
-
-def _progress_of(row: JobRow) -> Progress | None:
-    return from_json(Progress, json.loads(row.progress_json)) if len(row.progress_json) > 2 else None
-
-
-def _view_of(row: JobRow) -> JobView:
-    """A job of another manager, as the store has it."""
-    spec = from_json(JobSpec, json.loads(row.spec_json))
-    return JobView(
-        job=row.job,
-        name=row.name,
-        state=row.state,
-        reason=clip(row.reason),
-        leader=row.leader,
-        term=row.term,
-        plan=spec.plan,
-        progress=_progress_of(row),
-        train_examples=spec.train.examples,
-        test_examples=spec.test.examples,
-    )
 
 
 _Result = TypeVar("_Result")
@@ -240,6 +215,14 @@ class ManagerNode:
         self._models = self._depot.models
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
         self._files = JobFiles(places, self._registry, self._depot)
+        self._models_asked = ModelCommands(
+            self._registry,
+            kept=self._versions_kept,
+            blobs=self._blobs,
+            publisher=self._publisher,
+            exports=self._exports,
+            spec=lambda job: self._manager.spec(job),
+        )
         self._quota_bytes = disk_quota_bytes
         #: What was used when it was last measured, and uploaded since.
         self._used_bytes = 0
@@ -255,10 +238,11 @@ class ManagerNode:
         self._first_bytes: dict[str, int] = {}
         self._questions: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
+        stored = StoredJobs(self._registry, self._versions_kept)
         self._manager = Manager(
             node=self._node,
             patience=self._patience,
-            jobs=self._stored_jobs(),
+            jobs=stored.records(),
             held=self.register.held(),
             cpus=os.cpu_count() or 1,
             prefers_devices=prefers_devices,
@@ -271,7 +255,7 @@ class ManagerNode:
                 self._registry,
                 knows=lambda job: self._manager.spec(job) is not None,
                 post=self._manager_host.post,
-                record_of=self._record_of,
+                record_of=stored.record,
             )
             if self._registry.holder
             else None
@@ -299,37 +283,6 @@ class ManagerNode:
     @property
     def open_jobs(self) -> tuple[str, ...]:
         return tuple(view.job for view in self._manager.job_views() if view.state.is_open)
-
-    def _stored_jobs(self) -> list[JobRecord]:
-        """The jobs of this manager, and those that are over."""
-        own = self._registry.holder
-        return [self._record_of(row) for row in self._registry.jobs() if row.state.is_ended or row.manager == own]
-
-    def _record_of(self, row: JobRow) -> JobRecord:
-        spec = from_json(JobSpec, json.loads(row.spec_json))
-        terms = {
-            int(term): Term(node=node, began=began if began >= 0 else None)
-            for term, (node, began) in json.loads(row.terms_json).items()
-        }
-        is_open = row.state.is_open
-        newest = self._versions_kept.newest_version(row) if is_open else -1
-        durable = newest if newest >= 0 else None
-        between = functools.partial(self._between, row.job)
-        return JobRecord(
-            spec=spec,
-            state=row.state,
-            reason=row.reason or None,
-            term=row.term,
-            leader=row.leader or None,
-            progress=_progress_of(row),
-            terms=terms,
-            sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
-            durable=durable,
-        )
-
-    def _between(self, job: str, after: int | None, last: int) -> Side:
-        batches, workers = self._registry.applied_between(job, -1 if after is None else after, last)
-        return Side(batches=batches, workers=len(workers), names=workers)
 
     async def start(self) -> None:
         self._manager_host.start(self._manager)
@@ -638,14 +591,8 @@ class ManagerNode:
         match message:
             case AskStatus():
                 return await asyncio.to_thread(self._status, message)
-            case AskModel():
-                return await asyncio.to_thread(self._export, message)
-            case PublishModel():
-                return await asyncio.to_thread(self._publish, message)
-            case RollBackModel():
-                return await asyncio.to_thread(self._roll_back, message)
-            case AskVersions():
-                return await asyncio.to_thread(self._versions, message)
+            case AskModel() | PublishModel() | RollBackModel() | AskVersions():
+                return await asyncio.to_thread(self._models_asked.answer, message)
             case AskSpec():
                 return self._submitted(message)
             case CollectGarbage():
@@ -815,59 +762,13 @@ class ManagerNode:
         own = self._manager.job_views(job or None, now_s=now_s)
         if job or self.shared is None:
             return own
-        return (*own, *map(_view_of, self.shared.rows()))
-
-    def _export(self, ask: AskModel) -> Message:
-        """The model that is served; where none is, or where that is asked for, the newest durable one."""
-        self._require(ask.job)
-        published = None if ask.newest else self._publisher.model(ask.job, ask.version)
-        if published is not None:
-            return published
-        loaded = self._newest_file(ask.job)
-        sha256, size_bytes = put_model(self._blobs, ask.job, loaded.version, loaded.tensors)
-        self._exports.gave(ask.job, sha256)
-        return Blob(sha256=sha256, size_bytes=size_bytes)
-
-    def _publish(self, asked: PublishModel) -> Message:
-        self._require(asked.job)
-        loaded, spec = self._newest_file(asked.job), self._manager.spec(asked.job)
-        assert spec is not None, "every job of the registry is the manager's"
-        version = StoredVersion(version=loaded.version, tensors=loaded.tensors, state=dict(loaded.state))
-        told = self._publisher.publish(asked.job, spec.plan, version, reason=asked.reason)
-        return Done(job=asked.job, reason=clip(told))
-
-    def _roll_back(self, asked: RollBackModel) -> Message:
-        self._require(asked.job)
-        told = self._publisher.roll_back(
-            asked.job, asked.version, reason=asked.reason, until_accuracy=asked.until_accuracy
-        )
-        return Done(job=asked.job, reason=clip(told))
-
-    def _versions(self, asked: AskVersions) -> Message:
-        self._require(asked.job)
-        return self._publisher.versions(asked.job)
+        return (*own, *map(view_of, self.shared.rows()))
 
     def _submitted(self, asked: AskSpec) -> Message:
         spec = self._manager.spec(asked.job)
         if spec is None:
             raise Refused(f"there is no job {asked.job}")
         return SubmittedJob(spec=spec)
-
-    def _require(self, job: str) -> None:
-        if self._registry.job(job) is None:
-            raise Refused(f"there is no job {job}")
-
-    def _newest_file(self, job: str) -> LoadedCheckpoint:
-        loaded = self._versions_kept.load(job)
-        if loaded is None:
-            row = self._registry.job(job)
-            if row is not None and row.state.is_ended:
-                raise Refused(
-                    f"job {job} has no checkpoint on this disk: it ended before there was one, or the disk quota cost"
-                    f" it; `shoal jobs show {job}` says which"
-                )
-            raise Refused(f"job {job} has no checkpoint yet: try again in a moment")
-        return loaded
 
     async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         return await asyncio.to_thread(self.register.renew, peer, message)

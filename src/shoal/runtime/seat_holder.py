@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from shoal.errors import ShoalError
-from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, Seat, SeatWatch, may_serve, share
+from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, Seat, SeatWatch, may_serve, share
 from shoal.store.base import Away
 from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed, Seats, Tenure
@@ -33,7 +33,7 @@ class Figures(NamedTuple):
     devices: int = 0
 
 
-class Shared(Protocol):
+class JobTaker(Protocol):
     """What a manager does about the others and their jobs."""
 
     async def look(self, others: Iterable[Seat]) -> None: ...
@@ -85,7 +85,7 @@ class SeatHolder:
         on_deposed: Callable[[], object],
         figures: Callable[[], Figures],
         orphans: Callable[[], list[JobRow]],
-        shared: Shared,
+        shared: JobTaker,
         own_node: str,
     ) -> None:
         """Count on, look at the others and end those that are silent, until ``let_go``.
@@ -123,7 +123,7 @@ class SeatHolder:
         )
         self._proven_s = asked_s
 
-    async def _look_around(self, orphans: Callable[[], list[JobRow]], shared: Shared, own_node: str) -> None:
+    async def _look_around(self, orphans: Callable[[], list[JobRow]], shared: JobTaker, own_node: str) -> None:
         while not self.is_deposed:
             await asyncio.sleep(LOOK_EVERY_S)
             try:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from shoal.roles.events import Event, JobTaken, OtherManager, OtherManagersSeen
 from shoal.roles.manager.cluster_state import JobRecord
-from shoal.roles.manager.standby import Seat
+from shoal.roles.manager.seat_watch import Seat
 from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import JobRow

@@ -100,7 +100,7 @@ WORDS_AFTER = 45_000
 #: Only seeds above this number, up to the next one, draw whether devices check in, and do not stay.
 CHECK_IN_AFTER = 50_000
 
-#: Only seeds above this number, up to the next one, have a manager that stands by, and a store that may be away.
+#: Only seeds above this number, up to the next one, have two managers, and a store that may be away.
 STORES_AFTER = 60_000
 
 #: Only seeds above this number, up to the next one, draw sealed sums whose devices add the noise of a private job.
@@ -149,7 +149,7 @@ class Outage:
     for_s: float
     #: 0: it is away.
     slow_factor: float = 0.0
-    #: Away for the manager that has the seat alone: the way between them is cut.
+    #: Away for the manager with the most jobs alone: the way between them is cut.
     is_cut: bool = False
 
 
@@ -177,7 +177,7 @@ class FuzzCase:
     targeted: tuple[TargetedFault, ...] = ()
     #: After how long devices without work come again; 0: they stay connected.
     check_in_s: float = 0.0
-    #: A second manager stands by, and both share a store.
+    #: There are two managers, and both share a store.
     has_two_managers: bool = False
     outages: tuple[Outage, ...] = ()
 
@@ -301,7 +301,7 @@ def _redrawn(specs: Sequence[JobSpec], stream: Stream, change: Callable[[Plan, S
 
 
 def _of_managers(stream: Stream) -> tuple[Fault, ...]:
-    """The manager that has the seat dies or freezes, for about as long as it takes to lose the seat, or longer."""
+    """The manager with the most jobs dies or freezes, for about as long as it takes to lose its seat, or longer."""
     faults: list[Fault] = []
     for _ in range(stream.below(4)):
         at, for_s = AtSecond(stream.between(1.0, FAULTS_UNTIL_S)), stream.between(1.0, stream.pick((5.0, 15.0)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from shoal.roles.events import JobTaken, OtherManager, OtherManagersSeen
-from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve, share
+from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve, share
 from shoal.sim.disk import Disk
 from shoal.sim.driver.manager_node import SimManagerNode
 from shoal.sim.kernel import Kernel

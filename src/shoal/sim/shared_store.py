@@ -2,7 +2,7 @@
 manager proves its seat.
 
 The twin of ``store.seat`` and of what a manager does while its database is away. Whose seat may be ended is decided by
-the deployed role (``roles.manager.standby``).
+the deployed role (``roles.manager.seat_watch``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from shoal.roles.actions import Keep
 from shoal.roles.manager.cluster_state import JobRecord
-from shoal.roles.manager.standby import Seat, home_of
+from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.sim.disk import Disk, Write
 
 #: How often a manager tries again that its store is away for.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shoal.errors import ShoalError
-from shoal.roles.manager.standby import Seat, home_of
+from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.store.base import Database, Parameters, Row, Statements
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.roles.manager.standby import Seat, SeatWatch
+from shoal.roles.manager.seat_watch import Seat, SeatWatch
 from shoal.runtime import seat_holder
 from shoal.runtime.seat_holder import Figures, SeatHolder, open_seat
 from shoal.store.base import Away

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.postgres_server import PostgresServer
 from shoal.errors import Misuse, ShoalError
 from shoal.roles.manager.publishing import Published, Serving
-from shoal.roles.manager.standby import Seat
+from shoal.roles.manager.seat_watch import Seat
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.base import Away, Database

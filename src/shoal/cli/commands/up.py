@@ -34,8 +34,17 @@ def up(
         typer.Option(
             metavar="HOST[:PORT][,...]",
             help="The address or name that devices dial: a DNS name outlives a change of address. They join over the"
-            " next port. After a comma, those of managers that stand by, which devices dial if this one is gone.",
+            " next port. After a comma, those of the cluster's other managers, which devices dial if this one is gone.",
             show_default="this machine's address",
+        ),
+    ] = "",
+    direct: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where devices dial this manager and no other, if --advertise is a proxy before several: a device is"
+            " sent to the manager that has its job.",
+            show_default="as --advertise",
         ),
     ] = "",
     token: Annotated[
@@ -194,6 +203,7 @@ def up(
         store=store,
         blobs=blobs,
         downloads=downloads,
+        direct=direct,
         tabs=tabs,
         on_ready=on_ready,
     )

@@ -22,7 +22,7 @@ REDIAL_SPARED = 300
 REDIALS_PER_S = 200
 
 #: Where another manager takes over within seconds, the longest wait between two turns of all their addresses, for so
-#: many turns. Nobody listens at the address of a standby, so an attempt in vain costs a manager nothing.
+#: many turns.
 SUCCESSOR_WAIT_S = 0.5
 SUCCESSOR_TURNS = 30
 

@@ -59,7 +59,7 @@ from shoal.wire.messages import (
 _NO_BUSINESS = "no job that it works for is led here"
 
 #: Two looks at peers prove at most so many heartbeats of silence, however far apart they are: this process may have
-#: been stopped, or starved, in between. As a standby judges a silent manager (``standby.GAP_MAX_S``).
+#: been stopped, or starved, in between. As a manager judges a silent one (``seat_watch.GAP_MAX_S``).
 LATE_HEARTBEATS = 1.5
 
 #: How often an aggregator hears from the members of its formation. In a shard all members have sessions to all.

@@ -1,0 +1,76 @@
+"""Jobs as the registry keeps them, made into what the manager role and people read."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
+from shoal.roles.manager.reunion import Side
+from shoal.runtime.kept_versions import KeptVersions
+from shoal.store.registry import Registry
+from shoal.store.rows import JobRow
+from shoal.wire.encoding import from_json
+from shoal.wire.messages import JobSpec, JobView, Progress, clip
+
+
+class StoredJobs:
+    def __init__(self, registry: Registry, kept: KeptVersions) -> None:
+        self._registry = registry
+        self._kept = kept
+
+    def records(self) -> list[JobRecord]:
+        """The jobs of this manager, and those that are over."""
+        own = self._registry.holder
+        return [self.record(row) for row in self._registry.jobs() if row.state.is_ended or row.manager == own]
+
+    def record(self, row: JobRow) -> JobRecord:
+        terms = {
+            int(term): Term(node=node, began=began if began >= 0 else None)
+            for term, (node, began) in json.loads(row.terms_json).items()
+        }
+        is_open = row.state.is_open
+        newest = self._kept.newest_version(row) if is_open else -1
+        durable = newest if newest >= 0 else None
+        between = functools.partial(self._between, row.job)
+        return JobRecord(
+            spec=spec_of(row),
+            state=row.state,
+            reason=row.reason or None,
+            term=row.term,
+            leader=row.leader or None,
+            progress=_progress(row),
+            terms=terms,
+            sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
+            durable=durable,
+        )
+
+    def _between(self, job: str, after: int | None, last: int) -> Side:
+        batches, workers = self._registry.applied_between(job, -1 if after is None else after, last)
+        return Side(batches=batches, workers=len(workers), names=workers)
+
+
+def view_of(row: JobRow) -> JobView:
+    """A job of another manager, for people."""
+    spec = spec_of(row)
+    return JobView(
+        job=row.job,
+        name=row.name,
+        state=row.state,
+        reason=clip(row.reason),
+        leader=row.leader,
+        term=row.term,
+        plan=spec.plan,
+        progress=_progress(row),
+        train_examples=spec.train.examples,
+        test_examples=spec.test.examples,
+    )
+
+
+def spec_of(row: JobRow) -> JobSpec:
+    spec: JobSpec = from_json(JobSpec, json.loads(row.spec_json))
+    return spec
+
+
+def _progress(row: JobRow) -> Progress | None:
+    return from_json(Progress, json.loads(row.progress_json)) if len(row.progress_json) > 2 else None
