@@ -23,6 +23,9 @@ from shoal.store.registry import Registry
 from shoal.wire import tensors as tensor_files
 from shoal.wire.messages import Blob, EvaluationView, PublishedView, ServedView, Tensors, VersionList, clip
 
+#: A model that nobody names may be younger than this where another manager is about to name it.
+FRESH_S = 3600.0
+
 #: Told of each decision: the job, what kind it is, and why.
 Note = Callable[[str, str, str], None]
 
@@ -41,8 +44,13 @@ class Publisher:
         self._lock = threading.Lock()
         named = registry.published_hashes()
         for sha256 in models.hashes():
-            if sha256 not in named:
+            if sha256 not in named and not (registry.is_shared and self._is_fresh(sha256)):
                 models.remove(sha256)
+
+    def _is_fresh(self, sha256: str) -> bool:
+        """Another manager may be about to publish it."""
+        found = self._models.facts(sha256)
+        return found is not None and self._clock() - found.modified_s < FRESH_S
 
     # By itself ------------------------------------------------------------------------------------------
 

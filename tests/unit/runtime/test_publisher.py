@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ from shoal.plan import Plan, Until
 from shoal.roles.evaluation_rows import row_of
 from shoal.roles.manager.publishing import Serving
 from shoal.roles.node.checkpoint_transfer import StoredVersion
-from shoal.runtime.publisher import Publisher
+from shoal.runtime.publisher import FRESH_S, Publisher
 from shoal.store.blobs import BlobStore
 from shoal.store.registry import Registry
 from shoal.wire import tensors as tensor_files
@@ -235,3 +237,19 @@ def _dies_at(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, *, is_done:
         raise PowerCut
 
     monkeypatch.setattr(owner, name, cut)
+
+
+def test_a_manager_that_starts_leaves_a_model_that_another_is_about_to_publish(tmp_path: Path) -> None:
+    models = BlobStore(tmp_path / "published")
+    writer = models.writer(sha256 := hashlib.sha256(b"model").hexdigest(), 5)
+    writer.feed(memoryview(b"model"))
+    writer.commit()
+    now_s = time.time()
+
+    def starts(*, holder: str, now_s: float) -> list[str]:
+        with Registry(tmp_path / "registry.sqlite", holder=holder) as registry:
+            Publisher(registry, models, lambda job, kind, why: None, clock=lambda: now_s)
+        return models.hashes()
+
+    assert starts(holder="home/1", now_s=now_s) == [sha256]
+    assert starts(holder="home/1", now_s=now_s + FRESH_S + 1) == []
