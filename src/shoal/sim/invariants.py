@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from shoal.roles.actions import Answer, End, Keep, Record, Save, Send
+from shoal.roles.actions import Answer, End, Keep, Record, Save, Send, Store
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, TimerFired
 from shoal.scheduling.ledger import Applied
 from shoal.sim.observe import Mark, Step
@@ -140,6 +140,8 @@ class _Tenure:
     cut_s: float | None = None
     #: Each update that came for an open lease: when it came, its lease, and the version at that time.
     updates: list[tuple[float, int, int]] = field(default_factory=list)
+    #: When the present manager first heard it report under a term that was over.
+    claimed_s: float = -1.0
 
     def trained(self, *, after_s: float, until_s: float) -> set[str]:
         """Workers with an update between these times that is in a version: none that was lost with its aggregator."""
@@ -182,6 +184,9 @@ class _Course:
     durables: set[tuple[int, int]] = field(default_factory=set)
     durable_term: int = 0
     ending: bool = False
+    #: (term, version) -> when the manager took it to be kept; and when it took the last version of the job.
+    taken_s: dict[tuple[int, int], float] = field(default_factory=dict)
+    ended_s: float = math.inf
     state: str = ""
     #: The surviving history: (epoch, batch) -> version.
     history: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -236,9 +241,14 @@ class Invariants:
             # It has not noticed: what it decides waits for a write that cannot be, or is fenced by terms.
             return
         kept: set[tuple[str, int]] = set()
+        if isinstance(step.event, Received) and isinstance(step.event.message, Progress):
+            self._reported(step, step.event.sender, step.event.message)
         for action in step.actions:
             if isinstance(action, Keep):
                 kept.add((action.job, action.term))
+            elif isinstance(action, Store):
+                sent = action.checkpoint
+                self._courses[sent.job].taken_s[sent.term, sent.version] = step.at_s
             elif isinstance(action, Answer) and isinstance(action.message, Done):
                 job = action.message.job
                 # An operator may ask more of it than to be run.
@@ -257,6 +267,13 @@ class Invariants:
             elif isinstance(action, Send) and isinstance(action.message, StepDown):
                 self._given_up(step, action.to, action.message)
         self._checked_in(step)
+
+    def _reported(self, step: Step, node: str, progress: Progress) -> None:
+        course = self._courses[progress.job]
+        tenure = course.tenures.get(node)
+        is_over = tenure is not None and tenure.term == progress.term < course.kept_term
+        if tenure is not None and is_over and tenure.claimed_s < self._began_s:
+            tenure.claimed_s = step.at_s
 
     def _is_deposed(self, node: str) -> bool:
         """Another manager has ended the seat of the one that runs here."""
@@ -746,6 +763,7 @@ class Invariants:
             f"{mark.facts['job']} was to end, which was durable, and went on",
         )
         course.ending = bool(save.state["ending"])
+        course.ended_s = course.taken_s.get((term, save.version), at_s) if course.ending else math.inf
         for row in save.applied:
             key = (row.epoch, row.batch)
             while again and again[0] <= row.version:
@@ -796,6 +814,9 @@ class Invariants:
         is_told = isinstance(step.event, Received) and isinstance(step.event.message, Progress)
         is_settled = isinstance(step.event, TimerFired) and step.event.name.startswith("claim ")
         if not is_told and not is_settled:
+            return
+        if tenure.claimed_s > course.ended_s:
+            # The job was over when it was heard.
             return
         held = tenure.trained(after_s=tenure.cut_s, until_s=step.at_s - TOLD_WITHIN_S)
         later = [other for other in course.past if other.term > tenure.term]

@@ -296,6 +296,9 @@ class Failover:
             self._refuse(
                 sender, checkpoint, f"version {record.durable} is kept by now: it hands over under a higher one"
             )
+        elif record.stage is LeadershipStage.LEADING and record.claims:
+            # Its last version would end the job before the manager has decided whose history it keeps.
+            self._refuse(sender, checkpoint, "a leader of an older term is heard out first")
         else:
             record.storing, record.storing_number = checkpoint.version, checkpoint.number
             self._machine.act(Store(checkpoint=checkpoint))

@@ -1259,6 +1259,29 @@ def test_what_fewer_workers_made_since_is_discarded_aloud_and_its_numbers_are_no
     ]
 
 
+def test_no_version_is_kept_while_an_older_leader_is_heard_out(replaced: Office) -> None:
+    """It could be the job's last, and what more workers made would be discarded for it."""
+    replaced.says("b", made(2, 5, batches=1, workers=1, durable=4))
+    replaced.says("a", told(1, 12, batches=10, workers=4, durable=4))
+    replaced.says("b", Checkpoint(job="digits", term=2, version=5, number=1))
+    assert replaced.done(Store) == []
+    assert [refused.reason for refused in replaced.told("b", CheckpointRefused)] == [
+        "a leader of an older term is heard out first"
+    ]
+    replaced.timer("claim digits")
+    assert replaced.told("a", HandOver)[0].term == 1
+    replaced.says("a", Checkpoint(job="digits", term=1, version=12, number=1))
+    assert replaced.done(Store), "its history is kept though others may claim theirs"
+
+
+def test_versions_are_kept_again_once_an_older_leader_was_heard_out(replaced: Office) -> None:
+    replaced.says("b", made(2, 9, batches=40, workers=2, durable=8))
+    replaced.claim("a", told(1, 12, batches=10, workers=1, durable=4))
+    assert replaced.told("a", StepDown)
+    replaced.says("b", Checkpoint(job="digits", term=2, version=9, number=1))
+    assert replaced.done(Store)
+
+
 @pytest.fixture
 def led_at_home(make_spec: Make) -> Office:
     """A led it and was cut off, b led it and left: the manager's node leads it under term 3."""
