@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -51,6 +54,20 @@ def test_a_version_is_the_mean_of_updates_that_no_leader_saw() -> None:
     assert len(uploads) >= 6
     assert all(set(message.tensors) == {"words", "seals"} for message in uploads if isinstance(message, Update))
     assert_exact(troupe, 3, devices=6)
+
+
+def test_the_leader_hashes_a_model_once_while_devices_train() -> None:
+    """All devices wait for what it does after the last offer."""
+    troupe, offers_heard = a_troupe(), list[int]()
+
+    def hashed(data: memoryview) -> object:
+        offers_heard.append(len(troupe.said(Offer)))
+        return hashlib.sha256(data)
+
+    with patch("shoal.roles.leader.sealing.hashlib", SimpleNamespace(sha256=hashed)):
+        assert_exact(troupe, 2, devices=6)
+    assert offers_heard[:2] == [1, 7]
+    assert len(offers_heard) <= 3
 
 
 def test_words_of_16_bits_are_half_as_long_and_as_right_as_their_steps() -> None:

@@ -135,6 +135,8 @@ class Sealing:
         #: Workers, and formations whose aggregators lacked words that these had reported.
         self._lacked: set[tuple[str, int]] = set()
         self._bound = BOUND_FIRST[self._bits]
+        #: A version, and the digest of its model.
+        self._base: tuple[int, bytes] = (-1, b"")
         #: Sums that were opened, and groups that came to nothing.
         self.opened = 0
         self.void = 0
@@ -180,6 +182,8 @@ class Sealing:
         """An update is ready. It does not age while it waits for others."""
         self._leases.hold(lease)
         self._offered.add(lease.id)
+        # With the first offer, while others train: all of them wait for what is done after the last.
+        self._model_digest()
         group = self._current()
         place = group.place_of(lease.worker) if group is not None else None
         if group is None or place is None:
@@ -286,7 +290,7 @@ class Sealing:
             members=tuple((key.node, key.public) for key in keys),
             bound=self._bound,
             weight_most=weight_most,
-            base=hashlib.sha256(self._training.model.data).digest(),
+            base=self._model_digest(),
             places=places_digest(told),
         )
         self._group = SealedGroup(
@@ -319,6 +323,12 @@ class Sealing:
             )
             self._machine.send(lease.worker, bind)
         return True
+
+    def _model_digest(self) -> bytes:
+        version = self._training.version
+        if self._base[0] != version:
+            self._base = (version, hashlib.sha256(self._training.model.data).digest())
+        return self._base[1]
 
     def _shape(self, devices: int) -> GraphShape:
         """Which devices of so many mask with each other."""
