@@ -120,7 +120,7 @@ def hunt_mutants(seeds: int) -> dict[str, Any]:
     """Each mutant on the seeds that the table has for it, then on the first so many, on all cores."""
     known = table()
     caught: dict[str, int] = {}
-    with _processes() as pool:
+    with processes() as pool:
         asked = {name: pool.submit(_catch_known_first, name, known.get(name, []), seeds) for name in mutants()}
         for name, answer in asked.items():
             found = answer.result()
@@ -142,7 +142,7 @@ def hunt_mutants(seeds: int) -> dict[str, Any]:
     }
 
 
-def _processes() -> ProcessPoolExecutor:
+def processes() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn"))
 
 
@@ -248,7 +248,7 @@ class _Table:
 
 def make_table(limit_s: float) -> dict[str, Any]:
     """Keep the seeds of the table that still catch their mutants, look for others where they do not, write it."""
-    with _processes() as pool:
+    with processes() as pool:
         made = _Table(pool, time.monotonic() + limit_s)
         made.make()
     not_caught = [name for name, seeds in made.found.items() if not seeds]

@@ -1,6 +1,7 @@
 """Ten thousand small disasters: the deployed manager, leader and workers under seeded faults, every invariant watching.
 
     python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] [--topology star|tree|shard|chain] --json
+    python -m benchmarks.protocol_seeds --trust [--quick] [--count N] --json    # robust, private and sealed plans alone
     python -m benchmarks.protocol_seeds --find [--limit-s 900]       # the table of seeds that catch mutants, made again
 
 A seed that breaks an invariant prints the command that plays it again. That the checks can fail is shown by mutants,
@@ -21,6 +22,7 @@ from typing import Any
 
 from benchmarks.common import finish, say
 from benchmarks.mutant_seeds import MUTANT_SEEDS, hunt_mutants, make_table, play
+from benchmarks.trust_seeds import hunt_trust_mutants, play_trust
 from dst.flock_fuzz import fuzz_flock
 from shoal.sim.fuzz_case import fuzz_case
 
@@ -96,6 +98,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--topology", default="", choices=(*SHAPES, CHAIN), help="only seeds of this shape")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_COUNT} seeds")
+    parser.add_argument("--trust", action="store_true", help="seeds that draw trust, as many of each range")
     parser.add_argument("--trace", default="", help="write the trace of one seed to this file")
     parser.add_argument("--find", action="store_true", help="look for seeds that catch mutants, and write the table")
     parser.add_argument("--limit-s", type=float, default=FIND_S, help=f"of --find; {FIND_S:g} unless told")
@@ -111,6 +114,10 @@ def main() -> int:
         made = make_table(given.limit_s)
         finish(made | {"seconds": time.monotonic() - began_s})
         return 1 if made["mutants_not_caught"] else 0
+    if given.trust:
+        trusted = play_trust(count) | hunt_trust_mutants()
+        finish(trusted | {"seconds": time.monotonic() - began_s})
+        return 1 if trusted["violations"] or trusted["mutants_not_caught"] else 0
     if count == 1:
         reason = play_flock(given.first) if given.topology == CHAIN else play(given.first, given.trace)
         finish({"seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
