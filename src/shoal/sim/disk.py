@@ -136,8 +136,17 @@ class Disk:
             nodes = [row.node for row in history if (after is None or after < row.version) and row.version <= last]
             return Side(batches=len(nodes), workers=len(set(nodes)), names=frozenset(nodes))
 
-        sides = sides_kept(kept.terms, durable=durable, between=between)
-        return replace(kept, terms=dict(kept.terms), durable=durable, sides=sides)
+        # A new one: what a manager remembers beside what is written goes with its process.
+        return JobRecord(
+            spec=kept.spec,
+            state=kept.state,
+            reason=kept.reason,
+            term=kept.term,
+            leader=kept.leader,
+            terms=dict(kept.terms),
+            sides=sides_kept(kept.terms, durable=durable, between=between),
+            durable=durable,
+        )
 
     # Checkpoints ---------------------------------------------------------------------------------------
 
