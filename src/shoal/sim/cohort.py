@@ -117,21 +117,22 @@ class Cohort:
         self._jobs = jobs
         #: Rows that stay full devices.
         self._watched = frozenset(_row(name) for name in watched)
-        self._state = np.zeros(count, np.int8)
+        # Columns of the standard library: they are read and written a row at a time, which numpy's are slow at.
+        self._state = bytearray(count)
         #: When it wakes, and when its owner next wants it, or wants it no longer.
-        self._due_s = np.full(count, math.inf)
-        self._change_s = np.full(count, math.inf)
+        self._due_s = array("d", [math.inf]) * count
+        self._change_s = array("d", [math.inf]) * count
         #: How many processes ran there.
-        self._processes = np.zeros(count, np.int32)
+        self._processes = array("l", [0]) * count
         #: ``DeviceRest``, a column each.
-        self._since_s = np.zeros(count)
-        self._temperature_c = np.zeros(count)
-        self._spent_j = np.zeros(count)
-        self._is_hot = np.zeros(count, np.bool_)
-        self._stream = np.full(count, _NO_STREAM, np.uint64)
-        self._fetched = {job: np.zeros(count, np.bool_) for job in jobs}
-        self.bytes_up = np.zeros(count, np.int64)
-        self.bytes_down = np.zeros(count, np.int64)
+        self._since_s = array("d", [0.0]) * count
+        self._temperature_c = array("d", [0.0]) * count
+        self._spent_j = array("d", [0.0]) * count
+        self._is_hot = bytearray(count)
+        self._stream = array("Q", [_NO_STREAM]) * count
+        self._fetched = {job: bytearray(count) for job in jobs}
+        self.bytes_up = array("q", [0]) * count
+        self.bytes_down = array("q", [0]) * count
         self._awake: dict[int, Visit] = {}
         #: Second -> the rows for which something happens within it.
         self._slots: dict[int, array[int]] = {}
@@ -151,7 +152,7 @@ class Cohort:
     @property
     def states(self) -> np.ndarray:
         """Of each device, one of ``RowState``."""
-        return self._state.copy()
+        return np.frombuffer(bytes(self._state), np.int8)
 
     # Time ------------------------------------------------------------------------------------------------
 
@@ -174,8 +175,9 @@ class Cohort:
         builds = self._builds
         return builds.presence(row) if isinstance(builds, Fleet) else builds[row].presence
 
-    def _plan(self, times_s: np.ndarray) -> None:
+    def _plan(self, column: array[float]) -> None:
         """Put every row that has a time into the list of its second."""
+        times_s = np.array(column)
         rows = np.flatnonzero(np.isfinite(times_s))
         slots = (times_s[rows] // SLOT_S).astype(np.int64)
         order = np.argsort(slots, kind="stable")
@@ -196,11 +198,11 @@ class Cohort:
         self._slot = slot
         for row in self._slots.pop(slot):
             for times_s, do in ((self._due_s, self._wake), (self._change_s, self._change)):
-                when_s = float(times_s[row])
+                when_s = times_s[row]
                 if when_s // SLOT_S == slot:
                     self.kernel.at(max(self.kernel.now_s, when_s), do, row, when_s)
 
-    def _at(self, times_s: np.ndarray, when_s: float, do: Callable[[int, float], None], row: int) -> None:
+    def _at(self, times_s: array[float], when_s: float, do: Callable[[int, float], None], row: int) -> None:
         times_s[row] = when_s
         slot = int(when_s // SLOT_S)
         if slot <= self._slot:
@@ -243,7 +245,7 @@ class Cohort:
 
     def is_row(self, name: str) -> bool:
         """It is not a full device now."""
-        return bool(self._state[_row(name)] != RowState.FULL)
+        return self._state[_row(name)] != RowState.FULL
 
     def start(self, name: str) -> None:
         """Switch a device on that is a row, unless it runs."""
@@ -270,12 +272,11 @@ class Cohort:
             self._make_full(row, device, reason="its link is shared, or loses pieces", dials_in_s=0.0)
             return
         self._state[row] = RowState.AWAKE
-        processes = int(self._processes[row])
         visit = self._awake[row] = Visit(
             self,
             row,
             node=name,
-            incarnation=f"{name}-{processes}",
+            incarnation=f"{name}-{self._processes[row]}",
             device=device,
             stream=world.rng.stream("visit", f"{name} {self.kernel.now_s}"),
             called=home.role_server,
@@ -283,15 +284,16 @@ class Cohort:
         self.kernel.after(HANDSHAKE_S, visit.open)
 
     def _device(self, row: int) -> Device:
-        build = self._builds[row]
+        builds = self._builds
+        build = builds.body(row) if isinstance(builds, Fleet) else builds[row]
         if self._stream[row] == _NO_STREAM:
             return Device(build, self._world.rng.stream("device", _name(row)))
         rest = DeviceRest(
-            since_s=float(self._since_s[row]),
-            temperature_c=float(self._temperature_c[row]),
-            spent_j=float(self._spent_j[row]),
+            since_s=self._since_s[row],
+            temperature_c=self._temperature_c[row],
+            spent_j=self._spent_j[row],
             is_hot=bool(self._is_hot[row]),
-            stream=int(self._stream[row]),
+            stream=self._stream[row],
         )
         return Device.rested(build, rest)
 
@@ -351,13 +353,13 @@ class Cohort:
             self._touch(row, reason)
 
     def _touch(self, row: int, reason: str) -> None:
-        state = RowState(int(self._state[row]))
+        state = RowState(self._state[row])
         if state is RowState.FULL:
             return
         if state is RowState.AWAKE:
             self.becomes_full(self._awake[row], reason=reason)
             return
-        due_s, self._due_s[row] = float(self._due_s[row]), math.inf
+        due_s, self._due_s[row] = self._due_s[row], math.inf
         device = self._device(row)
         if state is RowState.ASLEEP:
             self._make_full(row, device, reason=reason, dials_in_s=due_s - self.kernel.now_s)
@@ -375,7 +377,7 @@ class Cohort:
         machine = world.machines[name] = SimMachine(name, device)
         machine.cached.update(job for job, fetched in self._fetched.items() if fetched[row])
         world.network.attach(name, device.build.line)
-        world.incarnations[name] = int(self._processes[row])
+        world.incarnations[name] = self._processes[row]
         world.mark(name, "full", reason=reason)
         return machine
 
@@ -386,7 +388,7 @@ class Cohort:
             process,
             world,
             manager=world.home_node,
-            incarnation=f"{name}-{int(self._processes[row])}",
+            incarnation=f"{name}-{self._processes[row]}",
             flaws=None,
             dials_in_s=dials_in_s,
         )

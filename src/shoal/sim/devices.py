@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shoal.errors import Misuse
@@ -65,10 +65,13 @@ class Presence:
     spans: tuple[tuple[bool, int], ...]
     #: How far into the spans second 0 lies.
     offset_s: int = 0
+    #: After so long the spans begin again.
+    _period_s: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.spans or min(seconds for _, seconds in self.spans) < 1:
             raise Misuse("presence needs at least one span, each a second or longer")
+        object.__setattr__(self, "_period_s", sum(seconds for _, seconds in self.spans))
 
     def is_present(self, now_s: float) -> bool:
         return self.spans[self._find(now_s)[0]][0]
@@ -86,7 +89,7 @@ class Presence:
 
     def _find(self, now_s: float) -> tuple[int, int]:
         """Which span this is, and the second it ends."""
-        period_s = sum(seconds for _, seconds in self.spans)
+        period_s = self._period_s
         turns, phase_s = divmod(now_s + self.offset_s, period_s)
         end_s = int(turns) * period_s - self.offset_s
         for at, (_, seconds) in enumerate(self.spans):

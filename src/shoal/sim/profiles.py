@@ -71,10 +71,14 @@ class Fleet(Sequence[Build]):
     def __getitem__(self, number: int | slice) -> Build | list[Build]:
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(self._count))]
+        build = self.body(number)
+        return build if self._presence is None else replace(build, presence=self._presence(number))
+
+    def body(self, number: int) -> Build:
+        """A device without what ``presence`` says of it: a cohort asks for that by itself, and more often."""
         if not 0 <= number < self._count:
             raise IndexError(number)
-        build = self._draw(number, self._rng.stream("build", str(number)))
-        return build if self._presence is None else replace(build, presence=self._presence(number))
+        return self._draw(number, self._rng.stream("build", str(number)))
 
     def presence(self, number: int) -> Presence | None:
         """When a device is there; the rest of it need not be drawn for that."""

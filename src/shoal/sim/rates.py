@@ -56,6 +56,7 @@ class Varying:
     bytes_per_s: tuple[float, ...]
     offset_s: float = 0.0
     _sums_bytes: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    _round_s: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.step_s < math.inf:
@@ -65,6 +66,7 @@ class Varying:
         if not all(0 <= rate < math.inf for rate in self.bytes_per_s):
             raise Misuse("a trace holds a rate below 0 or without bound: every step must be a finite rate")
         object.__setattr__(self, "_sums_bytes", _sums_bytes(self.step_s, self.bytes_per_s))
+        object.__setattr__(self, "_round_s", self.step_s * len(self.bytes_per_s))
         if not self._sums_bytes[-1] > 0:
             raise Misuse("a trace with no step above 0 carries nothing, ever: give one step a rate")
 
@@ -72,15 +74,22 @@ class Varying:
         if size_bytes <= 0:
             return start_s
         step_s, rates, sums = self.step_s, self.bytes_per_s, self._sums_bytes
-        phase_s = (start_s + self.offset_s) % (step_s * len(rates))
-        # Rounding may put the phase a hair past the last step.
-        step = min(int(phase_s / step_s), len(rates) - 1)
+        phase_s = (start_s + self.offset_s) % self._round_s
+        step = int(phase_s / step_s)
+        if step >= len(rates):
+            # Rounding may put the phase a hair past the last step.
+            step = len(rates) - 1
         # Counted from the beginning of the trace: the transfer is over when this much went through.
         target_bytes = sums[step] + rates[step] * (phase_s - step * step_s) + size_bytes
-        rounds, rest_bytes = divmod(target_bytes, sums[-1])
-        if rest_bytes == 0:
-            # Through with the last byte of a round, not at the first byte of the next: there may be silence between.
-            rounds, rest_bytes = rounds - 1, sums[-1]
-        step = bisect_left(sums, rest_bytes) - 1
-        end_s = (rounds * len(rates) + step) * step_s + (rest_bytes - sums[step]) / rates[step]
-        return max(start_s, start_s + (end_s - phase_s))
+        if sums[step] < target_bytes <= sums[step + 1] < sums[-1]:
+            # Nearly every message is through within the step that it begins in.
+            end_s = step * step_s + (target_bytes - sums[step]) / rates[step]
+        else:
+            rounds, rest_bytes = divmod(target_bytes, sums[-1])
+            if rest_bytes == 0:
+                # Through with the last byte of a round, not at the first of the next: there may be silence between.
+                rounds, rest_bytes = rounds - 1, sums[-1]
+            step = bisect_left(sums, rest_bytes) - 1
+            end_s = (rounds * len(rates) + step) * step_s + (rest_bytes - sums[step]) / rates[step]
+        end_s = start_s + (end_s - phase_s)
+        return end_s if end_s > start_s else start_s

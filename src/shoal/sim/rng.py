@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from shoal.errors import Misuse
-from shoal.scheduling.batches import GAMMA, MASK, splitmix64
+from shoal.scheduling.batches import GAMMA, MASK
 
 _T = TypeVar("_T")
 
@@ -36,14 +36,13 @@ class Stream:
     def copy(self) -> Stream:
         return Stream(self._state)
 
-    def _bits(self) -> int:
-        state = self._state
-        self._state = (state + GAMMA) & MASK
-        return splitmix64(state)
-
     def random(self) -> float:
         """A number in [0, 1)."""
-        return (self._bits() >> 11) * _UNIT
+        # As ``splitmix64``, which also adds GAMMA first; written out, because every message of a fleet draws one.
+        self._state = mixed = (self._state + GAMMA) & MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
+        return ((mixed ^ (mixed >> 31)) >> 11) * _UNIT
 
     def between(self, low: float, high: float) -> float:
         return low + (high - low) * self.random()
