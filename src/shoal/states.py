@@ -19,11 +19,15 @@ class JobState(StrEnum):
     @property
     def is_open(self) -> bool:
         """The job is not over: it has a leader, or will have one."""
-        return self in (JobState.QUEUED, JobState.RUNNING, JobState.STOPPING)
+        return self in _OPEN
 
     @property
     def is_ended(self) -> bool:
         return not self.is_open
+
+
+#: The manager asks for each event which jobs are open.
+_OPEN = (JobState.RUNNING, JobState.QUEUED, JobState.STOPPING)
 
 
 class LeaderPhase(StrEnum):

@@ -30,7 +30,10 @@ class Liveness(StrEnum):
     @property
     def is_gone(self) -> bool:
         """Nothing that was said to it before arrives any more."""
-        return self in (Liveness.LOST, Liveness.DORMANT)
+        return self in _GONE
+
+
+_GONE = (Liveness.LOST, Liveness.DORMANT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

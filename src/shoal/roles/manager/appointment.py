@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 
 from shoal.roles.actions import Keep
+from shoal.roles.events import Liveness
 from shoal.roles.machine import Machine
 from shoal.roles.manager.cluster_state import TERMS_KEPT, ClusterState, JobRecord, LeadershipStage, NodeRecord, Term
 from shoal.scheduling.placement import LINK_ASSUMED_BYTES_PER_S, Candidate, best_placed, is_worth_moving
@@ -104,7 +106,9 @@ class Appointments:
         shown = max((node.link_bytes_per_s for node in nodes.values()), default=0.0)
         link = self._home.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S
         home = replace(self._home, link_bytes_per_s=max(link, shown))
-        able = (nodes[name] for name in sorted(nodes) if nodes[name].can_lead and name != record.helper)
+        # Chosen before they are sorted: a manager may know a million nodes of which few are here.
+        here = [node for node in nodes.values() if node.state is Liveness.ALIVE and node.can_lead]
+        able = sorted((node for node in here if node.node != record.helper), key=attrgetter("node"))
         now_s = self._machine.now_s
         return [home, *(node.candidate() for node in able if record.unfit.get(node.node, 0.0) <= now_s)]
 

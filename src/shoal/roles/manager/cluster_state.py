@@ -40,12 +40,16 @@ class LeadershipStage(StrEnum):
     ADOPTING = "adopting"
 
 
+#: Of a node that has not said hello.
+_NO_FACTS = Facts()
+
+
 @dataclass(slots=True)
 class NodeRecord:
     """A node as the manager knows it."""
 
     node: str
-    facts: Facts = field(default_factory=Facts)
+    facts: Facts = _NO_FACTS
     state: Liveness = Liveness.LOST
     reason: str = "not seen since the manager started"
     #: The job it works for.
@@ -185,6 +189,11 @@ class JobRecord:
     #: When the manager last heard its leader, and since when the manager knows its state. None: not known.
     heard_s: float | None = None
     since_s: float | None = None
+    #: The node that opens its sealed sums: it neither leads the job nor trains for it. None: its plan names none.
+    helper: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.helper = self.spec.plan.believes.helper
 
     def become(self, state: JobState, reason: str | None, now_s: float) -> None:
         """The manager decides on its state."""
@@ -201,11 +210,6 @@ class JobRecord:
     def on_durable(self, version: int) -> None:
         """This version is durable, and so is any that was known to be."""
         self.durable = version if self.durable is None else max(self.durable, version)
-
-    @property
-    def helper(self) -> str | None:
-        """The node that opens its sealed sums: it neither leads the job nor trains for it."""
-        return self.spec.plan.believes.helper
 
     @property
     def is_open(self) -> bool:
@@ -380,6 +384,8 @@ class ClusterState:
 
     def free_hub(self) -> NodeRecord | None:
         """The first hub by name that may be given to a job. There are few of them."""
+        if not self._hubs_known:
+            return None
         hubs = (self.nodes[name] for name in sorted(self._hubs_known))
         return next((hub for hub in hubs if hub.is_available and hub.job is None), None)
 

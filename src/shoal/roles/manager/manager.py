@@ -633,6 +633,8 @@ class Manager(Machine):
         needed = sum(lacking.values()) + elsewhere
         needy = [record.spec for record in led if lacking[record.spec.job]]
         needed -= len(cluster.called_back) + len(cluster.let_go)
+        if needed <= 0:
+            return
         # The last job to come is the first to give.
         for record in reversed(led):
             job = record.spec.job

@@ -7,7 +7,7 @@ of life moves nobody in the queue: a peer that was heard meanwhile is put back w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from shoal.roles.events import Liveness, PeerChanged
@@ -118,7 +118,7 @@ class FailureDetector:
         peer = self._peers.get(node)
         if peer is None or peer.state is Liveness.LOST:
             return []
-        return [replace(self._lose(node, peer, reason), is_certain=True)]
+        return [self._lose(node, peer, reason, is_certain=True)]
 
     def on_rests(self, node: str, now_s: float, *, come_s: float) -> list[PeerChanged]:
         """A peer has nothing to do, hangs up, and comes again after so long. It holds nothing."""
@@ -241,7 +241,7 @@ class FailureDetector:
     def _longer(self, after_s: float, peer: _Peer) -> float:
         return longer_after_s(after_s, heartbeat_s=self._patience.heartbeat_s, every_s=peer.every_s)
 
-    def _lose(self, node: str, peer: _Peer, reason: str) -> PeerChanged:
+    def _lose(self, node: str, peer: _Peer, reason: str, *, is_certain: bool = False) -> PeerChanged:
         self.present -= peer.state is not Liveness.DORMANT
         peer.state, peer.reason, peer.closed_s, peer.look_s = Liveness.LOST, reason, None, math.inf
-        return PeerChanged(node=node, state=Liveness.LOST, reason=reason)
+        return PeerChanged(node=node, state=Liveness.LOST, reason=reason, is_certain=is_certain)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Concatenate, ParamSpec
 
 from shoal.errors import Misuse, PeerViolation
@@ -206,6 +206,8 @@ class HostRouter(Decider[Delivery]):
         super().__init__()
         self._node = node
         self._manager = manager or node
+        #: Whether this is the manager's node.
+        self.is_home = self._manager == node
         self._patience = patience
         self.membership = FailureDetector(patience)
         #: Lets in one of two processes of one node.
@@ -241,11 +243,6 @@ class HostRouter(Decider[Delivery]):
     @property
     def node(self) -> str:
         return self._node
-
-    @property
-    def is_home(self) -> bool:
-        """Whether this is the manager's node."""
-        return self._manager == self._node
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -397,8 +394,9 @@ class HostRouter(Decider[Delivery]):
                 self._tell_manager(change)
             if change.state is Liveness.DORMANT:
                 # A leader knows who works for it, and such a node does not.
-                change = replace(change, state=Liveness.LOST)
-            self.act(*(ToLeader(job, change) for job in self._led))
+                change = PeerChanged(node=change.node, state=Liveness.LOST, reason=change.reason)
+            for job in self._led:
+                self.act(ToLeader(job, change))
 
     def _tell_manager(self, event: Event) -> None:
         """In the order of what happened: the manager weighs which nodes were heard since a leader fell silent, and

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transform
 
@@ -95,6 +96,10 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+#: Nearly every message names its job, and there are few of them. What is asked here is no longer than a name.
+_is_known_id = lru_cache(maxsize=1024)(is_id)
+
+
 def is_sha256(text: str) -> bool:
     return _SHA256.fullmatch(text) is not None
 
@@ -113,7 +118,7 @@ class Message:
 
     def __post_init__(self) -> None:
         names, values, ids = _CHECKS.get(type(self)) or _checks_of(type(self))
-        for name, value in zip(names, values(self), strict=True):
+        for value in values(self):
             kind = type(value)
             # Nearly every value is plain and right: that much is seen here, and only the rest is asked about.
             if kind is int:
@@ -127,10 +132,12 @@ class Message:
                     continue
             elif kind in _UNCHECKED:
                 continue
-            _check_value(type(self), name, value)
+            for name in names:
+                _check_value(type(self), name, getattr(self, name))
+            break
         for name in ids:
             value = getattr(self, name)
-            if value and not is_id(value):
+            if value and not _is_known_id(value):
                 raise PeerViolation(f"{type(self).__name__}.{name} is not an id: {value[:80]!r}")
 
 
@@ -180,6 +187,8 @@ def clip(text: str, limit: int = REASON_MAX_CHARS) -> str:
     """Shorten free text of unknown length (an exception, a peer's words) so that it fits a message."""
     # A lone surrogate (a file name that is not UTF-8, quoted in an error) cannot be encoded; an escape sequence is a
     # command to the terminal on which someone will read this.
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text
     text = _CONTROL.sub(" ", text).encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
