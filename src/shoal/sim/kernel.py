@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 from shoal.errors import Misuse
@@ -34,8 +34,8 @@ class Kernel:
         # Written so that a NaN, which compares with nothing, is refused too.
         if not when_s >= self.now_s:
             raise Misuse(f"it is {self.now_s} s: nothing can be done at {when_s} s any more")
-        self._number += 1
-        heapq.heappush(self._heap, (when_s, self._number, do, args))
+        self._number = number = self._number + 1
+        heappush(self._heap, (when_s, number, do, args))
 
     def after(self, delay_s: float, do: Do, *args: object) -> None:
         """Have it done so many seconds from now."""
@@ -47,7 +47,7 @@ class Kernel:
         while not until():
             if not heap or heap[0][0] > limit_s or self.handled == last:
                 return False
-            self.now_s, _, do, args = heapq.heappop(heap)
+            self.now_s, _, do, args = heappop(heap)
             self.handled += 1
             do(*args)
         return True

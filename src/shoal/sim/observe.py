@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from shoal.roles.actions import Action
 from shoal.roles.events import Event
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A role handled an event and decided."""
 
     at_s: float
@@ -24,14 +23,13 @@ class Step:
     actions: list[Action]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """Something happened that no role decided: a crash, a broken connection, a write that became durable."""
 
     at_s: float
     node: str
     kind: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = MappingProxyType({})
 
 
 class Observer(Protocol):

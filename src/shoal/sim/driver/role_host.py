@@ -116,12 +116,13 @@ class Host:
         while not self.ended:
             for action in actions:
                 wait_s = self._act(action)
+                if wait_s == 0.0:
+                    continue
                 if math.isinf(wait_s):
                     self._paused = actions
-                    return
-                if wait_s > 0.0:
+                else:
                     process.later(wait_s, self._run, actions)
-                    return
+                return
             if not self._inbox:
                 break
             event = self._inbox.popleft()

@@ -102,12 +102,13 @@ class SimRoleServer:
         if not self.router.admits(node):
             connection.cut(f"{node} has no business here")
             return
+        caller = Caller(node=node, incarnation=connection.incarnation, address=node)
         if self.router.is_home:
-            knock = self.router.doorway.knock(_caller(connection))
+            knock = self.router.doorway.knock(caller)
             self.roles.carry(self.router.on_knock(knock.caller))
             self._look(connection, knock)
         else:
-            self._enter(connection)
+            self._enter(connection, caller)
 
     def _look(self, connection: CalledSession, knock: Knock) -> None:
         """Let it in, or not, once that is known."""
@@ -120,15 +121,15 @@ class SimRoleServer:
         if door is Door.SHUT:
             connection.cut(reason or "")
         elif connection.is_open:
-            self._enter(connection)
+            self._enter(connection, knock.caller)
             for message, size_bytes in said:
                 self.received(connection, message, size_bytes)
 
-    def _enter(self, connection: CalledSession) -> None:
-        node = connection.node
+    def _enter(self, connection: CalledSession, caller: Caller) -> None:
+        node = caller.node
         older = self.connections.get(node)
         self.connections[node] = connection
-        self.router.doorway.on_entered(_caller(connection))
+        self.router.doorway.on_entered(caller)
         if older is not None:
             older.cut("the same node connected again")
         self.watch()
@@ -256,7 +257,3 @@ class SimRoleServer:
     def _merging_s(self, event: Event) -> float:
         size_bytes = event.size_bytes if isinstance(event, Received) else 0
         return size_bytes * MERGE_S_PER_BYTE * self._node.slow_factor if size_bytes > SMALL_BYTES else 0.0
-
-
-def _caller(connection: CalledSession) -> Caller:
-    return Caller(node=connection.node, incarnation=connection.incarnation, address=connection.node)

@@ -60,6 +60,9 @@ from shoal.wire.messages import (
 #: The first heartbeat is due so long after a session opened, and each as long as it is not welcome.
 FIRST_BEAT_S = 1.0
 
+#: Messages that end a worker's part in a job.
+_ENDS = (Finished, Dismiss)
+
 #: What the other side takes to notice that a session was cut.
 NOTICED_S = 0.001
 
@@ -165,10 +168,12 @@ class VisitJob:
 
 class Visit:
     __slots__ = (
-        "_answered_s",
         "_is_open",
         "_is_over",
+        "_jitter_s",
         "_last_s",
+        "_latency_s",
+        "_line",
         "_owner",
         "_unanswered_s",
         "answered",
@@ -210,6 +215,10 @@ class Visit:
         self.node = node
         self.incarnation = incarnation
         self.device = device
+        # Copied from its line and the manager's, because every message reads them.
+        line, home_line = device.build.line, owner.home_link.line
+        self._line = line
+        self._latency_s, self._jitter_s = line.latency_s + home_line.latency_s, line.jitter_s + home_line.jitter_s
         #: Chance for the delays of its messages.
         self.stream = stream
         #: The manager's node.
@@ -231,7 +240,7 @@ class Visit:
         self.is_paced = False
         self.seen_s = 0.0
         self.told_idle: bool | None = None
-        self._unanswered_s = self._answered_s = 0.0
+        self._unanswered_s = 0.0
         self.bytes_up = self.bytes_down = 0
 
     @property
@@ -262,8 +271,7 @@ class Visit:
         owner = self._owner
         kernel, home = owner.kernel, owner.home_link
         message, size_bytes = owner.sizer.pack(message)
-        line = self.device.build.line
-        left_s = line.up.finish_s(size_bytes, kernel.now_s)
+        left_s = self._line.up.finish_s(size_bytes, kernel.now_s)
         if size_bytes > SMALL_BYTES:
             kernel.at(left_s, self._off_its_link, message, size_bytes)
             return
@@ -279,11 +287,7 @@ class Visit:
         self._owner.kernel.at(when_s, self._reach, message, size_bytes)
 
     def _delay_s(self) -> float:
-        line, home = self.device.build.line, self._owner.home_link.line
-        delay_s = line.latency_s + home.latency_s
-        if line.jitter_s or home.jitter_s:
-            delay_s += (line.jitter_s + home.jitter_s) * self.stream.random()
-        return delay_s
+        return self._latency_s + self._jitter_s * self.stream.random() if self._jitter_s else self._latency_s
 
     def _reach(self, message: Message, size_bytes: int) -> None:
         """It is at the manager's node."""
@@ -301,24 +305,24 @@ class Visit:
         if self.successor is not None:
             self.successor.down(message, left)
             return
-        owner, now_s = self._owner, self._owner.kernel.now_s
+        owner = self._owner
+        kernel = owner.kernel
         message, size_bytes = owner.sizer.pack(message)
-        home, line = owner.home_link, self.device.build.line
         if size_bytes > SMALL_BYTES:
             through_s, left_s = self._brought(size_bytes)
         else:
-            left_s = home.line.up.finish_s(size_bytes, now_s)
-            through_s = line.down.finish_s(size_bytes, left_s)
+            left_s = owner.home_link.line.up.finish_s(size_bytes, kernel.now_s)
+            through_s = self._line.down.finish_s(size_bytes, left_s)
         if left is not None:
-            owner.kernel.at(left_s, left)
+            kernel.at(left_s, left)
         at = 2 if message.rule.lane is Lane.CONTROL else 3
         when_s = self._last_s[at] = max(self._last_s[at], through_s + self._delay_s())
-        owner.kernel.at(when_s, self._hear, message, size_bytes)
+        kernel.at(when_s, self._hear, message, size_bytes)
 
     def _brought(self, size_bytes: int) -> tuple[float, float]:
         """When bytes that the manager's node sends now are all here, and when they have all left there. A piece passes
         this link while the next one passes that; and only so many are on their way."""
-        owner, line = self._owner, self.device.build.line
+        owner, line = self._owner, self._line
         pieces = pieces_of(size_bytes)
         begin_s, end_s = owner.home_link.sends(size_bytes, owner.kernel.now_s)
         first_s = begin_s + (end_s - begin_s) / pieces
@@ -422,10 +426,10 @@ class Visit:
             offered, job.offered = job.offered, None
             assert offered is not None
             self.say(offered)
-        elif isinstance(message, Finished | Dismiss) and job is not None and message.job == job.assign.job:
+        elif isinstance(message, _ENDS) and job is not None and message.job == job.assign.job:
             # What its trainer is at is of no use any more.
             self.job = None
-        elif isinstance(message, Finished | Dismiss) and job is None and message.job:
+        elif isinstance(message, _ENDS) and job is None and message.job:
             pass
         elif not (isinstance(message, Wait) and job is not None and not message.retry_after_s):
             self._is_beyond(message, size_bytes)
