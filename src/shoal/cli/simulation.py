@@ -18,6 +18,7 @@ from shoal.errors import Misuse
 from shoal.runtime.paths import Paths
 from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import Fault, resolve
+from shoal.sim.garbage import collected_seldom
 from shoal.sim.observe import Observer
 from shoal.sim.profiles import PROFILES
 from shoal.sim.real import close, simulated_job
@@ -130,7 +131,7 @@ class Question:
         job = simulated_job(ready, whole, train=self.train, job=_JOB)
         study = Study(job=job, devices=self.devices, profile=self.profile, seed=self.seed, faults=self.faults)
         try:
-            with _progress(self.title(plan)) as look:
+            with _progress(self.title(plan)) as look, collected_seldom():
                 outcome = simulate(study, observers=observers, look=look)
         finally:
             close(job)
