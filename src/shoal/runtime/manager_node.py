@@ -153,7 +153,9 @@ def _bare(word: str) -> str:
 _Result = TypeVar("_Result")
 
 
-async def _with_store(act: Callable[..., _Result], *arguments: object, node: ManagerNode) -> _Result:
+async def _with_store(
+    act: Callable[..., _Result], *arguments: object, on_deposed: Callable[[Deposed], object]
+) -> _Result:
     """Read or write, in a thread, what the manager decided to, however long its store is away: what follows from it
     waits. The manager decides nothing while a record of its own is written; heartbeats are answered elsewhere."""
     waits = False
@@ -162,7 +164,7 @@ async def _with_store(act: Callable[..., _Result], *arguments: object, node: Man
             result = await asyncio.to_thread(act, *arguments)
         except Deposed as error:
             # Nothing that this manager would do next counts: it ends.
-            node.on_deposed(error)
+            on_deposed(error)
             await asyncio.Event().wait()
         except Away as error:
             if not waits:
@@ -397,7 +399,7 @@ class ManagerNode:
 
     async def _set_up_leader(self, host: RoleHost, assign: Assign) -> None:
         try:
-            leader = await _with_store(self._make_leader, assign, node=self)
+            leader = await _with_store(self._make_leader, assign, on_deposed=self.on_deposed)
         except Exception as error:
             if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
                 log.exception("job %s could not be started", assign.job)
@@ -494,7 +496,7 @@ class ManagerNode:
     async def _load(self, load: Load) -> None:
         """Send the new leader of a job where it stands."""
         try:
-            version = await _with_store(self._newest, load.job, node=self)
+            version = await _with_store(self._newest, load.job, on_deposed=self.on_deposed)
             message = await asyncio.to_thread(packed, version, job=load.job, term=load.term)
         except (ShoalError, OSError, KeyError, ValueError) as error:
             self._manager_host.post(LoadFailed(job=load.job, term=load.term, reason=str(error)))
@@ -506,19 +508,21 @@ class ManagerNode:
     async def _perform_manager(self, host: RoleHost, action: Action) -> None:
         match action:
             case Keep():
-                await _with_store(self._keep, action, node=self)
+                await _with_store(self._keep, action, on_deposed=self.on_deposed)
                 if action.state.is_ended:
                     self._disk_changed.set()
             case ForgetMember():
                 await _with_store(
-                    functools.partial(self._registry.forget_node, now_s=time.time()), action.node, node=self
+                    functools.partial(self._registry.forget_node, now_s=time.time()),
+                    action.node,
+                    on_deposed=self.on_deposed,
                 )
                 self.register.refresh(action.node)
             case DropJob():
                 self._versions_kept.let_go(action.job)
-                await _with_store(self._files.drop_job, action.job, node=self)
+                await _with_store(self._files.drop_job, action.job, on_deposed=self.on_deposed)
             case DropFiles():
-                await _with_store(self._drop_files, action, node=self)
+                await _with_store(self._drop_files, action, on_deposed=self.on_deposed)
             case Store():
                 self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
             case Load():

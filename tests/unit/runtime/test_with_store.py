@@ -23,7 +23,7 @@ def test_it_waits_for_the_store_and_gives_the_answer(monkeypatch: pytest.MonkeyP
             raise Away("the database is away")
         return 7
 
-    assert asyncio.run(manager_node._with_store(newest, "digits")) == 7
+    assert asyncio.run(manager_node._with_store(newest, "digits", on_deposed=print)) == 7
     assert tried == ["digits"] * 3
 
 
@@ -31,8 +31,11 @@ def test_a_deposed_manager_does_nothing_more() -> None:
     def write() -> None:
         raise Deposed("another manager has taken over")
 
+    ended: list[Deposed] = []
+
     async def story() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(manager_node._with_store(write), 0.2)
+            await asyncio.wait_for(manager_node._with_store(write, on_deposed=ended.append), 0.2)
 
     asyncio.run(story())
+    assert len(ended) == 1, "it is told to end: a seat that it still has would not tell it"
