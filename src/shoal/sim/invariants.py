@@ -175,7 +175,7 @@ class _Course:
     #: The term whose leader was told to go for it.
     deposed: int = 0
     #: When a manager last took it from another.
-    taken_s: float = 0.0
+    taken_over_s: float = 0.0
     least: int = -1
     #: Since when nobody leads it under the newest term; None: someone does.
     vacant_s: float | None = 0.0
@@ -684,7 +684,7 @@ class Invariants:
         job, before = mark.facts["job"], mark.facts["before"]
         self._hold(before in self._ended_seats, mark.at_s, f"{mark.node} took {job} from {before}, which has a seat")
         self._managers[job] = mark.facts["holder"]
-        self._courses[job].taken_s = mark.at_s
+        self._courses[job].taken_over_s = mark.at_s
 
     def _written(self, mark: Mark) -> None:
         """A manager writes while it has a seat, and of its own jobs alone."""
@@ -704,7 +704,7 @@ class Invariants:
             leads_on = course.vacant_s is None and course.led_term == course.kept_term
             leads_on = leads_on and course.led[course.led_term] not in LABELS and course.led_term != course.deposed
             # Of several managers, the one that has the job began when it took it.
-            began_s = course.taken_s if self._seats else self._began_s
+            began_s = course.taken_over_s if self._seats else self._began_s
             self._hold(
                 not leads_on or at_s - began_s > HEARD_AFTER_S,
                 at_s,
