@@ -153,6 +153,32 @@ def test_rows_give_the_counts_of_full_devices_within_2_percent() -> None:
     assert rows["worker steps"] < full["worker steps"] / 5
 
 
+@pytest.mark.timeout(300)
+def test_rows_that_work_under_hubs_become_full_devices_and_the_counts_stay() -> None:
+    wide = AccessLink(up=Steady(1e8), down=Steady(1e8), latency_s=0.002)
+    hub = Build(kind="hub", seconds_per_gmac=0.0, seconds_per_batch=1.0, memory_mb=4096, line=wide, is_hub=True)
+    devices, told = 200, {}
+    for is_cohort in (False, True):
+        fleet = Fleet("wifi-phones", devices, Rng(3), presence=there, beside=[hub] * 4)
+        tree = plan(topology="tree", aggregators=4, until=Until(seconds=devices / 20 + 40), workers_max=devices // 3)
+        simulated, watched = job(tree, batches=50 * devices, gmacs=5e-2), tuple(f"w{devices + n}" for n in range(1, 5))
+        made, count = world(fleet, simulated, is_cohort=is_cohort, check_in_s=20.0, watched=watched)
+        assert made.run(limit_s=10_000.0)
+        count.of["up"], count.of["down"] = made.home_bytes
+        told[is_cohort] = count.of
+        if made.cohort is not None:
+            # The hubs, and those that were told their way to one.
+            assert count.full["it is watched"] == 4
+            assert count.full["it hears Route"] > 30
+            assert made.cohort.made_full < devices
+            assert sum(made.cohort.bytes_down) == made.cohort.home_link.sent_bytes
+            assert sum(made.cohort.bytes_up) == made.cohort.home_link.received_bytes
+    assert min(told[False]["sent away"], told[False]["Update"]) > 50
+    for name in ("Hello", "sent away", "Work", "Update", "lost", "up", "down"):
+        # Of 150 leases some more or less are chance: a device leaves before or after it is lent one.
+        assert told[True][name] == pytest.approx(told[False][name], rel=0.03, abs=10), name
+
+
 def test_one_row_trains_exactly_as_its_full_device_does() -> None:
     """Without jitter on the links and with nobody beside it, even the moments are the same."""
     line = AccessLink(up=Steady(1e6), down=Steady(2e6), latency_s=0.01)

@@ -79,11 +79,14 @@ class CohortWorld(SimWorldApi, Protocol):
     def mark(self, node: str, kind: str, **facts: object) -> None: ...
 
 
-def why_not(job: SimulatedJob) -> str | None:
-    """Why the devices of a job cannot be rows; None: they can. A row keeps nothing between two leases."""
+def why_not(job: SimulatedJob, *, hubs: int = 0) -> str | None:
+    """Why the devices of a job cannot be rows; None: they can. A row keeps nothing between two leases, and is dialled
+    by nobody. ``hubs``: so many are there throughout. Where these alone sum up, the devices that work become full ones
+    when their leader tells them their way, and the others stay rows."""
     plan = job.spec.plan
+    is_tree_of_hubs = plan.topology == "tree" and 0 < plan.aggregators <= hubs
     reasons = {
-        "updates meet in aggregators": plan.topology != "star",
+        "updates meet in aggregators": plan.topology != "star" and not is_tree_of_hubs,
         "devices keep a part of each update": plan.codec != "dense" or plan.down != "dense",
         "examples are the devices' own": plan.data != "shared",
         "shares of work are fixed": plan.work != "leased",
@@ -105,8 +108,9 @@ class Cohort:
         home_link: HomeLink,
         watched: Sequence[str] = (),
     ) -> None:
+        hubs = sum(builds[_row(name)].is_hub for name in watched)
         for simulated in jobs.values():
-            if (reason := why_not(simulated)) is not None:
+            if (reason := why_not(simulated, hubs=hubs)) is not None:
                 raise Misuse(f"the devices of {simulated.spec.job} cannot be simulated as a cohort: {reason}")
         count = len(builds)
         self.kernel = world.kernel
@@ -336,6 +340,10 @@ class Cohort:
         del self._awake[row]
         self._add_bytes(visit)
         self._lay_down(row, visit.device, state)
+
+    def carried_late(self, visit: Visit, *, up_bytes: int = 0, down_bytes: int = 0) -> None:
+        self.bytes_up[visit.row] += up_bytes
+        self.bytes_down[visit.row] += down_bytes
 
     def _add_bytes(self, visit: Visit) -> None:
         self.bytes_up[visit.row] += visit.bytes_up

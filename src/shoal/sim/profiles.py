@@ -51,11 +51,20 @@ class Fleet(Sequence[Build]):
     """So many devices of a profile, each drawn when it is asked for: a million of them take no memory."""
 
     def __init__(
-        self, profile: str, count: int, rng: Rng, *, presence: Callable[[int], Presence | None] | None = None
+        self,
+        profile: str,
+        count: int,
+        rng: Rng,
+        *,
+        presence: Callable[[int], Presence | None] | None = None,
+        beside: Sequence[Build] = (),
     ) -> None:
-        """``presence``: when the device of a number is there, if not as its profile says."""
+        """``presence``: when the device of a number is there, if not as its profile says. ``beside``: machines of no
+        profile, such as hubs, which have the numbers after the devices'."""
         self._draw = _DRAWN[_known(profile)]
-        self._count = count
+        self._drawn = count
+        self._beside = beside
+        self._count = count + len(beside)
         self._rng = rng
         self._presence = presence
 
@@ -72,17 +81,22 @@ class Fleet(Sequence[Build]):
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(self._count))]
         build = self.body(number)
-        return build if self._presence is None else replace(build, presence=self._presence(number))
+        is_as_drawn = self._presence is None or number >= self._drawn
+        return build if is_as_drawn else replace(build, presence=self.presence(number))
 
     def body(self, number: int) -> Build:
         """A device without what ``presence`` says of it: a cohort asks for that by itself, and more often."""
         if not 0 <= number < self._count:
             raise IndexError(number)
+        if number >= self._drawn:
+            return self._beside[number - self._drawn]
         return self._draw(number, self._rng.stream("build", str(number)))
 
     def presence(self, number: int) -> Presence | None:
         """When a device is there; the rest of it need not be drawn for that."""
-        return self[number].presence if self._presence is None else self._presence(number)
+        if self._presence is None or number >= self._drawn:
+            return self.body(number).presence
+        return self._presence(number)
 
 
 def home_line(profile: str) -> AccessLink:

@@ -114,6 +114,10 @@ class VisitOwner(Protocol):
         """It has a job's code and data from now on."""
         ...
 
+    def carried_late(self, visit: Visit, *, up_bytes: int = 0, down_bytes: int = 0) -> None:
+        """A message was on its way when the visit became a full device, and has arrived."""
+        ...
+
     def sleeps(self, visit: Visit, come_s: float) -> None:
         """It was told when to come again, and its session is over."""
         ...
@@ -295,8 +299,11 @@ class Visit:
             return
         process = self.called.process
         if process.alive:
-            self.bytes_up += size_bytes
             self._owner.home_link.received_bytes += size_bytes
+            if self.successor is None:
+                self.bytes_up += size_bytes
+            else:
+                self._owner.carried_late(self, up_bytes=size_bytes)
             process.now(self.called.received, self, message, size_bytes)
         elif process.machine.is_on:
             self.cut("the connection was reset by the other side")
@@ -405,6 +412,8 @@ class Visit:
             if self._is_open:
                 self._on_message(message, size_bytes)
         elif self.successor.is_open:
+            self._owner.home_link.sent_bytes += size_bytes
+            self._owner.carried_late(self, down_bytes=size_bytes)
             process = self.successor.caller.process
             process.now(self.successor.caller.received, self.successor, message, size_bytes)
 
@@ -465,8 +474,11 @@ class Visit:
             self._fetched(job, 0)
 
     def _fetched(self, job: VisitJob, size_bytes: int) -> None:
-        self.bytes_down += size_bytes
         self._owner.home_link.sent_bytes += size_bytes
+        if self.successor is None:
+            self.bytes_down += size_bytes
+        else:
+            self._owner.carried_late(self, down_bytes=size_bytes)
         self._owner.fetched(self, job.assign.job)
         self._owner.kernel.after(job.simulated.start_s, self._prepared, job)
 
