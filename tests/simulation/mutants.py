@@ -1560,19 +1560,6 @@ def judged_without_the_newest_leader() -> Patched:
     return patch.object(Reconciliation, "_is_silent", lambda self, record: False)
 
 
-def kept_while_an_older_leader_is_heard() -> Patched:
-    """The newest leader's last version ends the job before the manager has decided whose history it keeps."""
-    on_checkpoint = Failover.on_checkpoint
-
-    def keep(self: Failover, sender: str, checkpoint: Checkpoint) -> None:
-        record = self._cluster.jobs[checkpoint.job]
-        claims, record.claims = record.claims, {}
-        on_checkpoint(self, sender, checkpoint)
-        record.claims = claims
-
-    return patch.object(Failover, "on_checkpoint", keep)
-
-
 def workers_counted_by_one_term() -> Patched:
     """Of several newer leaders the one with the most workers counts, and not the workers of all of them."""
 
@@ -1608,7 +1595,6 @@ def plenty_beside_want() -> Patched:
 OF_CUTS: dict[str, Mutant] = _named(
     weighed_before_the_hand_over,
     judged_without_the_newest_leader,
-    kept_while_an_older_leader_is_heard,
     workers_counted_by_one_term,
     what_was_made_beyond_a_cut_is_discarded,
     leader_fenced_by_a_manager_that_reaches_nobody,

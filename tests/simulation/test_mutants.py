@@ -120,7 +120,6 @@ SAID = {
     "part_made_of_the_wrong_one": "on another model than version",
     "moves_are_not_counted": "is not what its history says",
     "what_was_made_beyond_a_cut_is_discarded": "and all of it was discarded for what",
-    "kept_while_an_older_leader_is_heard": "and all of it was discarded for what",
     "leader_fenced_by_a_manager_that_reaches_nobody": "and all of it was discarded for what",
     "older_leader_always_believed": "trained was thrown away for what",
     "first_word_after_a_cut_decides": "was thrown away for what",

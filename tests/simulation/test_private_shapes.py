@@ -17,12 +17,13 @@ from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.aggregation.formations import Formations
 from shoal.roles.leader.private_sum import PrivateSum
+from shoal.roles.manager.failover import Failover
 from shoal.roles.participation import Participation
 from shoal.sim.fuzz_case import PRIVATE_SHAPES_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.sim.world import World
-from shoal.wire.messages import ReduceResult
+from shoal.wire.messages import Checkpoint, ReduceResult
 
 SEEDS_MAX = 60
 HISTORY = "is not what its history says"
@@ -170,3 +171,26 @@ SEEDS = [PRIVATE_SHAPES_AFTER + number for number in range(1, 9)]
 )
 def test_a_seed_holds(seed: int) -> None:
     fuzz(seed)
+
+
+def kept_while_an_older_leader_is_heard() -> AbstractContextManager[Any]:
+    """The newest leader's last version ends the job before the manager has decided whose history it keeps."""
+    on_checkpoint = Failover.on_checkpoint
+
+    def keep(self: Failover, sender: str, checkpoint: Checkpoint) -> None:
+        record = self._cluster.jobs[checkpoint.job]
+        claims, record.claims = record.claims, {}
+        on_checkpoint(self, sender, checkpoint)
+        record.claims = claims
+
+    return patch.object(Failover, "on_checkpoint", keep)
+
+
+#: Devices that come back from a cut are spent: the newest leader, with one worker, ends the job while another is heard.
+SEED_OF_A_CUT = PRIVATE_SHAPES_AFTER + 2503
+
+
+def test_a_job_does_not_end_while_an_older_leader_is_heard_out() -> None:
+    fuzz(SEED_OF_A_CUT)
+    with kept_while_an_older_leader_is_heard(), pytest.raises(Violation, match="all of it was discarded for what 1"):
+        fuzz(SEED_OF_A_CUT)

@@ -184,6 +184,14 @@ class _Course:
     durables: set[tuple[int, int]] = field(default_factory=set)
     durable_term: int = 0
     ending: bool = False
+    #: Term -> the workers whose batches of it became durable.
+    kept_by: dict[int, set[str]] = field(default_factory=dict)
+    #: What the present manager read or was told, as far as it counts: term -> the workers that trained under it; older
+    #: term -> how many workers trained what would be lost with its leader. And the newest term when a history was
+    #: adopted last.
+    told: dict[int, set[str]] = field(default_factory=dict)
+    claimed: dict[int, int] = field(default_factory=dict)
+    told_after: int = 0
     #: (term, version) -> when the manager took it to be kept; and when it took the last version of the job.
     taken_s: dict[tuple[int, int], float] = field(default_factory=dict)
     ended_s: float = math.inf
@@ -262,6 +270,7 @@ class Invariants:
                 over = action.message
                 course = self._courses[over.job]
                 if over.term < course.kept_term:
+                    self._adopted(course, step, over)
                     course.adopting, course.least = over.term, over.version_least
                     course.deposed = course.led_term
             elif isinstance(action, Send) and isinstance(action.message, StepDown):
@@ -274,6 +283,21 @@ class Invariants:
         is_over = tenure is not None and tenure.term == progress.term < course.kept_term
         if tenure is not None and is_over and tenure.claimed_s < self._began_s:
             tenure.claimed_s = step.at_s
+        if progress.term < course.kept_term:
+            course.claimed[progress.term] = progress.unsaved_workers
+        elif progress.term > course.told_after and progress.term_batches:
+            # Workers whose batches are in no version yet have nothing to lose.
+            names = {view.node for view in progress.workers if view.batches}
+            course.told[progress.term] = course.told.get(progress.term, set()) | names
+
+    def _adopted(self, course: _Course, step: Step, over: HandOver) -> None:
+        """No history is adopted for which more workers would lose theirs."""
+        later = (names for term, names in course.told.items() if term > over.term)
+        lost, kept = set[str]().union(*later), course.claimed.get(over.term, 0)
+        told = f"what {len(lost)} workers trained under newer terms of {over.job} was thrown away for what {kept} did"
+        self._hold(len(lost) <= kept, step.at_s, told)
+        course.told.clear()
+        course.told_after = course.kept_term
 
     def _is_deposed(self, node: str) -> bool:
         """Another manager has ended the seat of the one that runs here."""
@@ -670,6 +694,9 @@ class Invariants:
                 self._written(mark)
             case "started" if "jobs" in mark.facts:
                 self._began_s = mark.at_s
+                for course in self._courses.values():
+                    kept = course.kept_by.items()
+                    course.told = {term: set(names) for term, names in kept if term > course.told_after}
                 forgotten = self._accepted - set(mark.facts["jobs"])
                 self._hold(not forgotten, mark.at_s, f"the manager forgot {sorted(forgotten)}, which it had accepted")
             case "answered":
@@ -746,6 +773,7 @@ class Invariants:
         course.durable_term = course.kept_term + 1 if is_adopted else term
         self._replaced(course, save, mark.facts.get("gone", ()), at_s, is_adopted=is_adopted)
         course.durables.add((term, save.version))
+        course.kept_by.setdefault(term, set()).update(row.node for row in save.applied)
         # Each is an earlier version once more, under a number of its own.
         again = sorted(again for _, again in save.state.get("went_back", ()))
         for row in mark.facts.get("again", ()):
