@@ -14,7 +14,7 @@ import numpy as np
 
 from dst.privacy_oracle import noise_at
 from dst.sum_oracle import LeaderAt, SumOracle
-from dst.trust_oracle import Clip, outvoted
+from dst.trust_oracle import Clip, nearest_to, outvoted
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
 from shoal.learning.outer import OuterState, outer_step
@@ -174,13 +174,18 @@ class _Paper:
             came.append((lent[0].version, late))
             voices.append((lent[0].node, float(examples), counts))
         if isinstance(plan.privacy, SharedPrivacy):
-            mean = self._noisy(plan.privacy, [(term, lease) for lease in leases], voices).astype(np.float32)
+            means = [self._noisy(plan.privacy, [(term, lease) for lease in leases], voices)]
         else:
-            mean = self._believed(term, rows[0].version, list(leases), voices, total / weight).astype(np.float32)
+            means = self._believed(term, rows[0].version, list(leases), voices, total / weight)
         rate = plan.outer_rate * (schedule.factor(rows[0].version - 1) if plan.outer in ADAPTIVE else 1.0)
-        weights = self.model[: LAYOUT.parameters_size]
-        change, self.outer = outer_step(plan.outer_rule, self.outer, mean, rate=rate, weights=weights)
-        self.model = self.model + change
+        weights, before = self.model[: LAYOUT.parameters_size], self.outer
+        steps = [
+            outer_step(plan.outer_rule, before, mean.astype(np.float32), rate=rate, weights=weights) for mean in means
+        ]
+        models = [self.model + change for change, _ in steps]
+        # Where rounding decides between several, the one that the leader came to.
+        self.model = models[0] if len(models) == 1 else nearest_to(self._moved_to(term, rows[0].version), models)
+        self.outer = next(outer for (_, outer), model in zip(steps, models, strict=True) if model is self.model)
 
     def _noisy(
         self,
@@ -204,14 +209,14 @@ class _Paper:
         leases: Sequence[int],
         voices: list[tuple[str, float, np.ndarray]],
         mean: np.ndarray,
-    ) -> np.ndarray:
-        """What a version is made of, given its updates and their mean."""
+    ) -> list[np.ndarray]:
+        """What a version is made of, given its updates and their mean. Several, where rounding decides."""
         trust, privacy = self.spec.plan.believes, self.spec.plan.privacy
         if privacy is not None:
             if len({node for node, _, _ in voices}) < len(voices):
                 raise Violation(f"a device is in version {version} of term {term} twice")
             noise = noise_at(privacy, self.normals[term], version - self.began[term] - 1)
-            return np.asarray((sum(update for _, _, update in voices) + noise) / privacy.devices)
+            return [np.asarray((sum(update for _, _, update in voices) + noise) / privacy.devices)]
         if trust.rule == "nearest":
             of: dict[str, list[tuple[float, np.ndarray]]] = {}
             for node, examples, update in voices:
@@ -222,7 +227,7 @@ class _Paper:
             before = self.clips.get((term, version - 1), Clip(np.zeros(LAYOUT.size)))
             cuts = [self._told_cut(term, lease, update) for lease, (_, _, update) in zip(leases, voices, strict=True)]
             mean, self.clips[term, version] = before.next(voices, cuts)
-        return mean
+        return [mean]
 
     def _told_cut(self, term: int, lease: int, update: np.ndarray) -> tuple[float, np.ndarray] | None:
         """How much an aggregator of a tree was told to keep of an update, from which centre; None: it came another way.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dst.sum_oracle import SumOracle
-from dst.trust_oracle import outvoted
+from dst.trust_oracle import nearest_to, outvoted
 from shoal.roles.actions import Send
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
@@ -41,8 +41,8 @@ class PartsOracle:
         if abs(worth.sum() - 1) > 1e-6:
             raise Violation(f"at {step.at_s:.3f} s: the weights of version {count.version} are {worth}")
         voices = {str(lease): [(1.0, update)] for lease, update in zip(count.leases, updates, strict=True)}
-        expected = outvoted(voices, share=self._plans[step.job].believes.share)
         found = worth @ np.array(updates)
+        expected = nearest_to(found, outvoted(voices, share=self._plans[step.job].believes.share))
         longest = max(float(np.linalg.norm(update)) for update in updates)
         if float(np.linalg.norm(found - expected)) > TOLERANCE * longest:
             raise Violation(

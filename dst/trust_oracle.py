@@ -17,13 +17,29 @@ import numpy as np
 Voices = Mapping[str, Sequence[tuple[float, np.ndarray]]]
 
 
-def outvoted(voices: Voices, *, share: float) -> np.ndarray:
-    """The mean of a version under nearest-neighbour mixing and a geometric median."""
+#: Two updates are equally far if their squared distances differ by less than this share of a usual square; and how far
+#: a leader, whose products are of float32 numbers, may be off with that.
+SAME = 1e-5
+SAME_OFF = (1.0, 0.9, 1.1)
+
+
+def outvoted(voices: Voices, *, share: float) -> list[np.ndarray]:
+    """The mean of a version under nearest-neighbour mixing and a geometric median. Several, where rounding decides
+    whether two updates are equally far."""
     rows = np.array([_own_mean(voices[node]) for node in sorted(voices)])
+    means = [_outvoted(rows, share=share, same=SAME * off) for off in SAME_OFF]
+    return [means[0], *(mean for mean in means[1:] if not np.array_equal(mean, means[0]))]
+
+
+def nearest_to(found: np.ndarray, means: Sequence[np.ndarray]) -> np.ndarray:
+    return min(means, key=lambda mean: float(np.linalg.norm(mean - found)))
+
+
+def _outvoted(rows: np.ndarray, *, share: float, same: float) -> np.ndarray:
     count = len(rows)
     liars = max(0, min(math.ceil(share * count - 1e-9), (count - 1) // 2))
     usual = float(np.median([row @ row for row in rows]))
-    mixed = np.array([_mean_of_nearest(rows, row, count - liars, same=1e-5 * usual) for row in rows])
+    mixed = np.array([_mean_of_nearest(rows, row, count - liars, same=same * usual) for row in rows])
     least = 1e-3 * math.sqrt(float(np.median([row @ row for row in mixed]))) + 1e-100
     middle = mixed.mean(axis=0)
     for _ in range(64):

@@ -261,3 +261,8 @@ def test_seeds_of_before_draw_no_trust() -> None:
         assert all(job.spec.plan.trust == "identity" for job in fuzz_case(seed).jobs)
     drawn = {job.spec.plan.trust for seed in range(TRUST_AFTER + 1, TRUST_AFTER + 40) for job in fuzz_case(seed).jobs}
     assert {"identity", "robust", "robust(nearest, 35%)", "robust(clip)"} <= drawn
+
+
+def test_an_update_that_only_rounding_puts_on_the_edge_is_weighed_either_way() -> None:
+    """Three updates all but equally far apart: by float32 products the middle one has one neighbour, by others two."""
+    fuzz(34_237)
