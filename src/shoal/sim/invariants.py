@@ -72,6 +72,7 @@ LONG_GONE_S = 40.0
 
 _ENDED = ("finished", "failed", "stopped")
 _LEASE = re.compile(r"lease (\d+) ")
+_TERM_OVER = re.compile(r"term (\d+) is over: ")
 
 
 def _is_of_nothing(event: object) -> bool:
@@ -184,14 +185,15 @@ class _Course:
     durables: set[tuple[int, int]] = field(default_factory=set)
     durable_term: int = 0
     ending: bool = False
-    #: Term -> the workers whose batches of it became durable.
-    kept_by: dict[int, set[str]] = field(default_factory=dict)
+    #: The same history: (epoch, batch) -> under which term a worker trained it.
+    trained_by: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
     #: What the present manager read or was told, as far as it counts: term -> the workers that trained under it; older
     #: term -> how many workers trained what would be lost with its leader. And the newest term when a history was
-    #: adopted last.
+    #: adopted last, and that the manager said is over.
     told: dict[int, set[str]] = field(default_factory=dict)
     claimed: dict[int, int] = field(default_factory=dict)
     told_after: int = 0
+    term_over: int = 0
     #: (term, version) -> when the manager took it to be kept; and when it took the last version of the job.
     taken_s: dict[tuple[int, int], float] = field(default_factory=dict)
     ended_s: float = math.inf
@@ -254,6 +256,8 @@ class Invariants:
         for action in step.actions:
             if isinstance(action, Keep):
                 kept.add((action.job, action.term))
+            elif isinstance(action, Record) and (ended := _TERM_OVER.match(action.reason)) is not None:
+                self._courses[action.job].term_over = int(ended[1])
             elif isinstance(action, Store):
                 sent = action.checkpoint
                 self._courses[sent.job].taken_s[sent.term, sent.version] = step.at_s
@@ -285,16 +289,23 @@ class Invariants:
             tenure.claimed_s = step.at_s
         if progress.term < course.kept_term:
             course.claimed[progress.term] = progress.unsaved_workers
-        elif progress.term > course.told_after and progress.term_batches:
+        elif progress.term > max(course.told_after, course.term_over) and progress.term_batches:
             # Workers whose batches are in no version yet have nothing to lose.
             names = {view.node for view in progress.workers if view.batches}
             course.told[progress.term] = course.told.get(progress.term, set()) | names
+
+    def _read(self, course: _Course) -> None:
+        """A manager starts: it knows what is durable."""
+        course.told.clear()
+        for term, node in course.trained_by.values():
+            if term > course.told_after:
+                course.told.setdefault(term, set()).add(node)
 
     def _adopted(self, course: _Course, step: Step, over: HandOver) -> None:
         """No history is adopted for which more workers would lose theirs."""
         later = (names for term, names in course.told.items() if term > over.term)
         lost, kept = set[str]().union(*later), course.claimed.get(over.term, 0)
-        told = f"what {len(lost)} workers trained under newer terms of {over.job} was thrown away for what {kept} did"
+        told = f"{over.job}, newer terms: what {len(lost)} workers trained was thrown away for what {kept} did"
         self._hold(len(lost) <= kept, step.at_s, told)
         course.told.clear()
         course.told_after = course.kept_term
@@ -695,8 +706,7 @@ class Invariants:
             case "started" if "jobs" in mark.facts:
                 self._began_s = mark.at_s
                 for course in self._courses.values():
-                    kept = course.kept_by.items()
-                    course.told = {term: set(names) for term, names in kept if term > course.told_after}
+                    self._read(course)
                 forgotten = self._accepted - set(mark.facts["jobs"])
                 self._hold(not forgotten, mark.at_s, f"the manager forgot {sorted(forgotten)}, which it had accepted")
             case "answered":
@@ -773,7 +783,6 @@ class Invariants:
         course.durable_term = course.kept_term + 1 if is_adopted else term
         self._replaced(course, save, mark.facts.get("gone", ()), at_s, is_adopted=is_adopted)
         course.durables.add((term, save.version))
-        course.kept_by.setdefault(term, set()).update(row.node for row in save.applied)
         # Each is an earlier version once more, under a number of its own.
         again = sorted(again for _, again in save.state.get("went_back", ()))
         for row in mark.facts.get("again", ()):
@@ -803,6 +812,7 @@ class Invariants:
                 f"version {row.version} came after {course.history_version} in the history",
             )
             course.history[key] = course.history_version = row.version
+            course.trained_by[key] = (term, row.node)
             course.per_epoch[row.epoch] += 1
         course.history_version = max(course.history_version, *again, 0)
         ends = course.history_version
@@ -829,7 +839,7 @@ class Invariants:
         told = f"what {len(lost)} workers trained was thrown away for what {len(kept)} did"
         self._hold(is_back or len(kept) >= len(lost), at_s, told)
         for row in gone:
-            del course.history[row.epoch, row.batch]
+            del course.history[row.epoch, row.batch], course.trained_by[row.epoch, row.batch]
             course.per_epoch[row.epoch] -= 1
         course.history_version = max(course.history.values(), default=0)
 
