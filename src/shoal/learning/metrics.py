@@ -200,3 +200,12 @@ def merge_all(parts: Iterable[Sequence[MetricSum]]) -> tuple[MetricSum, ...]:
             mine = merged.get(metric.name)
             merged[metric.name] = metric if mine is None else merge(mine, metric)
     return tuple(merged.values())
+
+
+def add_logged(known: dict[str, MetricSum], logged: Sequence[MetricSum]) -> None:
+    """Add what training code logged to what it logged before, by name."""
+    for metric in logged:
+        if (mine := known.get(metric.name)) is not None:
+            known[metric.name] = merge(mine, metric)
+        elif len(known) < LOGGED_MAX:
+            known[metric.name] = metric

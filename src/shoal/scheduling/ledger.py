@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -203,6 +203,22 @@ class Ledger:
                 self._shares.put_back(lease.worker, batch)
             else:
                 heapq.heappush(self._returned, batch)
+
+    def split(self, lease: Lease, parts: Mapping[int, tuple[str, tuple[int, ...]]]) -> list[Lease]:
+        """Make leases of a lease: by number, each with a worker and some of its batches, which are all of them."""
+        if sorted(batch for _, batches in parts.values() for batch in batches) != sorted(lease.batches):
+            raise Misuse(f"lease {lease.id} has other batches than its parts")
+        if any(number in self._leases or number in self._ended for number in parts):
+            raise Misuse(f"a part of lease {lease.id} has a number that was used before")
+        self._end(lease, "is done: it came back in parts")
+        made = [
+            replace(lease, id=number, worker=worker, batches=batches) for number, (worker, batches) in parts.items()
+        ]
+        for part in made:
+            self._leases[part.id] = part
+            self._by_worker.setdefault(part.worker, set()).add(part.id)
+            heapq.heappush(self._deadlines, (part.deadline_s, part.id))
+        return made
 
     def divide(self, workers: Iterable[str]) -> None:
         """From now to the end of this epoch, what is free belongs to these workers in equal shares. May be done again.

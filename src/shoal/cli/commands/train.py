@@ -53,7 +53,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Who trains what: leased (the next to the first ready one), fixed (shares) or sized (to a budget).",
+            help="Who trains what: leased (to the first ready), fixed (shares), sized (to a budget), blocks (to hubs).",
         ),
     ] = None,
     budget_s: Annotated[

@@ -17,6 +17,7 @@ from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.aggregation.formations import Summed
 from shoal.roles.aggregation.policy import TopologyPolicy, Wanted
 from shoal.roles.events import Liveness, PeerChanged
+from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.parts import Shared
@@ -26,7 +27,7 @@ from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease, Refusal
 from shoal.states import WorkerState
 from shoal.wire.coded import bytes_of
-from shoal.wire.messages import AggregatorReady, BadShard, Ready, ReduceResult, Routed, Update, UpdateReady
+from shoal.wire.messages import AggregatorReady, BadShard, BlockDone, Ready, ReduceResult, Routed, Update, UpdateReady
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,14 @@ class Measured:
 
 class AggregationController:
     def __init__(
-        self, machine: Machine, shared: Shared, *, policy: TopologyPolicy, leases: Leases, stats: RoundStats
+        self,
+        machine: Machine,
+        shared: Shared,
+        *,
+        policy: TopologyPolicy,
+        leases: Leases,
+        stats: RoundStats,
+        blocks: Blocks,
     ) -> None:
         self._machine = machine
         self._plan = shared.spec.plan
@@ -58,6 +66,7 @@ class AggregationController:
         self._policy = policy
         self._leases = leases
         self._stats = stats
+        self._blocks = blocks
         #: ``auto`` begins in step.
         self.pace_name = "sync" if self._plan.pace == "auto" else self._plan.pace
         self.pace = PACES[self.pace_name](self._plan.buffer)
@@ -90,14 +99,22 @@ class AggregationController:
         if self._hubs.add(hub):
             self._machine.record("joined", f"{node} is a hub: it can sum up for others")
             self._policy.on_workers_changed()
+        self._blocks.lend_again(node)
 
     def on_no_hub(self, node: str) -> None:
         """A worker is here. It may have been a hub before it was started again."""
         if self._hubs.remove(node):
+            self._blocks.take_back(node, f"{node} is a worker now")
             self.on_worker_lost(node, "it is a worker now")
 
+    def on_ready(self, node: str) -> None:
+        """A worker asks for work: it has no values that aggregators gave out, and works for no hub."""
+        self._formations.on_values_missing(node)
+        self._blocks.leave(node, "it asked for new work")
+        self._formations.on_joined(node)
+
     def on_hub_changed(self, event: PeerChanged) -> None:
-        """A hub holds no lease. The sums that it had are made again, by another or by the leader."""
+        """The sums that a hub had are made again, by another or by the leader; its block is lent again."""
         node, reason = event.node, event.reason
         if event.state is Liveness.SUSPECT:
             self._hubs.suspects.add(node)
@@ -108,17 +125,20 @@ class AggregationController:
         else:
             self._hubs.remove(node)
             self._machine.record("lost", f"{node}, a hub: {reason}")
+            self._blocks.take_back(node, f"{node} was lost ({reason})")
             self.on_worker_lost(node, reason)
 
     def _doubt(self, nodes: Sequence[str], reason: str) -> None:
         """Use these nodes as aggregators no longer, for a while."""
         self._policy.exclude(nodes)
         self._formations.mark_broken(reason)
+        for node in nodes:
+            self._blocks.take_back(node, reason)
 
     # Messages of workers and aggregators -------------------------------------------------------------------
 
     def on_message(
-        self, sender: str, message: AggregatorReady | Routed | BadShard | ReduceResult
+        self, sender: str, message: AggregatorReady | Routed | BadShard | ReduceResult | BlockDone
     ) -> Summed | BadUpdate | WorkerRecord | Measured | None:
         """Returns updates to merge, an update to refuse, a worker that may be lent a lease now, or that a sum may be
         asked for now."""
@@ -132,6 +152,28 @@ class AggregationController:
                 return self._on_bad_shard(sender, message)
             case ReduceResult():
                 return self._on_reduce_result(sender, message)
+            case BlockDone():
+                return self._on_block_done(sender, message)
+
+    def _on_block_done(self, sender: str, done: BlockDone) -> Summed | Measured:
+        try:
+            summed = self._blocks.on_done(sender, done)
+        except PeerViolation as violation:
+            self._on_bad_sum(sender, violation.reason)
+            self._blocks.take_back(sender, f"{sender} sent {violation.reason}")
+            return Measured(sender)
+        if self._formations.is_aggregator(sender):
+            self.bytes_up += done.bytes_up
+            self.bytes_down += done.bytes_down
+        if summed is None:
+            return Measured(sender)
+        self._policy.on_sum_merged()
+        return summed
+
+    def _on_bad_sum(self, sender: str, problem: str) -> None:
+        self._policy.on_failed([sender])
+        self._formations.mark_broken(f"{sender} sent {problem}")
+        self._machine.record("aggregator", f"{sender} sent {problem}")
 
     def _on_routed(self, sender: str, message: Routed) -> WorkerRecord | None:
         self._formations.on_routed(sender, message)
@@ -145,6 +187,8 @@ class AggregationController:
     def _on_bad_shard(self, sender: str, message: BadShard) -> BadUpdate | None:
         """An aggregator got a piece that is none. It names the worker; the leader knows whose lease it is."""
         worker, lease = self._workers.get(message.node), self._training.ledger.find(message.lease, message.node)
+        if isinstance(lease, Refusal) and (part := self._blocks.part_of(message.lease, message.node)) is not None:
+            lease = part
         if worker is None or isinstance(lease, Refusal) or self._leases.has_arrived(lease.id):
             return None
         if not self._formations.is_aggregator(sender):
@@ -158,9 +202,7 @@ class AggregationController:
         try:
             summed = self._formations.on_reduce_result(sender, message)
         except PeerViolation as violation:
-            self._policy.on_failed([sender])
-            self._formations.mark_broken(f"{sender} sent {violation.reason}")
-            self._machine.record("aggregator", f"{sender} sent {violation.reason}")
+            self._on_bad_sum(sender, violation.reason)
             return None
         if self._formations.is_aggregator(sender):
             # Bytes between devices are this job's traffic too.
@@ -175,9 +217,7 @@ class AggregationController:
     def on_sealed_sum(self, sender: str, message: ReduceResult, problem: str | None) -> None:
         """A message came that should be a sum of sealed words."""
         if problem is not None:
-            self._policy.on_failed([sender])
-            self._formations.mark_broken(f"{sender} sent {problem}")
-            self._machine.record("aggregator", f"{sender} sent {problem}")
+            self._on_bad_sum(sender, problem)
         elif self._formations.is_aggregator(sender):
             self.bytes_up += message.bytes_up
             self.bytes_down += message.bytes_down
@@ -285,10 +325,16 @@ class AggregationController:
         if (late := formations.late(allowance_s=self._leases.clock.allowance_s())) is not None:
             policy.on_failed([late])
             formations.mark_broken(f"no sum came from {late} in time")
+        if formations.now is not None and formations.now.broken_by is not None:
+            # Its block was overdue.
+            policy.on_failed([formations.now.broken_by])
+            formations.now.broken_by = None
+        # What aggregators have of a sealed sum would be gone with the shape, and so would the blocks of other hubs.
+        is_kept = formations.keeps_words or self._blocks.are_out
         if parting is not None:
             # No formation is set up any more. But updates of open leases must come, or the job is never handed over.
             broken = formations.held_up()
-            if broken is None or formations.keeps_words:
+            if broken is None or is_kept:
                 return False
             formations.star(f"the job gets another leader; {broken}")
             return self._change()
@@ -301,8 +347,7 @@ class AggregationController:
             formations.give_up_next()
         if formations.next is None and (wanted := self._wanted()) is not None and self._turn_to(wanted):
             return True
-        if formations.keeps_words:
-            # What aggregators have of a sealed sum would be gone with the shape.
+        if is_kept:
             return False
         if (broken := formations.held_up()) is not None and formations.next is None:
             formations.star(f"no other can be set up now: {broken}")

@@ -10,7 +10,7 @@ from shoal.compress.sparse import Sparse
 from shoal.roles.aggregation.comparing import ComparedRound
 from shoal.roles.leader.weighing import WeightsGiven
 from shoal.scheduling.ledger import Lease
-from shoal.wire.messages import Hop, Update
+from shoal.wire.messages import Hop, LendBlock, Update
 
 
 @dataclass(slots=True)
@@ -48,6 +48,15 @@ class ArrivedUpdate:
 
 
 @dataclass(slots=True)
+class OpenBlock:
+    """A block that a hub was lent, and the devices that work for it as far as the leader knows."""
+
+    lent: LendBlock
+    hub: str
+    devices: set[str]
+
+
+@dataclass(slots=True)
 class Formation:
     number: int
     #: ``tree`` or ``shard``.
@@ -75,6 +84,9 @@ class Formation:
     #: how much of it is kept.
     measured_s: dict[int, float] = field(default_factory=dict)
     verdicts: dict[int, WeightsGiven] = field(default_factory=dict)
+    #: A tree of hubs alone, which are lent blocks; and those that are out, by lease.
+    lends: bool = False
+    blocks: dict[int, OpenBlock] = field(default_factory=dict)
 
     def has_answered(self, node: str) -> bool:
         """Whether an aggregator of a shard has said what it was asked for."""
@@ -108,9 +120,15 @@ class Formation:
         return all(member in self.routed for member in self.members)
 
     @property
+    def is_mostly_routed(self) -> bool:
+        """Members that do not reach their aggregator go straight to the leader in a tree; in a shard they must wait."""
+        return sum(member not in self.routed for member in self.members) * 4 <= len(self.members)
+
+    @property
     def notation(self) -> str:
         if self.kind == "tree":
             hubs = sum(share.is_hub for share in self.shares)
             led = f"tree 1-{len(self.shares)}-{len(self.members)}"
-            return f"{led} with {hubs} {'hub' if hubs == 1 else 'hubs'}" if hubs else led
+            told = f"{led} with {hubs} {'hub' if hubs == 1 else 'hubs'}" if hubs else led
+            return f"{told} in blocks" if self.lends else told
         return f"shard over {len(self.shares)} of {len(self.members)} workers"

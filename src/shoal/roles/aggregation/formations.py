@@ -44,6 +44,7 @@ from shoal.wire.messages import (
     Routed,
     SetUpAggregator,
     TearDown,
+    Tensors,
     clip,
 )
 
@@ -74,12 +75,20 @@ class Summed:
     moved: np.ndarray | None = None
     #: How its updates were weighed against each other, where they were.
     verdict: WeightsGiven | None = None
+    #: Its workers said nothing of them before: by this the leader hears that their leases are done.
+    is_news: bool = False
 
 
 def _is_silent(formation: Formation, share: AggregatorShare, told: int) -> bool:
     """Enough members got no answer. In a tree they go straight to the leader; in a shard of two only one asks."""
     least = min(2, len(share.members) - 1) if formation.kind == "shard" else 2
     return told >= max(1, least) and 3 * told >= len(share.members)
+
+
+def _check_norm(what: str, update: np.ndarray | Sparse, most: float) -> None:
+    """An aggregator is not trusted further than a worker: its sum is no longer than updates may be."""
+    if (norm := norm_of(update)) > ROUNDING * most:
+        raise PeerViolation(f"{what} of norm {norm:.3g}, where at most {most:.3g} can come of the updates")
 
 
 class Formations:
@@ -133,8 +142,17 @@ class Formations:
         self._last += 1
         now_s = self._machine.now_s
         patience_s = max(FORM_S, FORM_LEASES * lease_s)
+        wants_blocks, training = self._spec.plan.work == "blocks", sum(not share.is_hub for share in shares)
+        if wants_blocks and training:
+            reason = f"{reason}; leases, not blocks: {training} of {len(shares)} aggregators train as well"
         self.next = Formation(
-            number=self._last, kind=kind, shares=list(shares), reason=reason, begun_s=now_s, patience_s=patience_s
+            number=self._last,
+            kind=kind,
+            shares=list(shares),
+            reason=reason,
+            begun_s=now_s,
+            patience_s=patience_s,
+            lends=wants_blocks and not training,
         )
         self._record("forming", f"{self.next.notation}: {reason}")
         for share in self.next.shares:
@@ -182,13 +200,15 @@ class Formations:
             weight_decay=rule.weight_decay,
             inner_rate=rule.inner_rate,
             outer_steps=self._training.outer_steps if rule.is_adaptive else 0,
-            norm_max=self._norm_told(),
+            norm_max=self.norm_told(),
             word_bits=self._word_bits,
             sums_only=self._sums_only,
+            lends=formation.lends,
             tensors=tensors,
         )
 
-    def _norm_told(self) -> float:
+    def norm_told(self) -> float:
+        """The largest norm that an aggregator may take from now on; 0: any that is finite."""
         norm = self._norm_max()
         if norm != self._norms_told[0]:
             self._norms_told = (norm, self._norms_told[0])
@@ -250,7 +270,7 @@ class Formations:
         patience_s = formation.patience_s if self.held_up() is None else FORM_HURRY_S
         late = self._machine.now_s - formation.begun_s > patience_s
         settled = all(member in formation.routed or member in formation.unreached for member in formation.members)
-        return formation.is_routed or ((late or settled) and self._enough_routed(formation))
+        return formation.is_routed or ((late or settled) and formation.is_mostly_routed)
 
     def complaints(self) -> list[str]:
         """Aggregators of the present formation that do not answer a third of their members, and more than one member:
@@ -260,11 +280,6 @@ class Formations:
             return []
         told = Counter(node for nodes in now.unreached.values() for node in nodes)
         return [share.node for share in now.shares if _is_silent(now, share, told[share.node])]
-
-    def _enough_routed(self, formation: Formation) -> bool:
-        """Members that do not reach their aggregator go straight to the leader in a tree; in a shard they must wait."""
-        missing = sum(member not in formation.routed for member in formation.members)
-        return missing * 4 <= len(formation.members)
 
     def trouble(self) -> tuple[str, list[str]] | None:
         """Why the formation that is being set up is given up, and the nodes at fault; None: it is not."""
@@ -408,6 +423,8 @@ class Formations:
                 continue
             formation.routed.discard(node)
             formation.unreached.pop(node, None)
+            for block in formation.blocks.values():
+                block.devices.discard(node)
             if formation.share_led_by(node) is not None and not formation.broken:
                 formation.broken = f"{node}, an aggregator, is gone: {reason}"
             for share in formation.shares_of(node):
@@ -421,9 +438,14 @@ class Formations:
     # Lending -----------------------------------------------------------------------------------------------
 
     def way(self, node: str) -> int:
-        """The formation by which an update of this worker goes; 0: straight to the leader."""
+        """The formation by which an update of this worker goes; 0: straight to the leader. What a hub of one that is
+        lent blocks sums up, the hub has sublet."""
         now = self.now
-        return now.number if now is not None and not now.broken and node in now.routed else 0
+        return now.number if now is not None and not now.lends and self.reaches_its_own(node) else 0
+
+    def reaches_its_own(self, node: str) -> bool:
+        """Whether this worker reaches the aggregators of its route in the present formation, and that is whole."""
+        return self.now is not None and not self.now.broken and node in self.now.routed
 
     def hindrance(self, node: str) -> str | None:
         """Why this worker cannot be lent anything now; None: it can."""
@@ -462,7 +484,7 @@ class Formations:
     def pass_on(self, node: str, holds: Callable[[str], int]) -> tuple[str, RelayModel] | None:
         """In a tree, have this worker's aggregator give the present version to its members, which hold these."""
         now = self.now
-        if now is None or now.kind != "tree" or not self.way(node):
+        if now is None or now.kind != "tree" or not self.reaches_its_own(node):
             return None
         share, version = now.shares_of(node)[0], self._training.version
         if share.passed == version:
@@ -563,6 +585,9 @@ class Formations:
         """A lease was taken back."""
         self._lent.pop(lease, None)
         now = self.now
+        if now is not None and now.blocks.pop(lease, None) is not None:
+            # The hub and its devices hear by the end of the formation that it is of no use any more.
+            now.broken = now.broken or f"block {lease} was taken back"
         if now is None or now.arrived.pop(lease, None) is None:
             return
         now.measured_s.pop(lease, None)
@@ -580,7 +605,7 @@ class Formations:
             weights=tuple(self._weight_of(report) for report in reports),
             scales=tuple(report.scale for report in reports),
             last=last,
-            norm_max=self._norm_told(),
+            norm_max=self.norm_told(),
             outer_rate=self._spec.plan.outer_rate_at(self._training.version) if last else 0.0,
         )
 
@@ -727,20 +752,20 @@ class Formations:
         size = share.stop - share.start
         tensors = dict(message.tensors)
         moved = tensors.pop("moved", None)
-        mean = decode_exact("mean", tensors, size=size)
-        self._check_norm("a mean", mean, max(self._norms_told) if all(self._norms_told) else math.inf)
+        mean = self.read_mean(tensors, size=size)
         if (moved is not None) != (now.kind == "shard" and self._down.form != "dense"):
             raise PeerViolation("a sum that does not say how its part moved, or does where nobody asked")
         if moved is None:
             return mean, None
         change = decode(self._down, {"moved": moved}, self._part_sizes(share), name="moved")
-        self._check_norm("a step", change, self._step_max(mean, share))
+        _check_norm("a step", change, self._step_max(mean, share))
         return mean, change if isinstance(change, Sparse) else np.array(change)
 
-    def _check_norm(self, what: str, update: np.ndarray | Sparse, most: float) -> None:
-        """An aggregator is not trusted further than a worker: its sum is no longer than updates may be."""
-        if (norm := norm_of(update)) > ROUNDING * most:
-            raise PeerViolation(f"{what} of norm {norm:.3g}, where at most {most:.3g} can come of the updates")
+    def read_mean(self, tensors: Tensors, *, size: int) -> np.ndarray:
+        """The mean of an aggregator's sum, checked."""
+        mean = decode_exact("mean", tensors, size=size)
+        _check_norm("a mean", mean, max(self._norms_told) if all(self._norms_told) else math.inf)
+        return mean
 
     def _step_max(self, mean: np.ndarray, share: AggregatorShare) -> float:
         """The most that a part can move by: its residual, its momentum, and this mean."""

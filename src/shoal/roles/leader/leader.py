@@ -31,13 +31,14 @@ from shoal.roles.events import (
     StopRequested,
     TimerFired,
 )
+from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
 from shoal.roles.leader.goals import UnknownGoals, reached_by
 from shoal.roles.leader.helped_sealing import sealing_of
 from shoal.roles.leader.hubs import Hubs
-from shoal.roles.leader.leases import LATE, LEASE_GRACE_S, TICK_S, Leases
+from shoal.roles.leader.leases import LATE, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.parts import Shared
@@ -135,10 +136,11 @@ class Leader(Machine):
         up_bytes, down_bytes = (bytes_expected(Codec.parse(codec), sizes) for codec in (plan.codec, plan.down))
         self._policy = TopologyPolicy(self, plan, size=layout.size, wire_bytes=(up_bytes + down_bytes) / 2)
         self._stats = RoundStats(self, pace="sync" if plan.pace == "auto" else plan.pace)
+        blocks = Blocks(self, shared, leases=self._leases)
         self._aggregation = AggregationController(
-            self, shared, policy=self._policy, leases=self._leases, stats=self._stats
+            self, shared, policy=self._policy, leases=self._leases, stats=self._stats, blocks=blocks
         )
-        self._lending = Lending(self, shared, leases=self._leases, aggregation=self._aggregation)
+        self._lending = Lending(self, shared, leases=self._leases, aggregation=self._aggregation, blocks=blocks)
         self._rollback = Rollback(self, shared, leases=self._leases, failures=self._batch_failures)
         self._sealing = sealing_of(self, shared, leases=self._leases)
 
@@ -236,7 +238,7 @@ class Leader(Machine):
         if self._parting is not None and not isinstance(event, SaveFailed):
             self._hand_over()
 
-    def awaits(self, sender: str, message: m.Update | m.ReduceResult | m.MaskSum) -> bool:
+    def awaits(self, sender: str, message: m.Update | m.ReduceResult | m.MaskSum | m.BlockDone) -> bool:
         """Whether the tensors of this message can be merged now: of an open lease of the sender, or of a sum that this
         aggregator or helper was asked for. Otherwise no driver need hold them: the message is refused without."""
         if message.term != self._term:
@@ -245,7 +247,7 @@ class Leader(Machine):
             return self._sealing is not None and self._sealing.awaits_masks(sender, message)
         if isinstance(message, m.ReduceResult):
             return (self._sealing or self._formations).awaits(sender, message)
-        lease = self._training.ledger.get(message.lease)
+        lease = self._training.ledger.get(message.block if isinstance(message, m.BlockDone) else message.lease)
         return lease is not None and lease.worker == sender
 
     def _on_started(self) -> None:
@@ -291,7 +293,7 @@ class Leader(Machine):
                 self._aggregation.on_hub(sender, message)
             case m.Ready():
                 self._on_ready(sender, message)
-            case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult():
+            case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult() | m.BlockDone():
                 if message.term == self._term:
                     self._on_aggregator(sender, message)
             case m.SealKey() | m.SealRefused() | m.Agreed() | m.Opened():
@@ -345,8 +347,7 @@ class Leader(Machine):
         worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
         worker.medium = message.medium
         worker.device = message.state
-        self._formations.on_values_missing(node)
-        self._formations.on_joined(node)
+        self._aggregation.on_ready(node)
         self._shares.on_changed()
         self._leases.give_up(node, fate=f"was given up: {node} asked for new work")
         self._workers.make_idle(worker)
@@ -517,9 +518,6 @@ class Leader(Machine):
         summed = sealing.gather(is_last=self._parting is not None)
         if summed is None:
             return sealing.is_busy
-        for report in summed.reports:
-            if (worker := self._workers.get(report.lease.worker)) is not None:
-                self._on_delivered(worker, report.update, report.lease)
         self._on_sum([], summed)
         return True
 
@@ -552,7 +550,9 @@ class Leader(Machine):
         worker.contributed_to = lease.version
         self._workers.make_idle(worker)
 
-    def _on_aggregator(self, sender: str, message: m.AggregatorReady | m.Routed | m.BadShard | m.ReduceResult) -> None:
+    def _on_aggregator(
+        self, sender: str, message: m.AggregatorReady | m.Routed | m.BadShard | m.ReduceResult | m.BlockDone
+    ) -> None:
         if self._sealing is not None and isinstance(message, m.ReduceResult):
             self._aggregation.on_sealed_sum(sender, message, self._sealing.on_sum(sender, message))
             self._proceed()
@@ -569,6 +569,9 @@ class Leader(Machine):
 
     def _on_sum(self, by: Sequence[str], summed: Summed) -> None:
         """Updates that an aggregator summed up are whole: they are merged as one."""
+        for report in summed.reports if summed.is_news else ():
+            if (worker := self._workers.get(report.lease.worker)) is not None:
+                self._on_delivered(worker, report.update, report.lease)
         self._checks.on_sum(summed)
         self._on_merged([*by, *(report.lease.worker for report in summed.reports)])
         self._lending.on_summed([report.lease.worker for report in summed.reports])
@@ -613,7 +616,9 @@ class Leader(Machine):
         is_unusual: bool = False,
     ) -> None:
         reason = violation.reason
-        self._training.ledger.release(lease, fate=f"was refused: {reason}")
+        if self._training.ledger.get(lease.id) is not None:
+            # Else its hub has the lease, and has it trained again.
+            self._training.ledger.release(lease, fate=f"was refused: {reason}")
         self._formations.forget(lease.id)
         if isinstance(violation, BadValues) and self._on_bad(worker, lease):
             # Where it is the model, no batch and no device is at fault.
@@ -673,21 +678,11 @@ class Leader(Machine):
         self.record("failed", f"{worker.node}: {failed.reason}", traceback=failed.traceback)
         if failed.lease == 0:
             self._workers.make_busy(worker, WorkerState.FAILING, reason=failed.reason)
-        for clock, ledger in self._leases.clocked_ledgers():
-            lease = ledger.find(failed.lease, worker.node)
-            if isinstance(lease, Lease):
-                if self._leases.has_arrived(lease.id):
-                    continue
-                if self.now_s >= lease.deadline_s - LEASE_GRACE_S:
-                    clock.expired()
-                    self._lending.on_late(worker, lease)
-                self._workers.make_busy(worker, WorkerState.FAILING, reason=failed.reason)
-                ledger.release(lease, fate=f"failed on {worker.node}: {failed.reason}")
-                self._formations.forget(lease.id)
-                self._leases.end_upload(lease.id)
-                if failed.diverged and self._on_bad(worker, lease):
-                    return
-                self._count_failure(worker, lease, failed.reason)
+        if (lease := self._lending.on_failed(worker, failed)) is not None:
+            self._workers.make_busy(worker, WorkerState.FAILING, reason=failed.reason)
+            if failed.diverged and self._on_bad(worker, lease):
+                return
+            self._count_failure(worker, lease, failed.reason)
         self._proceed()
 
     def _count_failure(self, worker: WorkerRecord, lease: Lease, reason: str) -> None:

@@ -625,7 +625,7 @@ class Sealing:
         for lease in self._training.ledger.leases():
             if lease.id not in taken:
                 self._unbind(lease, "came too late for its group, and no other is made of this version")
-        return Summed(reports=reports, mean=mean, weight=float(weight))
+        return Summed(reports=reports, mean=mean, weight=float(weight), is_news=True)
 
     def _too_long(self, mean: np.ndarray, *, off: float) -> str | None:
         """Why a mean cannot be of devices that cut themselves; None: it can, or they do not. ``off``: the most that

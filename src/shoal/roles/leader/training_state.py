@@ -16,7 +16,7 @@ from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import Corrupt
 from shoal.learning.layout import Layout
-from shoal.learning.metrics import LOGGED_MAX, MetricSum, lower_is_better, merge, name_in_training
+from shoal.learning.metrics import MetricSum, add_logged, lower_is_better, name_in_training
 from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.parameter_staleness import ENTRIES_PER_PLACE, ParameterStaleness, scale_of
 from shoal.learning.partial import Partial
@@ -147,8 +147,11 @@ class TrainingState:
 
     def examples_in(self, lease: Lease) -> int:
         """How many examples a lease holds: the last batch of an epoch may be short."""
+        return self.examples_in_batches(lease.batches)
+
+    def examples_in_batches(self, batches: tuple[int, ...]) -> int:
         spec = self._spec
-        return examples_in(lease.batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
+        return examples_in(batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
 
     def merge(self, lease: Lease, update: Update, delta: np.ndarray | Sparse) -> None:
         """Take a checked update into the next version. A late update counts less."""
@@ -165,11 +168,7 @@ class TrainingState:
     def _note_logged(self, update: Update) -> None:
         """Add up the loss and the other figures that the training code of an update logged."""
         self._loss_sum += update.loss_sum
-        for metric in update.logged:
-            if (mine := self._logged.get(metric.name)) is not None:
-                self._logged[metric.name] = merge(mine, metric)
-            elif len(self._logged) < LOGGED_MAX:
-                self._logged[metric.name] = metric
+        add_logged(self._logged, update.logged)
 
     def take_logged(self) -> tuple[MetricView, ...]:
         """The means of the figures that training code logged since this was last asked."""

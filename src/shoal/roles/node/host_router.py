@@ -38,6 +38,7 @@ from shoal.wire.messages import (
     LeaderUnreachable,
     Leads,
     Leave,
+    LendBlock,
     LogRecord,
     Message,
     Progress,
@@ -605,7 +606,7 @@ class HostRouter(Decider[Delivery]):
                 for key in over:
                     if key[1] <= message.formation:
                         self._drop_sub(key)
-            case Reduce() | RelayModel():
+            case Reduce() | RelayModel() | LendBlock():
                 sub = self._subs.get((message.job, message.formation))
                 if sub is not None and (sub.leader, sub.term) == (leader, message.term):
                     event = Received(sender=leader, message=message)
