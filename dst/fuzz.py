@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dst.block_oracle import BlockOracle
 from dst.helper_oracle import HelperOracle
 from dst.hub_oracle import HubOracle
 from dst.oracles import HistoryOracle
@@ -42,7 +43,7 @@ class CheckedRun(FuzzRun):
         self.world.observers += [PrivacyOracle(specs), SealOracle(specs), PartsOracle(specs, sums), SealedShapeOracle()]
         self.world.observers.append(HelperOracle(specs))
         hubs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_hub]
-        self.world.observers.append(HubOracle(specs, hubs))
+        self.world.observers += [HubOracle(specs, hubs), BlockOracle()]
 
     def begin(self) -> None:
         super().begin()

@@ -10,7 +10,7 @@ from mutants import OF_HUBS
 from dst.fuzz import CheckedRun, fuzz
 from dst.hub_oracle import HubOracle
 from shoal.sim.faults import Crash, Slow, SlowLink
-from shoal.sim.fuzz_case import HUBS_AFTER, HUBS_UNTIL, FuzzCase, fuzz_case
+from shoal.sim.fuzz_case import BLOCKS_UNTIL, HUBS_AFTER, FuzzCase, fuzz_case
 from shoal.sim.invariants import Violation
 
 BLOCKS = 6
@@ -44,7 +44,7 @@ def _hubs(case: FuzzCase) -> int:
 
 
 def test_only_these_seeds_have_hubs_and_everything_befalls_them() -> None:
-    around = (HUBS_AFTER - 5, HUBS_AFTER, HUBS_UNTIL + 1, HUBS_UNTIL + 5, 7, 90_007, 120_007)
+    around = (HUBS_AFTER - 5, HUBS_AFTER, BLOCKS_UNTIL + 1, BLOCKS_UNTIL + 5, 7, 90_007, 120_007)
     assert not any(_hubs(fuzz_case(seed)) for seed in around)
     cases = [fuzz_case(seed) for seed in range(HUBS_AFTER + 1, HUBS_AFTER + 61)]
     assert {_hubs(case) for case in cases} == {1, 2, 3}

@@ -55,7 +55,7 @@ from shoal.sim.jobs import SimulatedJob, bare_spec
 from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady
 from shoal.sim.rng import Rng, Stream
-from shoal.sim.targeted_faults import MOMENTS, SEAL_MOMENTS, TargetedFault, targeted_fault
+from shoal.sim.targeted_faults import BLOCK_MOMENTS, MOMENTS, SEAL_MOMENTS, TargetedFault, targeted_fault
 from shoal.sim.toy_task import FIRST_MODEL, LAYOUT, Toy
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import JobSpec
@@ -130,6 +130,9 @@ HELPED_UNTIL = 150_000
 HUBS_AFTER = 150_000
 HUBS_UNTIL = 160_000
 
+#: Seeds above that, up to this one, have hubs that are lent blocks.
+BLOCKS_UNTIL = 170_000
+
 #: After how long devices without work come again, where they do.
 _CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
 
@@ -198,7 +201,8 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     specs = _redrawn(specs, codecs, _coded)
     specs = _redrawn(specs, owners, _owned)
     is_led = LED_AFTER < seed <= LED_UNTIL
-    has_hubs = HUBS_AFTER < seed <= HUBS_UNTIL
+    has_blocks = HUBS_UNTIL < seed <= BLOCKS_UNTIL
+    has_hubs = HUBS_AFTER < seed <= HUBS_UNTIL or has_blocks
     # An adaptive step makes as much of what is rounded as of an update: nobody could tell what a version should be.
     if seed > OUTER_AFTER and not is_led:
         specs = _redrawn(specs, Rng(seed).stream("outer"), _stepped)
@@ -231,7 +235,9 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
         specs = _redrawn(specs, Rng(seed).stream("private shapes"), private_shape_plan)
     hubs = Rng(seed).stream("hubs")
     if has_hubs:
-        specs = _redrawn(specs, hubs, _over_hubs)
+        specs = _redrawn(specs, hubs, _in_blocks if has_blocks else _over_hubs)
+    if has_blocks:
+        moments = (*MOMENTS, *BLOCK_MOMENTS)
     least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
@@ -271,6 +277,8 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if has_hubs:
         hub_builds = tuple(_hub(hubs) for _ in range(1 + hubs.below(3)))
         faults += _of_hubs(hubs, workers, len(hub_builds))
+    if has_blocks:
+        faults += _of_blocks(hubs)
     # Slow where the time of a write is what is waited for.
     syncs_s = _SYNCS_S[2:] if strike_at == "store" else _SYNCS_S
     return FuzzCase(
@@ -632,6 +640,34 @@ def _over_hubs(plan: Plan, stream: Stream) -> Plan:
     return replace(plan, staleness="root" if plan.staleness == "parameter" else plan.staleness)
 
 
+def _in_blocks(plan: Plan, stream: Stream) -> Plan:
+    """A tree whose hubs are lent blocks; at times with workers among its aggregators, or no blocks at all."""
+    is_tight = stream.happens(0.3)
+    if stream.happens(0.1):
+        return _over_hubs(plan, stream)
+    plan = replace(
+        plan,
+        topology="tree",
+        work="blocks",
+        pace="sync",
+        data="shared",
+        codec="dense",
+        codec_down="dense",
+        cohort=0,
+        share_labels=False,
+        budget_s=0.0,
+        requests_per_s=0.0,
+        staleness="root",
+        aggregators=stream.pick((0, 0, 0, 2, 3)),
+        workers_max=plan.workers_max + 1 + stream.below(4),
+        # Long enough to see blocks lent, taken back and lent again.
+        until=replace(plan.until, epochs=(plan.until.epochs or 1) + 4),
+    )
+    if is_tight:
+        plan = replace(plan, workers_min=max(3, plan.workers_least), workers_max=max(3, plan.workers_least))
+    return plan
+
+
 def _hub(stream: Stream) -> Build:
     """A hub, at times on a slow link, which it knows, or does not, or is wrong about."""
     build = _build(stream)
@@ -667,6 +703,17 @@ def _of_hubs(stream: Stream, workers: int, hubs: int) -> tuple[Fault, ...]:
             TransferFault(who=hub, at=at),
         )
         faults.append(stream.pick(choices))
+    return tuple(faults)
+
+
+def _of_blocks(stream: Stream) -> tuple[Fault, ...]:
+    """What is said of a block comes twice, and late; and its leader dies while it is out."""
+    faults: list[Fault] = []
+    if stream.happens(0.5):
+        faults.append(Duplicate(who=ALL, share=0.7, at=AtSecond(stream.between(4.0, 12.0)), for_s=25.0))
+    if stream.happens(0.4):
+        who = stream.pick((LEADER, MANAGER))
+        faults.append(Crash(who=who, at=AtRound(4 + stream.below(10)), restart_s=stream.between(0.2, 2.0)))
     return tuple(faults)
 
 
