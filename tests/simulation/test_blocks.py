@@ -56,8 +56,8 @@ def test_only_these_seeds_ask_for_blocks_and_everything_befalls_them() -> None:
 
 def test_seeds_have_blocks_merged_taken_back_and_sublet_again() -> None:
     seen = dict.fromkeys(("merged", "taken_back", "returned", "sublet_again", "refused"), 0)
-    for seed in range(HUBS_UNTIL + 1, HUBS_UNTIL + 25):
-        checked = CheckedRun(fuzz_case(seed))
+    for seed in (5, 6, 12):
+        checked = CheckedRun(fuzz_case(HUBS_UNTIL + seed))
         checked.run()
         (oracle,) = (each for each in checked.world.observers if isinstance(each, BlockOracle))
         seen = {what: count + getattr(oracle, what) for what, count in seen.items()}
