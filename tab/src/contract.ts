@@ -28,6 +28,7 @@ export const FIELDS: Record<string, Field[]> = {
   ],
   Denied: [
     [1, "reason", "string", false, false],
+    [2, "endpoint", "string", false, false],
   ],
   DeviceState: [
     [1, "kind", "string", false, false],
@@ -47,6 +48,7 @@ export const FIELDS: Record<string, Field[]> = {
   Dismiss: [
     [1, "job", "string", false, false],
     [2, "reason", "string", false, false],
+    [3, "endpoint", "string", false, false],
   ],
   Evaluated: [
     [1, "job", "string", false, false],
@@ -110,6 +112,8 @@ export const FIELDS: Record<string, Field[]> = {
     [4, "facts", "Facts", false, true],
     [5, "leads", "Leads", true, false],
     [6, "lends", "bool", false, false],
+    [7, "jobs", "string", true, false],
+    [8, "is_referred", "bool", false, false],
   ],
   JobSpec: [
     [1, "job", "string", false, false],

@@ -136,7 +136,8 @@ var FIELDS = {
     [2, "examples", "int", false, false]
   ],
   Denied: [
-    [1, "reason", "string", false, false]
+    [1, "reason", "string", false, false],
+    [2, "endpoint", "string", false, false]
   ],
   DeviceState: [
     [1, "kind", "string", false, false],
@@ -155,7 +156,8 @@ var FIELDS = {
   ],
   Dismiss: [
     [1, "job", "string", false, false],
-    [2, "reason", "string", false, false]
+    [2, "reason", "string", false, false],
+    [3, "endpoint", "string", false, false]
   ],
   Evaluated: [
     [1, "job", "string", false, false],
@@ -218,7 +220,9 @@ var FIELDS = {
     [3, "protocol", "int", false, false],
     [4, "facts", "Facts", false, true],
     [5, "leads", "Leads", true, false],
-    [6, "lends", "bool", false, false]
+    [6, "lends", "bool", false, false],
+    [7, "jobs", "string", true, false],
+    [8, "is_referred", "bool", false, false]
   ],
   JobSpec: [
     [1, "job", "string", false, false],

@@ -373,7 +373,8 @@ class ClusterState:
         while self._free and found is None:
             name = heapq.heappop(self._free)
             node = self.nodes[name]
-            if node.is_free and (node.stays or node.goes_s > now_s or name in leaders):
+            # A tab of a browser can dial the origin of its page alone.
+            if node.is_free and (node.stays or node.facts.browser or node.goes_s > now_s or name in leaders):
                 staying.append(name)
                 continue
             self._listed.remove(name)

@@ -214,6 +214,14 @@ def test_a_job_here_comes_first_and_one_about_to_begin_too(make_spec: Make) -> N
     assert leader not in gone
 
 
+def test_a_tab_is_not_sent_where_it_cannot_dial() -> None:
+    place = Place()
+    facts = Facts(host="a", onnx="1.20", browser="Chromium 150")
+    place.happens(Received(sender="a", message=Hello(node="a", incarnation="1", facts=facts)))
+    place.sees(wants=1)
+    assert place.sent_away() == {}
+
+
 def test_a_device_that_was_sent_here_stays_for_a_while() -> None:
     place = Place()
     place.hello("a", is_referred=True)
