@@ -183,8 +183,10 @@ class _Paper:
             outer_step(plan.outer_rule, before, mean.astype(np.float32), rate=rate, weights=weights) for mean in means
         ]
         models = [self.model + change for change, _ in steps]
-        # Where rounding decides between several, the one that the leader came to.
-        self.model = models[0] if len(models) == 1 else nearest_to(self._moved_to(term, rows[0].version), models)
+        # Where rounding decides between several, the one that the leader came to. Of a coded model that does not show:
+        # a part of the change is still to be sent.
+        is_one = len(models) == 1 or self.is_coded
+        self.model = models[0] if is_one else nearest_to(self._moved_to(term, rows[0].version), models)
         self.outer = next(outer for (_, outer), model in zip(steps, models, strict=True) if model is self.model)
 
     def _noisy(
