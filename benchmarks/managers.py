@@ -1,19 +1,20 @@
-"""Three managers on one PostgreSQL and one bucket, with agents at work, while each of them is hurt in turn.
+"""Three managers on one PostgreSQL and one bucket, each with jobs of its own, while each of them is hurt in turn.
 
-Real processes: PostgreSQL, an S3 (``rclone serve s3``), three managers (one holds the seat), agents whose trainers
-echo. Agents dial one address, where HAProxy passes their bytes on (docs/operations/haproxy.cfg); with ``--door
-addresses`` they know those of all managers instead. Jobs are led by devices, so that they go on without a manager;
-``--lead here`` shows what it costs if they are not. Faults, one after the other: kill -9 of the manager that has the
-seat, SIGSTOP and later SIGCONT of it, its way to PostgreSQL cut, kill -9 of PostgreSQL. A manager that ends is started
-again after 5 s, as its service does.
+Real processes: PostgreSQL, an S3 (``rclone serve s3``), three managers that all serve, agents whose trainers echo. One
+job is submitted to each manager. Agents dial one address, where HAProxy passes their bytes on
+(docs/operations/haproxy.cfg), and are sent from there to the manager that has their job; with ``--door addresses`` they
+know those of all managers instead. Jobs are led by devices, so that they go on without a manager; ``--lead here`` shows
+what it costs if they are not. Faults, one after the other, each at a manager that has jobs: kill -9; SIGSTOP and later
+SIGCONT; its way to PostgreSQL cut; and kill -9 of PostgreSQL. A manager that ends is started again after 5 s, as its
+service does.
 
-``takeover_p95_s``: from a fault to another manager that is up. Its parts: ``silence``, until that manager has the seat;
-``start``, until its port is open. After it, from the same fault on: ``devices``, until every device is connected to it;
-``durable``, until a newer version is durable. ``batches_lost`` and ``batches_twice``: in the epochs that are over,
-by the history that survives. ``acknowledged_lost``: faults after which the newest durable version was older than one
-that an operator had been told of before. ``goodput``: batches of the surviving history over what the devices could have
-trained in all of that time, outages included, at the pace of their trainers; ``goodput_calm``: the same before the
-first fault.
+``takeover_p95_s``: from a fault to another manager that has the job and answers for it, over all jobs of managers that
+were hurt. Its parts: ``silence``, until the job is another manager's; ``start``, until that one answers an operator.
+After it, from the same fault on: ``devices``, until every device works again; ``durable``, until a newer version is
+durable. ``batches_lost`` and ``batches_twice``: in the epochs that are over, by the history that survives.
+``acknowledged_lost``: jobs whose newest durable version after a fault was older than one that an operator had been told
+of before. ``goodput``: batches of the surviving history over what the devices could have trained in all of that time,
+outages included, at the pace of their trainers; ``goodput_calm``: the same before the first fault.
 
     python -m benchmarks.managers --json
 """
@@ -32,7 +33,8 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,13 +44,18 @@ from benchmarks.common import ECHO, echo_job, finish, say
 from benchmarks.object_servers import BUCKET
 from benchmarks.postgres_server import PostgresServer
 from shoal.errors import ShoalError, Unreachable
+from shoal.roles.manager.standby import home_of
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
+from shoal.store.base import Away
 from shoal.store.postgres import PostgresDatabase
 from shoal.store.registry import Registry
 
 MANAGERS = 3
-DEVICES = 3
+#: One is submitted to each manager; a job has so many devices at most, which is all of them together.
+JOBS = 3
+DEVICES_A_JOB = 2
+DEVICES = JOBS * DEVICES_A_JOB
 PACE_S = 0.4
 BATCHES = 20
 KINDS = ("kill", "stop", "cut", "database")
@@ -64,8 +71,12 @@ BEFORE_S, QUICK_BEFORE_S = 30.0, 8.0
 RESTART_S = 5.0
 #: A newer version is durable within this.
 DURABLE_WITHIN_S = 180.0
+#: A manager answers an operator within this, or is asked again.
+ANSWERS_WITHIN_S = 10.0
 UP_WITHIN_S = 180.0
 JOINED_WITHIN_S = 60.0
+#: The exit status of a manager whose seat another one ended.
+DEPOSED = 2
 
 
 class Relay:
@@ -127,7 +138,14 @@ class OneManager:
         self.start_s = 0.0
         self._is_over = asyncio.Event()
         self.join_line = ""
+        #: Processes that ended because another manager had ended their seat.
+        self.deposed = 0
         self._minding: asyncio.Task[None] | None = None
+
+    def holds(self, seat: str) -> bool:
+        """Whether a process from this home has, or had, this seat."""
+        name = self.home / "cluster" / "manager-name"
+        return name.exists() and home_of(seat) == name.read_text()
 
     async def start(self) -> None:
         await self.database.start()
@@ -146,7 +164,7 @@ class OneManager:
                 ready = json.loads(line)
                 self.up_s, self.start_s, self.is_up = time.monotonic(), float(ready["start_s"]), True
                 self.join_line = str(ready["join_line"])
-            await self.process.wait()
+            self.deposed += await self.process.wait() == DEPOSED
             self.is_up = False
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_over.wait(), RESTART_S)
@@ -179,23 +197,27 @@ class Bed:
         self._folder = folder
         self._server = server
         self._url = server.new()
+        self._database = PostgresDatabase(self._url)
         self._has_proxy = door == "haproxy"
         self._door = haproxy_server.free_pair()
         self._ports = [haproxy_server.free_pair() for _ in range(MANAGERS)]
         common = ("--blobs", f"s3://{BUCKET}/managers", "--lead", lead)
         self.managers = [
-            OneManager(folder / f"m{n}", self._url, ("--port", str(port), "--advertise", self._told(port), *common))
+            OneManager(folder / f"m{n}", self._url, ("--port", str(port), *self._told(port), *common))
             for n, port in enumerate(self._ports, start=1)
         ]
         self.takeovers: list[Takeover] = []
         self.acknowledged_lost = 0
-        self.job = ""
+        #: Each job, and the newest version of it that an operator was told to be durable.
+        self.durable: dict[str, int] = {}
+        self._hurt: Counter[tuple[str, Path]] = Counter()
 
-    def _told(self, port: int) -> str:
+    def _told(self, port: int) -> tuple[str, ...]:
         """Where devices are told to dial."""
         if self._has_proxy:
-            return f"127.0.0.1:{self._door}"
-        return ",".join(f"127.0.0.1:{each}" for each in (port, *(each for each in self._ports if each != port)))
+            return ("--advertise", f"127.0.0.1:{self._door}", "--direct", f"127.0.0.1:{port}")
+        others = [each for each in self._ports if each != port]
+        return ("--advertise", ",".join(f"127.0.0.1:{each}" for each in (port, *others)))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -215,12 +237,13 @@ class Bed:
         try:
             first.home.mkdir()
             await first.start()
-            await self.up_since(0.0)
+            await self._until("a manager is up", lambda: first.is_up)
             for other in others:
                 (other.home / "cluster").mkdir(parents=True)
                 shutil.copytree(first.home / "cluster" / "authority", other.home / "cluster" / "authority")
                 await other.start()
             agents += [await self._agent(f"device-{n}", first.join_line) for n in range(1, DEVICES + 1)]
+            await self.all_up()
             yield
         finally:
             for agent in agents:
@@ -229,6 +252,7 @@ class Bed:
                 await agent.wait()
             for manager in self.managers:
                 await manager.stop()
+            self._database.close()
 
     async def _agent(self, name: str, join_line: str) -> Process:
         home = self._folder / name
@@ -247,109 +271,160 @@ class Bed:
                 sys.executable, *command, stdin=PIPE, stdout=DEVNULL, stderr=log
             )
 
-    async def up_since(self, since_s: float) -> OneManager:
-        """The manager that came up after a moment."""
-        give_up_s = time.monotonic() + UP_WITHIN_S
-        while time.monotonic() < give_up_s:
-            for manager in self.managers:
-                if manager.is_up and manager.up_s > since_s:
-                    return manager
+    async def _until(self, what: str, holds: Callable[[], bool], within_s: float = UP_WITHIN_S) -> None:
+        give_up_s = time.monotonic() + within_s
+        while not holds():
+            if time.monotonic() > give_up_s:
+                raise RuntimeError(f"not within {within_s:g} s: {what}")
             await asyncio.sleep(0.02)
-        raise RuntimeError("no manager came up")
 
-    def holder(self) -> OneManager:
-        return max((each for each in self.managers if each.is_up), key=lambda each: each.up_s)
+    async def all_up(self) -> None:
+        await self._until("every manager is up", lambda: all(each.is_up for each in self.managers))
 
     async def submit(self) -> None:
-        folder = self._folder / "job"
-        folder.mkdir()
-        plan = {"until": {"epochs": 1_000_000}, "checkpoint_every_s": 1.0, "momentum": 0.0, "pace": "async"}
-        async with Operator.open(self.holder().home) as operator:
-            self.job = await operator.submit(echo_job(folder, values=1000, batches=BATCHES), plan=plan)
+        """One job to each manager."""
+        most = {"workers_max": DEVICES_A_JOB}
+        plan = {"until": {"epochs": 1_000_000}, "checkpoint_every_s": 1.0, "momentum": 0.0, "pace": "async", **most}
+        for number in range(JOBS):
+            folder = self._folder / f"job-{number}"
+            folder.mkdir()
+            async with Operator.open(self.managers[number % MANAGERS].home) as operator:
+                job = await operator.submit(echo_job(folder, values=1000, batches=BATCHES), plan=plan)
+            self.durable[job] = 0
 
-    async def durable_above(self, version: int) -> int:
-        """The newest durable version that an operator is told of, once it is newer than this one."""
+    async def seats(self) -> dict[str, str]:
+        """The seat of each job's manager, living or not. Empty: the database is away."""
+        with contextlib.suppress(Away):
+            return await asyncio.to_thread(Registry(self._database).managers_of_open_jobs)
+        return {}
+
+    async def jobs_of(self, manager: OneManager) -> dict[str, str]:
+        """The jobs of a manager, with its seat."""
+        return {job: seat for job, seat in (await self.seats()).items() if manager.holds(seat)}
+
+    async def ask(self, job: str) -> tuple[int, int] | None:
+        """The newest durable version of a job that its manager heard of, and how many devices work for it there. None:
+        that manager does not answer."""
+        seat = (await self.seats()).get(job, "")
+        manager = next((each for each in self.managers if each.holds(seat) and each.is_up), None)
+        if manager is None:
+            return None
+        with contextlib.suppress(ShoalError, OSError, ValueError, IndexError, TimeoutError):
+            async with asyncio.timeout(ANSWERS_WITHIN_S), Operator.open(manager.home) as operator:
+                status = await operator.status(job)
+                progress = status.jobs[0].progress
+                there = [node for node in status.nodes if node.job == job and node.state == "alive"]
+                return (progress.durable_version if progress is not None else 0), len(there)
+        return None
+
+    async def durable_above(self, job: str, version: int) -> None:
+        """Wait until an operator is told of a newer durable version."""
         give_up_s = time.monotonic() + DURABLE_WITHIN_S
         while time.monotonic() < give_up_s:
-            with contextlib.suppress(ShoalError, OSError, ValueError, IndexError):
-                async with Operator.open(self.holder().home) as operator:
-                    progress = (await operator.status(self.job)).jobs[0].progress
-                    if progress is not None and progress.durable_version > version:
-                        return progress.durable_version
+            if (told := await self.ask(job)) is not None and told[0] > version:
+                self.durable[job] = max(self.durable[job], told[0])
+                return
             await asyncio.sleep(0.3)
-        raise RuntimeError(f"no version after {version} became durable within {DURABLE_WITHIN_S:g} s")
+        raise RuntimeError(f"no version after {version} of {job} became durable within {DURABLE_WITHIN_S:g} s")
 
-    async def devices_back(self, manager: OneManager) -> None:
-        """Wait until every device is connected to this manager."""
+    async def all_durable(self) -> None:
+        """Wait until each job has a newer durable version."""
+        await asyncio.gather(*(self.durable_above(job, version) for job, version in self.durable.items()))
+
+    async def devices_back(self, jobs: Iterable[str]) -> None:
+        """Wait until each of these jobs has its devices."""
         give_up_s = time.monotonic() + UP_WITHIN_S
-        while time.monotonic() < give_up_s:
-            with contextlib.suppress(ShoalError, OSError, ValueError):
-                async with Operator.open(manager.home) as operator:
-                    nodes = (await operator.status()).nodes
-                    if sum(node.node.startswith("device") and node.state == "alive" for node in nodes) == DEVICES:
-                        return
-            await asyncio.sleep(0.2)
-        raise RuntimeError(f"not all devices came back within {UP_WITHIN_S:g} s")
+        for job in jobs:
+            while (told := await self.ask(job)) is None or told[1] < DEVICES_A_JOB:
+                if time.monotonic() > give_up_s:
+                    raise RuntimeError(f"not all devices work for {job} within {UP_WITHIN_S:g} s")
+                await asyncio.sleep(0.2)
 
-    def newest_kept(self) -> int:
-        with Registry(PostgresDatabase(self._url)) as registry:
-            return max((audit.last_version for audit in registry.audit(self.job)), default=0)
-
-    async def hurt(self, kind: str, acknowledged: int) -> int:
-        """One fault, and what came of it: a version that is durable afterwards."""
-        holder, began_s = self.holder(), time.monotonic()
-        process = holder.process
-        assert process is not None
+    async def hurt(self, kind: str) -> None:
+        """One fault, and what came of it."""
+        before = dict(self.durable)
         if kind == "database":
             await asyncio.to_thread(self._server.kill)
             await asyncio.sleep(DATABASE_AWAY_S)
             await asyncio.to_thread(self._server.start)
         else:
-            if kind == "kill":
-                process.kill()
-            elif kind == "stop":
-                process.send_signal(signal.SIGSTOP)
-            else:
-                holder.database.cut()
-            taking = asyncio.create_task(self._takeover(kind, began_s, acknowledged))
-            await asyncio.sleep(STOPPED_S)
-            await self.up_since(began_s)
-            if kind == "stop":
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGCONT)
-            holder.database.is_cut = False
-            self.takeovers.append(await taking)
-        if await asyncio.to_thread(self.newest_kept) < acknowledged:
-            self.acknowledged_lost += 1
-        return await self.durable_above(acknowledged)
+            await self._hurt_manager(kind)
+        kept = {job: await asyncio.to_thread(self._newest_kept, job) for job in before}
+        self.acknowledged_lost += sum(kept[job] < version for job, version in before.items())
+        await self.all_durable()
 
-    async def _takeover(self, kind: str, began_s: float, acknowledged: int) -> Takeover:
-        taken = await self.up_since(began_s)
-        await self.devices_back(taken)
+    async def _hurt_manager(self, kind: str) -> None:
+        """Those that have jobs come in turn."""
+        jobs = {manager.home: await self.jobs_of(manager) for manager in self.managers}
+        manager = min((each for each in self.managers if jobs[each.home]), key=lambda each: self._hurt[kind, each.home])
+        self._hurt[kind, manager.home] += 1
+        process, began_s = manager.process, time.monotonic()
+        assert process is not None
+        if kind == "kill":
+            process.kill()
+        elif kind == "stop":
+            process.send_signal(signal.SIGSTOP)
+        else:
+            manager.database.cut()
+        taking = asyncio.gather(*(self._takeover(kind, job, seat, began_s) for job, seat in jobs[manager.home].items()))
+        away = asyncio.create_task(asyncio.sleep(STOPPED_S))
+        # It stays away until its jobs are taken over.
+        await self._taken(jobs[manager.home])
+        await away
+        if kind == "stop":
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+        manager.database.is_cut = False
+        self.takeovers += await taking
+        await process.wait()
+        await self.all_up()
+
+    async def _taken(self, had: Mapping[str, str]) -> None:
+        """Wait until each of these jobs has another manager than it had."""
+        give_up_s = time.monotonic() + UP_WITHIN_S
+        while True:
+            now = await self.seats()
+            if all(now.get(job, seat) != seat for job, seat in had.items()):
+                return
+            if time.monotonic() > give_up_s:
+                raise RuntimeError(f"nobody took over {', '.join(had)} within {UP_WITHIN_S:g} s")
+            await asyncio.sleep(0.05)
+
+    async def _takeover(self, kind: str, job: str, seat: str, began_s: float) -> Takeover:
+        version = self.durable[job]
+        await self._taken({job: seat})
+        silence_s = time.monotonic() - began_s
+        while await self.ask(job) is None:
+            await asyncio.sleep(0.05)
+        up_s = time.monotonic() - began_s
+        await self.devices_back([job])
         devices_s = time.monotonic() - began_s
-        await self.durable_above(acknowledged)
+        await self.durable_above(job, version)
         took = Takeover(
-            silence_s=taken.up_s - taken.start_s - began_s,
-            start_s=taken.start_s,
-            devices_s=devices_s,
-            durable_s=time.monotonic() - began_s,
+            silence_s=silence_s, start_s=up_s - silence_s, devices_s=devices_s, durable_s=time.monotonic() - began_s
         )
         say(
-            f"{kind}: silence {took.silence_s:.1f} s, start {took.start_s:.1f} s: another manager was up after"
-            f" {took.up_s:.1f} s, devices after {devices_s:.1f} s, a newer version after {took.durable_s:.1f} s"
+            f"{kind}: {job} was another manager's after {silence_s:.1f} s, which answered after {up_s:.1f} s; it had"
+            f" its devices after {devices_s:.1f} s, a newer version after {took.durable_s:.1f} s"
         )
         return took
 
+    def _newest_kept(self, job: str) -> int:
+        return max((audit.last_version for audit in Registry(self._database).audit(job)), default=0)
+
     def audit(self) -> tuple[int, int, int]:
         """Batches that are lost, that count twice, and that were applied."""
-        with Registry(PostgresDatabase(self._url)) as registry:
-            audits = registry.audit(self.job)
+        registry = Registry(self._database)
+        lost = twice = applied = 0
+        for job in self.durable:
+            audits = registry.audit(job)
             # The history refuses a batch a second time, and then the save that brings it fails.
-            refused = sum("must not apply it again" in e.text for e in registry.events_after(self.job, 0, limit=10_000))
-        whole = audits[:-1]  # the last epoch is not over
-        lost = sum(BATCHES - audit.distinct for audit in whole)
-        twice = sum(audit.batches - audit.distinct for audit in audits) + refused
-        return lost, twice, sum(audit.batches for audit in audits)
+            twice += sum("must not apply it again" in e.text for e in registry.events_after(job, 0, limit=10_000))
+            twice += sum(audit.batches - audit.distinct for audit in audits)
+            # The last epoch is not over.
+            lost += sum(BATCHES - audit.distinct for audit in audits[:-1])
+            applied += sum(audit.batches for audit in audits)
+        return lost, twice, applied
 
 
 def goodput(batches: int, lasted_s: float) -> float:
@@ -364,26 +439,28 @@ async def measure(bed: Bed, faults: int, folder: Path, *, is_quick: bool) -> dic
     before_s, calm_s = (QUICK_BEFORE_S, QUICK_CALM_S) if is_quick else (BEFORE_S, CALM_S)
     async with bed.running():
         await bed.submit()
-        await bed.devices_back(bed.holder())
+        await bed.devices_back(bed.durable)
         # From a durable version on: agents take their time to start.
-        acknowledged = await bed.durable_above(0)
+        await bed.all_durable()
         _, _, first = await asyncio.to_thread(bed.audit)
         calm_began_s = time.monotonic()
         await asyncio.sleep(before_s)
-        acknowledged = await bed.durable_above(acknowledged)
+        await bed.all_durable()
         _, _, before = await asyncio.to_thread(bed.audit)
         began_s = time.monotonic()
         for number in range(faults):
-            acknowledged = await bed.hurt(KINDS[number % len(KINDS)], acknowledged)
-            # Work goes on, and the manager that ended stands by again.
+            await bed.hurt(KINDS[number % len(KINDS)])
+            # Work goes on.
             await asyncio.sleep(calm_s)
-            acknowledged = await bed.durable_above(acknowledged)
+            await bed.all_durable()
         lasted_s = time.monotonic() - began_s
         lost, twice, applied = await asyncio.to_thread(bed.audit)
     logs = [log.name for log in folder.rglob("*.log") if "Traceback" in log.read_text(errors="replace")]
     ups_s = [each.up_s for each in bed.takeovers]
     return {
         "managers": MANAGERS,
+        "jobs": JOBS,
+        "devices": DEVICES,
         "faults": faults,
         "batches_lost": lost,
         "batches_twice": twice,
@@ -398,6 +475,8 @@ async def measure(bed: Bed, faults: int, folder: Path, *, is_quick: bool) -> dic
         "goodput_calm": goodput(before - first, began_s - calm_began_s),
         "batches": applied,
         "seconds": lasted_s,
+        "jobs_taken_over": len(bed.takeovers),
+        "deposed": sum(manager.deposed for manager in bed.managers),
         "tracebacks": len(logs),
         "load_1m": os.getloadavg()[0],
     }
@@ -412,6 +491,7 @@ def main() -> None:
         "--door", choices=("haproxy", "addresses"), default="haproxy", help="how devices find a manager"
     )
     parser.add_argument("--lead", choices=("devices", "here"), default="devices", help="where jobs are led")
+    parser.add_argument("--logs", type=Path, help="keep the logs of managers and agents in this folder")
     given = parser.parse_args()
     if given.door == "haproxy" and (why := haproxy_server.missing()):
         raise SystemExit(f"{why}; or choose --door addresses")
@@ -428,7 +508,14 @@ def main() -> None:
         folder.mkdir()
         bed = Bed(folder, server, door=given.door, lead=given.lead)
         faults = len(KINDS) if given.quick else given.faults
-        result = asyncio.run(measure(bed, faults, folder, is_quick=given.quick))
+        try:
+            result = asyncio.run(measure(bed, faults, folder, is_quick=given.quick))
+        finally:
+            if given.logs is not None:
+                for log in folder.rglob("*.log"):
+                    kept = given.logs / log.relative_to(folder)
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(log, kept)
         finish({**result, "door": given.door, "lead": given.lead})
 
 
