@@ -445,6 +445,11 @@ class GrpcLink:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.close()
 
+    def move(self, endpoint: str) -> None:
+        """Connections from now on are made to this address of the same server: what was dialled may be a proxy, which
+        would lead each of them to another."""
+        self._endpoint = endpoint
+
     def open_work(self) -> None:
         """Open the work lane, if it is not open."""
         self._works.set()

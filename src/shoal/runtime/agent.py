@@ -259,7 +259,11 @@ class Agent:
         return facts if self._hub is None else replace(facts, torch="", onnx="", is_hub=True)
 
     def has_work(self, peer: str) -> bool:
-        return peer != self._manager or bool(self._router.jobs) or self._is_hosting()
+        if peer != self._manager:
+            return True
+        # A proxy may have chosen this manager of several: the work lane opens once it has said where it is.
+        is_reached = self._router.welcomed or not self._renewal.member.managers
+        return is_reached and (bool(self._router.jobs) or self._is_hosting())
 
     def dialer_beat(self, dialer: Dialer, now_s: float) -> None:
         if self._dialers.get(dialer.peer) is dialer:
@@ -330,7 +334,8 @@ class Agent:
                 told = f": {message.reason}" if message.reason else ""
                 log.info("connected to %s as %s%s", dialer.endpoint, self.identity.node, told)
             self._renewal.heard(message.time_s)
-            await asyncio.to_thread(self._renewal.reached, dialer.endpoint, message.managers)
+            endpoint = message.managers[0] if message.managers else dialer.endpoint
+            await asyncio.to_thread(self._renewal.reached, endpoint, message.managers)
         if isinstance(message, Assign) and message.role == "worker" and is_manager:
             # In a thread: the modules are many, numpy among them, and heartbeats do not wait. What else the manager
             # says of jobs comes behind this message, on the same stream, and is read after it. A small board may take
@@ -350,8 +355,10 @@ class Agent:
                 await self._leader_host.deliver(message, sender=duty.sender)
             else:
                 self._workers.carry([duty])
-        if isinstance(message, Welcome) and is_manager and self._leader_host is not None:
-            self._leader_host.in_touch()
+        if isinstance(message, Welcome) and is_manager:
+            dialer.welcomed_at(endpoint)
+            if self._leader_host is not None:
+                self._leader_host.in_touch()
 
     # Jobs ---------------------------------------------------------------------------------------------
 

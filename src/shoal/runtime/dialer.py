@@ -175,6 +175,14 @@ class Dialer(PersistentLink):
         """Send a heartbeat before its time, and the next one an interval later."""
         self._hurry.set()
 
+    def welcomed_at(self, endpoint: str) -> None:
+        """The peer is dialled there, and its work lane may open."""
+        self.endpoint = endpoint
+        if self.link is not None:
+            self.link.move(endpoint)
+            if self._switch.has_work(self.peer):
+                self.link.open_work()
+
     async def may_dial_again(self, reason: str) -> bool:
         return await self._switch.line_ended(self, reason)
 

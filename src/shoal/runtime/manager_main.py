@@ -227,7 +227,7 @@ async def run_home(
         await node.start()
         bound = await server.start(host, port)
         if stores.is_shared:
-            node.managers = reach.endpoints(bound)
+            node.managers = tuple(dict.fromkeys((*filter(None, (direct,)), *reach.endpoints(bound))))
         if held is not None:
             await held.move(direct or endpoint(reach.host, reach.port or bound))
         enrolment = EnrolmentServer(

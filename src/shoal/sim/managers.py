@@ -188,7 +188,7 @@ class SimManagers:
         self._mark(place.label, "started", jobs=tuple(place.disk.jobs))
         place.is_serving = True
         place.node = self._new_manager(process, place.disk)
-        place.node.managers = tuple(ENDPOINTS.values())
+        place.node.managers = tuple(dict.fromkeys((ENDPOINTS[place.label], *ENDPOINTS.values())))
         place.node.show_others = lambda jobs: self._show(place, jobs)
         process.later(LOOK_EVERY_S, self._look, place, process)
         process.later(RENEW_EVERY_S, self._renew, place, process, tenure)

@@ -81,6 +81,10 @@ class DialState:
         self._seq = 0
         #: (number, interval) of the heartbeats that the peer has not answered.
         self._unanswered: deque[tuple[int, float]] = deque()
+        #: This node had nothing to do at the last heartbeat.
+        self._is_idle = False
+        #: It is given up because it does not answer.
+        self._is_silent = False
         #: The peer said something else since the last heartbeat was due.
         self._is_heard = False
         #: Load, memory, rate and whether it waited, as the peer knows them.
@@ -119,7 +123,10 @@ class DialState:
     def know(self, endpoint: str, managers: tuple[str, ...] = ()) -> None:
         """Where the peer was reached last, and where it or its successors may be; none: it is alone."""
         if {endpoint, *managers} != set(self._endpoints):
-            self._endpoints = tuple(dict.fromkeys((endpoint, *managers)))
+            others = [each for each in dict.fromkeys(managers) if each != endpoint]
+            # Devices whose manager is gone spread over the others.
+            first = hashlib.sha256(self._node.encode()).digest()[1] % max(1, len(others))
+            self._endpoints = (endpoint, *others[first:], *others[:first])
         self._has_successor = bool(managers)
 
     def refer(self, endpoint: str) -> None:
@@ -128,7 +135,7 @@ class DialState:
 
     @property
     def endpoint(self) -> str:
-        """Where to dial now. After a session first the address that it had, then each other one in turn."""
+        """Where to dial now. After a session first its manager, unless it fell silent, then the others in turn."""
         if self._referred:
             return self._referred
         return self._endpoints[self.attempts % len(self._endpoints)] if self._endpoints else ""
@@ -142,8 +149,9 @@ class DialState:
         self, *, heartbeat_s: float, lost_after_s: float, redial_s: float = 0.0, managers: tuple[str, ...] = ()
     ) -> None:
         if self._endpoints:
-            # It counts from the address that answered.
-            answered, self._endpoints, self.attempts = self.endpoint, (), 0
+            # It counts from the manager that answered. A proxy would lead to any of them.
+            answered = managers[0] if managers else self.endpoint
+            self._endpoints, self.attempts = (), 0
             self.know(answered, managers)
         self._referred = ""
         self._redial_s = redial_s
@@ -184,7 +192,10 @@ class DialState:
     def on_closed(self, reason: str | None = None) -> None:
         """The connection is over, or could not be made."""
         self._twice = self._twice + 1 if reason is not None and TWICE in reason else 0
-        self.attempts = 0 if self.welcomed else self.attempts + 1
+        # A peer that fell silent may be frozen: its port accepts connections, and nothing comes of them.
+        first = 1 if self._is_silent and len(self._endpoints) > 1 else 0
+        self.attempts = first if self.welcomed else self.attempts + 1
+        self._is_silent = False
         if not self._is_going:
             self._referred = ""
         self._is_going = False
@@ -199,13 +210,14 @@ class DialState:
     def backoff_s(self) -> float:
         """How long to wait before the next attempt: longer each time, and different for each device, so that devices do
         not storm a peer that restarts. One that was sent away comes when it was told to: its peer has spread them. A
-        peer with several addresses is tried at all of them before a wait."""
+        peer with several addresses is tried at all of them before a wait, unless many devices without work would."""
         if self._come_s:
             return self._come_s
         if self._referred:
             return BACKOFF_S[0]
         turns = self._turns
-        if self._endpoints and self.attempts % len(self._endpoints) and not self._twice:
+        is_patient = bool(self._redial_s) and self._is_idle
+        if self._endpoints and self.attempts % len(self._endpoints) and not self._twice and not is_patient:
             return BACKOFF_S[0]
         base_s = BACKOFF_S[min(turns, len(BACKOFF_S) - 1)]
         if self._has_successor and turns <= SUCCESSOR_TURNS:
@@ -214,10 +226,10 @@ class DialState:
             base_s = TWICE_BACKOFF_S[min(self._twice, len(TWICE_BACKOFF_S)) - 1]
         digest = hashlib.sha256(f"{self._node}/{self.attempts}".encode()).digest()
         wait_s = base_s * (0.75 + 0.5 * digest[0] / 255)
-        if self._redial_s and turns and not self._twice:
+        if self._redial_s and (turns or (is_patient and self.attempts)) and not self._twice:
             # The first attempt is at once: a session that breaks alone is back before its leases are given away. Then
             # anywhere within the time that all need ("full jitter"), which grows as long as they come in vain.
-            span_s = min(self._redial_s * 2.0 ** min(turns - 1, 10), REDIAL_MOST_S)
+            span_s = min(self._redial_s * 2.0 ** min(max(0, turns - 1), 10), REDIAL_MOST_S)
             wait_s = max(wait_s, span_s * int.from_bytes(digest[1:4], "big") / (1 << 24))
         return wait_s
 
@@ -241,6 +253,7 @@ class DialState:
             return None, f"{self._peer} did not welcome this node within {WELCOME_TIMEOUT_S:g} s"
         self._seq += 1
         self._unanswered.append((self._seq, self.heartbeat_s))
+        self._is_idle = is_idle
         state = (load, memory_free_mb, link_bytes_per_s, is_idle)
         if self._is_paced and self._told is not None and _is_about(state, self._told):
             beat = Heartbeat(seq=self._seq, is_idle=is_idle, is_same=True)
@@ -256,6 +269,7 @@ class DialState:
         # Counted in heartbeats: a device that slept has not waited.
         lost_after_s = longer_after_s(self._lost_after_s, heartbeat_s=self._welcome_s, every_s=self.heartbeat_s)
         if sum(every_s for _, every_s in self._unanswered) > lost_after_s:
+            self._is_silent = True
             return beat, f"{self._peer} has not answered for {lost_after_s:g} s"
         return beat, None
 

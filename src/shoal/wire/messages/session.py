@@ -82,8 +82,8 @@ class Welcome(Message):
     redial_s: float = 0.0
     #: There is no work: a device that has nothing to do hangs up, and dials again after so many seconds. 0: it stays.
     come_s: float = 0.0
-    #: Where the managers of this cluster are dialled: if this one falls silent, another takes over within seconds.
-    #: Empty: it is alone.
+    #: Where the managers of this cluster are dialled, the speaker first: if it falls silent, another takes over within
+    #: seconds. Empty: it is alone.
     managers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

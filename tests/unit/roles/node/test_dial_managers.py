@@ -53,16 +53,40 @@ def test_it_waits_briefly_for_a_successor_and_longer_if_none_comes() -> None:
     assert failing(alone, 9)[-1][1] >= 0.75 * BACKOFF_S[-1], "nobody takes over from a manager that is alone"
 
 
-def test_it_begins_with_the_address_that_answered() -> None:
+def test_it_begins_with_the_manager_that_answered() -> None:
     state = dial_state(*MANAGERS)
     failing(state, 1)
-    welcome(state, *MANAGERS)
+    welcome(state, "b:7070", "a:7070", "c:7070")
     state.on_closed("cut")
     assert state.endpoint == "b:7070"
     assert [where for where, _ in failing(state, 3)] == ["a:7070", "c:7070", "b:7070"]
     # What its file says of the same managers changes nothing.
     state.know("a:7070", MANAGERS)
     assert state.endpoint == "b:7070"
+
+
+def test_behind_a_proxy_it_begins_with_the_manager_that_the_proxy_led_to() -> None:
+    state = DialState(node="pi", incarnation="7", peer="the manager")
+    state.know("proxy:7070")
+    welcome(state, "b:7070", "proxy:7070", "a:7070")
+    state.on_closed("cut")
+    assert [state.endpoint, *(where for where, _ in failing(state, 2))] == ["b:7070", "proxy:7070", "a:7070"]
+
+
+def test_a_manager_that_fell_silent_is_dialled_last() -> None:
+    """It may be frozen: an attempt there takes as long as an attempt may."""
+    state = dial_state(*MANAGERS)
+    welcome(state, *MANAGERS)
+    reason = None
+    for second in range(10):
+        _, reason = state.beat(float(second))
+    assert reason is not None
+    state.on_closed(reason)
+    assert (state.endpoint, state.backoff_s()) == ("b:7070", BACKOFF_S[0])
+    assert [where for where, _ in failing(state, 2)] == ["c:7070", "a:7070"]
+    welcome(state, *MANAGERS)
+    state.on_closed("cut")
+    assert state.endpoint == "a:7070", "a session that breaks alone is back at once"
 
 
 def test_a_large_fleet_tries_each_address_once_and_then_spreads_out() -> None:
@@ -73,6 +97,32 @@ def test_a_large_fleet_tries_each_address_once_and_then_spreads_out() -> None:
     assert waits[:2] == [BACKOFF_S[0]] * 2
     assert 0.0 <= waits[2] <= 100.0
     assert any(wait_s > 5.0 for _, wait_s in failing(state, 12))
+
+
+def test_of_a_large_fleet_devices_without_work_wait_before_they_go_to_another_manager() -> None:
+    """Its manager is gone: each attempt costs the managers that live, whatever comes of it."""
+    state = dial_state(*MANAGERS)
+    welcome(state, *MANAGERS, redial_s=1000.0)
+    state.beat(1.0, is_idle=True)
+    state.on_closed("cut")
+    assert state.backoff_s() < 1.0, "a session that breaks alone is back at once"
+    waits = [wait_s for _, wait_s in failing(state, 2)]
+    assert min(waits) > 1.0
+    assert max(waits) < 1000.0
+    welcome(state, *MANAGERS, redial_s=1000.0)
+    state.beat(1.0)
+    state.on_closed("cut")
+    assert [wait_s for _, wait_s in failing(state, 2)] == [BACKOFF_S[0]] * 2, "a manager waits for those that lead"
+
+
+def test_devices_of_a_manager_that_is_gone_spread_over_the_others() -> None:
+    seconds = []
+    for number in range(300):
+        state = DialState(node=f"pi-{number}", incarnation="7", peer="the manager")
+        state.know("a:7070", MANAGERS)
+        seconds += [where for where, _ in failing(state, 1)]
+    assert set(seconds) == {"b:7070", "c:7070"}
+    assert 100 < seconds.count("b:7070") < 200
 
 
 def test_only_the_manager_says_where_managers_are() -> None:
@@ -110,7 +160,7 @@ def test_a_device_goes_where_it_is_sent_and_else_back_to_the_turn() -> None:
     assert not state.on_opened(Facts(), 2.0).is_referred
     state.refer("d:7070")
     state.on_closed("sent away")
-    welcome(state, *MANAGERS)
+    welcome(state, "d:7070", *MANAGERS)
     state.on_closed("cut")
     assert state.endpoint == "d:7070", "it was welcomed there"
 
