@@ -94,6 +94,16 @@ def framed(content: object) -> bytes:
     return len(raw).to_bytes(4, "big") + raw
 
 
+def test_a_door_that_was_shut_may_be_shut_again(cluster: Cluster) -> None:
+    """As by a manager that could not prove its seat, and is then told that it has lost it."""
+
+    async def story() -> None:
+        async with cluster.serving() as server:
+            await server.stop()
+
+    asyncio.run(story())
+
+
 # Joining
 
 

@@ -143,7 +143,9 @@ class Reception:
         """Stop accepting, and close every open connection."""
         if self._loop is None or self._thread is None or self._accepting is None:
             return
-        self._loop.call_soon_threadsafe(self._accepting.cancel)
+        # Its loop is closed if it was stopped before.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._accepting.cancel)
         # Not in this loop: who is being answered waits for it.
         await asyncio.to_thread(self._thread.join)
 

@@ -189,6 +189,9 @@ class JobRecord:
     #: When the manager last heard its leader, and since when the manager knows its state. None: not known.
     heard_s: float | None = None
     since_s: float | None = None
+    #: Its devices have been with another manager, or with this one before it started again: until then they come back
+    #: by themselves, and no other job gives any up for it.
+    devices_come_by_s: float = 0.0
     #: The node that opens its sealed sums: it neither leads the job nor trains for it. None: its plan names none.
     helper: str | None = field(init=False)
 

@@ -68,12 +68,16 @@ class Failover:
         missed = [record for record in self._cluster.open_jobs() if self._is_missed(record)]
         if missed:
             self._machine.timer(_MISSED, MISSED_S)
+        for record in missed:
+            record.devices_come_by_s = self._machine.now_s + MISSED_S
         self._machine.timer(_LOOK, LOOK_EVERY_S)
 
     def on_taken(self, record: JobRecord) -> None:
         """The job was another manager's, and its leader may have been there."""
-        if self._is_missed(record):
-            self._machine.timer(f"{_MISSED} {record.spec.job}", MISSED_S)
+        record.devices_come_by_s = self._machine.now_s + MISSED_S
+        self._is_missed(record)
+        # Whoever is missed then: work is given out again.
+        self._machine.timer(f"{_MISSED} {record.spec.job}", MISSED_S)
 
     def _is_missed(self, record: JobRecord) -> bool:
         """Whether a leader elsewhere is waited for."""

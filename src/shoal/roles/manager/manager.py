@@ -360,6 +360,8 @@ class Manager(Machine):
         """How many devices more the jobs here could use, and how many they lack to begin or to go on."""
         wants = starving = 0
         for record in self._cluster.open_jobs():
+            if self.now_s < record.devices_come_by_s:
+                continue
             have, plan = self._cluster.count(record.spec.job), record.spec.plan
             starving += max(0, plan.workers_least - have)
             wants += max(0, plan.workers_max - have)
@@ -627,11 +629,13 @@ class Manager(Machine):
         """No node is free, and a job has fewer workers than its least: another job gives some of its surplus."""
         cluster = self._cluster
         lacking = {
-            record.spec.job: max(0, record.spec.plan.workers_least - cluster.count(record.spec.job)) for record in led
+            record.spec.job: max(0, record.spec.plan.workers_least - cluster.count(record.spec.job))
+            for record in led
+            if self.now_s >= record.devices_come_by_s
         }
         elsewhere = self._others.starving(self.now_s)
         needed = sum(lacking.values()) + elsewhere
-        needy = [record.spec for record in led if lacking[record.spec.job]]
+        needy = [record.spec for record in led if lacking.get(record.spec.job)]
         needed -= len(cluster.called_back) + len(cluster.let_go)
         if needed <= 0:
             return
@@ -672,6 +676,8 @@ class Manager(Machine):
 
     def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> None:
         self._cluster.place(node, record.spec.job)
+        # Whoever sent it here was right: if it is free again, it may go on.
+        node.goes_s = 0.0
         self.record("assigned", f"{node.node}: {reason}", job=record.spec.job)
         self._appointments.admit(record, [node.node])
         self.send(node.node, assignment(record, node.role, reason))

@@ -23,9 +23,11 @@ def together(sides: Iterable[Side]) -> Side:
     """The work of several leaders, one after the other. A worker of two of them counts once."""
     all_sides = tuple(sides)
     names = frozenset[str]().union(*(side.names for side in all_sides))
+    # Among the names are workers whose updates are in no version yet: they do not count.
+    counted = sum(side.workers for side in all_sides)
     return Side(
         batches=sum(side.batches for side in all_sides),
-        workers=max((len(names), *(side.workers for side in all_sides))),
+        workers=max((min(len(names), counted), *(side.workers for side in all_sides))),
         names=names,
     )
 

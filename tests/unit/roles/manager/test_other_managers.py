@@ -165,6 +165,21 @@ def test_a_leader_on_a_device_is_waited_for(make_spec: Make) -> None:
     assert given_up == {"digits"}
 
 
+def test_a_job_that_was_taken_over_wants_no_devices_before_its_own_could_come(make_spec: Make) -> None:
+    """Another job would give some up, and its own come a moment later."""
+    place = Place()
+    for name in ("a", "b"):
+        place.hello(name)
+    place.submit(make_spec(workers_min=1, workers_max=2))
+    place.happens(JobTaken(record=led(make_spec(job="faces", workers_min=1, workers_max=2), by="home")))
+    assert place.manager.needs == (0, 0)
+    assert not [a for a in place.said if isinstance(a, Send) and isinstance(a.message, Release)]
+    place.now_s = MISSED_S
+    place.happens(TimerFired(name="missed faces"))
+    assert place.manager.needs == (2, 1)
+    assert len([a for a in place.said if isinstance(a, Send) and isinstance(a.message, Release)]) == 1
+
+
 def test_a_job_is_taken_once(make_spec: Make) -> None:
     place = Place()
     place.happens(JobTaken(record=led(make_spec(), by="home")))
@@ -228,6 +243,16 @@ def test_a_device_that_was_sent_here_stays_for_a_while() -> None:
     place.sees(wants=1)
     assert place.sent_away() == {}
     place.now_s = STAYS_S + 1
+    place.sees(wants=1)
+    assert place.sent_away() == {"a": OTHER}
+
+
+def test_a_device_that_was_sent_here_and_worked_may_go_on(make_spec: Make) -> None:
+    place = Place()
+    place.submit(make_spec(workers_min=1, workers_max=1))
+    place.hello("a", is_referred=True)
+    assert place.working() == {"a": "digits"}
+    place.happens(Received(sender="home", message=Progress(job="digits", term=1, state="finished", reason="done")))
     place.sees(wants=1)
     assert place.sent_away() == {"a": OTHER}
 
