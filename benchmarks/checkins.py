@@ -24,8 +24,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import cpu_s, finish, say
-from benchmarks.sessions import AT_A_TIME, Device, enrol_all
+from benchmarks.sessions import AT_A_TIME, Device
+from shoal.identity.enrolment import enrol
 from shoal.identity.identity import Identity
+from shoal.identity.join_code import JoinCode
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.local import LocalCluster
 from shoal.scheduling.check_in import CheckIns
@@ -68,6 +70,16 @@ def sent_bytes() -> int:
         if name.strip() == "lo":
             return int(figures.split()[0])
     raise ValueError("this machine has no loopback")
+
+
+async def enrol_all(join_line: str, homes: Path, devices: int) -> None:
+    code, turns = JoinCode.parse(join_line), asyncio.Semaphore(AT_A_TIME)
+
+    async def one(number: int) -> None:
+        async with turns:
+            (await enrol(code, wanted=f"light-{number:06}")).identity.save(homes / f"{number:06}")
+
+    await asyncio.gather(*(one(number) for number in range(devices)))
 
 
 async def one_check_in(count: int) -> tuple[float, float]:

