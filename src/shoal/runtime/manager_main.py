@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import json
@@ -161,7 +162,7 @@ async def run_home(
         raise Misuse(f"--direct {direct}: name the port too, as HOST:PORT")
     places = Paths(home)
     hooks = load_hooks(home)
-    with _alone(home):
+    with _alone(home), contextlib.ExitStack() as starting:
         _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
@@ -178,6 +179,7 @@ async def run_home(
             await asyncio.to_thread(_check_authority, stores.database, authority)
             await asyncio.to_thread(_warm_up)
             held = await open_seat(Seats(stores.seats), _home_name(places))
+            starting.enter_context(held.counting_on())
             began_s = time.monotonic()
             registry = Registry(FencedDatabase(stores.database, held.tenure), holder=held.tenure.holder)
             await asyncio.to_thread(_take_own, registry, held.tenure.holder)
@@ -230,6 +232,7 @@ async def run_home(
             node.managers = tuple(dict.fromkeys((*filter(None, (direct,)), *reach.endpoints(bound))))
         if held is not None:
             await held.move(direct or endpoint(reach.host, reach.port or bound))
+        starting.close()
         enrolment = EnrolmentServer(
             authority,
             identity,

@@ -9,8 +9,9 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from shoal.errors import ShoalError
@@ -78,6 +79,29 @@ class SeatHolder:
     async def move(self, address: str) -> None:
         """Devices dial this manager at another address from now on."""
         await asyncio.to_thread(self._seats.move, self.tenure, address)
+
+    @contextlib.contextmanager
+    def counting_on(self) -> Iterator[None]:
+        """Count on from a thread while this manager starts: to read many members can take longer than a silence, and
+        the event loop stands still meanwhile."""
+        is_over = threading.Event()
+
+        def count() -> None:
+            while not is_over.wait(RENEW_EVERY_S):
+                asked_s = time.monotonic()
+                try:
+                    self._seats.renew(self.tenure)
+                except ShoalError as error:
+                    # If the seat is gone, the next write says so.
+                    log.debug("the seat is not renewed: %s", error)
+                else:
+                    self._proven_s = asked_s
+
+        threading.Thread(target=count, name="seat while starting", daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
 
     def keep(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
@@ -183,5 +184,24 @@ def test_a_manager_that_is_started_again_has_its_jobs_at_once(tmp_path: Path) ->
             a.held.is_deposed = True
             await again.held.let_go()
             database.close()
+
+    asyncio.run(story())
+
+
+def test_a_manager_that_is_busy_starting_keeps_its_seat(tmp_path: Path) -> None:
+    """It reads its members while its event loop stands still."""
+
+    async def story() -> None:
+        database = SqliteDatabase(tmp_path / "registry.db")
+        seats = Seats(database)
+        held = await open_seat(seats, "home-1")
+        with held.counting_on():
+            time.sleep(0.8)
+            assert seats.look()[0].beats > 1
+        await asyncio.sleep(0.2)
+        beats = seats.look()[0].beats
+        await asyncio.sleep(0.2)
+        assert seats.look()[0].beats == beats, "from here on the loop counts on"
+        database.close()
 
     asyncio.run(story())
