@@ -56,8 +56,7 @@ MANAGERS = 3
 JOBS = 3
 DEVICES_A_JOB = 2
 DEVICES = JOBS * DEVICES_A_JOB
-#: Six devices train as many batches a second on this machine as three would at half of it.
-PACE_S = 0.8
+PACE_S = 0.4
 BATCHES = 20
 KINDS = ("kill", "stop", "cut", "database")
 
