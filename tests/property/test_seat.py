@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.roles.manager import standby
+from shoal.roles.manager import seat_watch
 from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve, share
 from shoal.scheduling.ledger import Applied
 from shoal.store import registry as registry_module
@@ -305,7 +305,7 @@ def _ends_what_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby.SeatWatch, "silent", lambda self, seats, now_s: list(seats))
+    monkeypatch.setattr(seat_watch.SeatWatch, "silent", lambda self, seats, now_s: list(seats))
 
 
 def _takes_from_the_living(monkeypatch: pytest.MonkeyPatch) -> None:
