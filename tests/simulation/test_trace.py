@@ -31,7 +31,8 @@ def trace_in_process(seed: int, path: Path, *, hash_seed: str) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("seed", [6, 11])
+# In the last a manager takes over a job of another.
+@pytest.mark.parametrize("seed", [6, 11, 60_002])
 def test_a_seed_is_one_trace(seed: int, tmp_path: Path) -> None:
     here = trace_of(seed)
     assert here == trace_of(seed)

@@ -79,6 +79,8 @@ def plain(value: object) -> Any:
         return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, tuple | list):
         return [plain(inner) for inner in value]
+    if isinstance(value, set | frozenset):
+        return sorted(plain(inner) for inner in value)
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         said = {name: plain(inner) for name, inner in fields.items() if not (isinstance(inner, tuple) and not inner)}
