@@ -82,3 +82,9 @@ def test_a_mutant_of_blocks_is_caught(name: str) -> None:
     assert shown is not None, f"none of the seeds {seeds} shows it"
     # The seed fails for the mutant's sake alone.
     fuzz(HUBS_UNTIL + shown)
+
+
+def test_a_history_that_is_adopted_and_not_handed_over_is_gone_on_from() -> None:
+    """The newest leader hands over, the manager adopts an older one's history, and that one does not hand over in
+    time."""
+    fuzz(161_010)

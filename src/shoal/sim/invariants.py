@@ -826,6 +826,9 @@ class Invariants:
         self._hold(term >= newest or is_adopted, at_s, what)
         # What leaders of the terms in between lend is for nothing.
         course.durable_term = course.kept_term + 1 if is_adopted else term
+        if is_adopted:
+            # The next leader goes on from here, whatever the newest one handed over before, and if this one never does.
+            course.handed.pop(course.kept_term, None)
         self._replaced(course, save, mark.facts.get("gone", ()), at_s, is_adopted=is_adopted)
         course.durables.add((term, save.version))
         # Each is an earlier version once more, under a number of its own.
