@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -12,7 +13,8 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol, TypeVar
 
 from shoal.errors import ShoalError
 from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, Seat, SeatWatch, may_serve, share
@@ -21,6 +23,8 @@ from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed, Seats, Tenure
 
 log = logging.getLogger("shoal")
+
+_Result = TypeVar("_Result")
 
 
 class Figures(NamedTuple):
@@ -69,7 +73,16 @@ class SeatHolder:
         self._watch = SeatWatch()
         self._proven_s = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_let_go = False
+        #: A thread of its own: those that everything shares are taken when thousands of devices come at once, and a
+        #: manager that waits for one would seem to be silent.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="seat")
         self._on_deposed: Callable[[], object] = lambda: None
+
+    async def _in_thread(self, do: Callable[..., _Result], *arguments: object, **named: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, functools.partial(do, *arguments, **named)
+        )
 
     @property
     def unproven_s(self) -> float:
@@ -78,7 +91,7 @@ class SeatHolder:
 
     async def move(self, address: str) -> None:
         """Devices dial this manager at another address from now on."""
-        await asyncio.to_thread(self._seats.move, self.tenure, address)
+        await self._in_thread(self._seats.move, self.tenure, address)
 
     @contextlib.contextmanager
     def counting_on(self) -> Iterator[None]:
@@ -142,7 +155,7 @@ class SeatHolder:
 
     async def renew(self, told: Figures) -> None:
         asked_s = time.monotonic()
-        await asyncio.to_thread(
+        await self._in_thread(
             self._seats.renew, self.tenure, wants=told.wants, starving=told.starving, devices=told.devices
         )
         self._proven_s = asked_s
@@ -170,7 +183,7 @@ class SeatHolder:
     async def look(self) -> list[Seat]:
         """The other seats that live, after those that were silent for long enough were ended."""
         try:
-            seats = await asyncio.to_thread(self._seats.look)
+            seats = await self._in_thread(self._seats.look)
         except ShoalError:
             self._watch.blind()
             raise
@@ -185,7 +198,7 @@ class SeatHolder:
 
     async def _end(self, silent: Seat) -> bool:
         try:
-            return await asyncio.to_thread(self._seats.end, silent, self.tenure)
+            return await self._in_thread(self._seats.end, silent, self.tenure)
         except Deposed:
             raise
         except ShoalError as error:
@@ -203,12 +216,16 @@ class SeatHolder:
 
     async def let_go(self) -> None:
         """Other managers need not wait for this one to fall silent."""
+        if self._is_let_go:
+            return
+        self._is_let_go = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self.is_deposed:
             with contextlib.suppress(ShoalError):
-                await asyncio.to_thread(self._seats.give_up, self.tenure)
+                await self._in_thread(self._seats.give_up, self.tenure)
+        self._thread.shutdown(wait=False)
 
 
 async def mind_doors(
