@@ -1,0 +1,159 @@
+"""Jobs of several managers, as one of them sees them in the store. On SQLite, with seats of two managers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from shoal.plan import Plan
+from shoal.roles.events import Event, JobTaken, OtherManager, OtherManagersSeen
+from shoal.roles.manager.cluster_state import JobRecord
+from shoal.runtime.shared_jobs import SharedJobs
+from shoal.states import JobState
+from shoal.store.base import Away
+from shoal.store.registry import Registry
+from shoal.store.rows import JobRow
+from shoal.store.seat import FencedDatabase, Seats, Tenure
+from shoal.store.sqlite import SqliteDatabase
+from shoal.wire.messages import Dataset, Hello, JobSpec, Leads, StopJob
+
+pytestmark = pytest.mark.timeout(60)
+
+SHA = "0" * 64
+
+
+def record_of(row: JobRow) -> JobRecord:
+    none = Dataset(manifest=SHA, examples=1)
+    spec = JobSpec(
+        job=row.job, name=row.name, entry="task:T", bundle=SHA, initial=SHA, train=none, test=none, plan=Plan()
+    )
+    return JobRecord(spec=spec, state=row.state, term=row.term)
+
+
+@dataclass
+class Manager:
+    """One of two managers: its registry, and what its role was told."""
+
+    seats: Seats
+    tenure: Tenure
+    registry: Registry
+    told: list[Event] = field(default_factory=list)
+    has: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.jobs = SharedJobs(self.registry, knows=self.has.__contains__, post=self.told.append, record_of=record_of)
+
+    def submit(self, job: str) -> None:
+        self.registry.add_job(job=job, name=job, spec_json="{}", now_s=1.0)
+        self.has.add(job)
+
+    def looks(self) -> None:
+        others = [seat for seat in self.seats.look() if seat.holder != self.tenure.holder]
+        asyncio.run(self.jobs.look(others))
+
+    @property
+    def taken(self) -> list[str]:
+        return [event.record.spec.job for event in self.told if isinstance(event, JobTaken)]
+
+
+@pytest.fixture
+def managers(tmp_path: Path) -> Iterator[tuple[Manager, Manager]]:
+    databases = [SqliteDatabase(tmp_path / "registry.sqlite") for _ in range(2)]
+    Registry(databases[0])
+    made = []
+    for name, database in zip("ab", databases, strict=True):
+        tenure = Seats(database).open(f"{name}/1", f"{name}:7070")
+        registry = Registry(FencedDatabase(database, tenure), holder=tenure.holder)
+        made.append(Manager(Seats(database), tenure, registry))
+    yield made[0], made[1]
+    for database in databases:
+        database.close()
+
+
+def test_the_role_hears_who_has_which_job_and_what_is_lacking(managers: tuple[Manager, Manager]) -> None:
+    a, b = managers
+    a.submit("own")
+    b.submit("faces")
+    a.looks()
+    assert a.told == [OtherManagersSeen(managers=(OtherManager(endpoint="b:7070"),), jobs={"faces": "b:7070"})]
+    assert a.jobs.addresses == ("b:7070",)
+    a.looks()
+    assert len(a.told) == 1, "nothing is new"
+    b.seats.renew(b.tenure, wants=3, starving=1)
+    a.looks()
+    a.looks()
+    lacking = OtherManager(endpoint="b:7070", wants=3, starving=1)
+    assert [event.managers for event in a.told[1:] if isinstance(event, OtherManagersSeen)] == [(lacking,)] * 2, (
+        "devices that were sent may not have arrived"
+    )
+    b.seats.give_up(b.tenure)
+    a.looks()
+    assert a.told[-1] == OtherManagersSeen(jobs={"faces": ""}), "nobody has it at this moment"
+
+
+def test_before_a_device_is_answered_the_store_is_asked_for_its_jobs(managers: tuple[Manager, Manager]) -> None:
+    a, b = managers
+    a.looks()
+    b.submit("faces")
+    a.jobs._others = {seat.holder: seat for seat in a.seats.look() if seat.holder != a.tenure.holder}
+    hello = Hello(node="pi", incarnation="1", leads=(Leads(job="faces", term=1, endpoint="pi:9"),))
+    asyncio.run(a.jobs.before_hello(hello))
+    assert isinstance(seen := a.told[-1], OtherManagersSeen)
+    assert seen.jobs == {"faces": "b:7070"}
+    told = len(a.told)
+    a.has.add("faces")
+    asyncio.run(a.jobs.before_hello(hello))
+    assert len(a.told) == told, "a job that is here needs no look"
+
+
+def test_while_the_store_is_away_no_job_is_called_over(
+    managers: tuple[Manager, Manager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = managers
+    b.submit("faces")
+    a.looks()
+
+    def away() -> dict[str, str]:
+        raise Away("cut")
+
+    monkeypatch.setattr(a.registry, "managers_of_open_jobs", away)
+    asyncio.run(a.jobs.before_hello(Hello(node="pi", incarnation="1", jobs=("faces", "voices"))))
+    assert isinstance(seen := a.told[-1], OtherManagersSeen)
+    assert seen.jobs == {"faces": "b:7070", "voices": ""}, "what was known stays, the rest nobody knows"
+
+
+def test_a_job_without_a_manager_is_taken_once(managers: tuple[Manager, Manager]) -> None:
+    a, b = managers
+    b.submit("faces")
+    assert a.registry.orphans() == []
+    b.seats.give_up(b.tenure)
+    (orphan,) = a.registry.orphans()
+    asyncio.run(a.jobs.take([orphan]))
+    asyncio.run(a.jobs.take([orphan]))
+    assert a.taken == ["faces"]
+    assert a.registry.manager_of("faces") == ("a/1", "a:7070")
+
+
+def test_a_command_is_answered_by_the_manager_of_its_job(managers: tuple[Manager, Manager]) -> None:
+    a, b = managers
+    a.submit("own")
+    b.submit("faces")
+    b.submit("done")
+    b.registry.set_job_state("done", JobState.FINISHED, now_s=2.0)
+
+    def asks(job: str) -> str | None:
+        denied = asyncio.run(a.jobs.elsewhere(StopJob(job=job)))
+        return None if denied is None else denied.endpoint or denied.reason
+
+    assert asks("own") is None
+    assert asks("unknown") is None, "the role says that there is none"
+    assert asks("faces") == asks("done") == "b:7070"
+    b.seats.give_up(b.tenure)
+    assert "try again in a few seconds" in str(asks("faces"))
+    assert asks("done") is None
+    assert a.taken == ["done"], "it is over, and any manager answers for it"
+    assert {row.job for row in a.jobs.rows()} == {"faces", "done"}
