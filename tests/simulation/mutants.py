@@ -862,9 +862,9 @@ def old_work_done() -> Patched:
     """A worker does what a leader lends whose term is over."""
     on_work = Worker._on_work
 
-    def take(self: Worker, work: Work) -> None:
+    def take(self: Worker, work: Work, **told: Any) -> None:
         self.term = min(self.term, work.term)
-        on_work(self, work)
+        on_work(self, work, **told)
 
     return patch.object(Worker, "_on_work", take)
 
@@ -899,9 +899,9 @@ def worker_trusts_its_model() -> Patched:
     """A worker trains on whatever model it holds, without a look at the version."""
     on_work = Worker._on_work
 
-    def take(self: Worker, work: Work) -> None:
+    def take(self: Worker, work: Work, **told: Any) -> None:
         self._holds = (work.term, work.version)
-        on_work(self, work)
+        on_work(self, work, **told)
 
     return patch.object(Worker, "_on_work", take)
 
@@ -947,10 +947,10 @@ def refused_update_sent_again() -> Patched:
             refused[self] = last
         on_refused(self, message)
 
-    def work_or_resend(self: Worker, work: Work) -> None:
+    def work_or_resend(self: Worker, work: Work, **told: Any) -> None:
         kept = refused.pop(self, None)
         if kept is None or work.kind != "train":
-            on_work(self, work)
+            on_work(self, work, **told)
         else:
             send(self, self.leader, replace(kept, term=work.term, lease=work.lease, version=work.version))
 
