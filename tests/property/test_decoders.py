@@ -189,7 +189,8 @@ def test_an_envelope_full_of_tiny_parts_is_refused_before_they_are_built() -> No
     began_s = time.process_time()
     with pytest.raises(PeerViolation, match=f"at most {WORKERS_TOLD_MAX} are read"):
         decode_envelope(full)
-    assert time.process_time() - began_s < 0.05
+    # To build it would take seconds.
+    assert time.process_time() - began_s < 0.3
     message, _ = decode_envelope(empty_parts(WORKERS_TOLD_MAX))
     assert len(message.workers) == WORKERS_TOLD_MAX  # type: ignore[attr-defined]
 
@@ -201,7 +202,8 @@ def test_a_message_for_others_is_refused_before_it_is_built() -> None:
     began_s = time.process_time()
     with pytest.raises(PeerViolation, match="Status does not come this way"):
         read_envelope_at_server(envelope.SerializeToString())
-    assert time.process_time() - began_s < 0.05
+    # To build it would take seconds.
+    assert time.process_time() - began_s < 0.3
 
 
 BOMB = bytes(BUNDLE_UNPACKED_MAX_BYTES + 1)
