@@ -189,8 +189,7 @@ def test_an_envelope_full_of_tiny_parts_is_refused_before_they_are_built() -> No
     began_s = time.process_time()
     with pytest.raises(PeerViolation, match=f"at most {WORKERS_TOLD_MAX} are read"):
         decode_envelope(full)
-    # To build it would take seconds.
-    assert time.process_time() - began_s < 0.3
+    assert time.process_time() - began_s < 0.05
     message, _ = decode_envelope(empty_parts(WORKERS_TOLD_MAX))
     assert len(message.workers) == WORKERS_TOLD_MAX  # type: ignore[attr-defined]
 
@@ -199,11 +198,14 @@ def test_a_message_for_others_is_refused_before_it_is_built() -> None:
     envelope = contract.Envelope()
     for _ in range(ENVELOPE_MAX_BYTES // 2 - 64):
         envelope.status.nodes.add()
-    began_s = time.process_time()
-    with pytest.raises(PeerViolation, match="Status does not come this way"):
-        read_envelope_at_server(envelope.SerializeToString())
-    # To build it would take seconds.
-    assert time.process_time() - began_s < 0.3
+    frame, took_s = envelope.SerializeToString(), []
+    for _ in range(3):
+        began_s = time.process_time()
+        with pytest.raises(PeerViolation, match="Status does not come this way"):
+            read_envelope_at_server(frame)
+        took_s.append(time.process_time() - began_s)
+    # The quickest: caches are cold on a busy machine.
+    assert min(took_s) < 0.05
 
 
 BOMB = bytes(BUNDLE_UNPACKED_MAX_BYTES + 1)

@@ -7,7 +7,6 @@ thread.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from pathlib import Path
 from shoal.roles.events import DiskMeasured
 from shoal.runtime.contents import Contents
 from shoal.runtime.paths import Paths
+from shoal.runtime.stored_jobs import spec_of
 from shoal.store.depot import Depot
 from shoal.store.files import bytes_below, remove_stale
 from shoal.store.registry import Registry
-from shoal.wire.encoding import from_json
 from shoal.wire.messages import JobSpec
 
 #: An operator uploads a job's parts one after the other and submits it at the end. No upload takes this long.
@@ -58,7 +57,7 @@ class JobFiles:
         """``more_bytes`` are about to be written."""
         rows = sorted(self._registry.jobs(), key=lambda row: (row.ended_s or 0.0, row.job))
         ended = [row.job for row in rows if row.state.is_ended]
-        named = {row.job: self._contents.all_of(_spec(row.spec_json)) for row in rows}
+        named = {row.job: self._contents.all_of(spec_of(row)) for row in rows}
         busy = frozenset().union(*(named[row.job] for row in rows if not row.state.is_ended))
         contents: dict[str, int] = {}
         counted = set(busy)
@@ -98,7 +97,7 @@ class JobFiles:
             for row in rows.values()
             if row.job != job and (not row.state.is_ended or (row.ended_s or 0.0, row.job) > (ended_s, job))
         )
-        self._remove_unnamed(_spec(rows[job].spec_json), [_spec(row.spec_json) for row in others])
+        self._remove_unnamed(spec_of(rows[job]), [spec_of(row) for row in others])
 
     def drop_job(self, job: str) -> None:
         """Remove an ended job: its rows first, then its files."""
@@ -110,12 +109,12 @@ class JobFiles:
         self.remove_checkpoints(job)
         for sha256 in published - self._registry.published_hashes():
             self._models.remove(sha256)
-        self._remove_unnamed(_spec(row.spec_json), [_spec(other.spec_json) for other in self._registry.jobs()])
+        self._remove_unnamed(spec_of(row), [spec_of(other) for other in self._registry.jobs()])
 
     def garbage(self) -> Garbage:
         """What no job names: blobs, published models, folders of checkpoints."""
         rows = self._registry.jobs()
-        named = frozenset().union(*(self._contents.all_of(_spec(row.spec_json)) for row in rows))
+        named = frozenset().union(*(self._contents.all_of(spec_of(row)) for row in rows))
         blobs = tuple(sha256 for sha256 in self._blobs.hashes() if sha256 not in named and self._old_size(sha256))
         known = {row.job for row in rows}
         jobs = tuple(job for job in self._depot.jobs() if job not in known)
@@ -143,11 +142,6 @@ class JobFiles:
         """The size of a blob that may be removed; 0: it is not there, or was written a moment ago."""
         found = self._blobs.facts(sha256)
         return found.size_bytes if found is not None and time.time() - found.modified_s > FRESH_S else 0
-
-
-def _spec(spec_json: str) -> JobSpec:
-    spec: JobSpec = from_json(JobSpec, json.loads(spec_json))
-    return spec
 
 
 def _folders(root: Path) -> list[Path]:

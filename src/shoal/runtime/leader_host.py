@@ -157,7 +157,7 @@ class LeaderHost(AnyKey):
         log.warning("%s %s", peer.node, reason)
 
     async def before_hello(self, hello: Hello) -> None:
-        """A leader knows whom it admits."""
+        """Nothing to learn: the manager told this leader which nodes may speak to it."""
 
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         return 0

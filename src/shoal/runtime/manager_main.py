@@ -10,7 +10,6 @@ import errno
 import json
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -42,7 +41,7 @@ from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import mind_doors, open_seat
 from shoal.runtime.tab_door import DoorForTabs, TabDoorOptions, tab_door
 from shoal.store.base import Database
-from shoal.store.files import write_atomically
+from shoal.store.files import drawn_once
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
 from shoal.store.seat import Deposed, FencedDatabase, Seats
@@ -342,12 +341,8 @@ async def run_home(
 
 
 def _home_name(places: Paths) -> str:
-    """What the home of this manager is called among managers, drawn once. Whoever has the home has its lock."""
-    path = places.registry.parent / "manager-name"
-    if not path.exists():
-        name = secrets.token_hex(8).encode()
-        write_atomically(path, lambda file: file.write(name))
-    return path.read_text()
+    """The name of this manager's home, as other managers know it. One process a home runs at a time (``_alone``)."""
+    return drawn_once(places.registry.parent / "manager-name")
 
 
 def _take_own(registry: Registry, holder: str) -> None:

@@ -18,13 +18,11 @@ from shoal.roles.leader.training_state import OURS
 from shoal.roles.manager import publishing
 from shoal.roles.manager.publishing import Published, Serving
 from shoal.roles.node.checkpoint_transfer import StoredVersion
+from shoal.runtime.job_files import FRESH_S
 from shoal.store.blobs import BlobStore
 from shoal.store.registry import Registry
 from shoal.wire import tensors as tensor_files
 from shoal.wire.messages import Blob, EvaluationView, PublishedView, ServedView, Tensors, VersionList, clip
-
-#: A model that nobody names may be younger than this where another manager is about to name it.
-FRESH_S = 3600.0
 
 #: Told of each decision: the job, what kind it is, and why.
 Note = Callable[[str, str, str], None]

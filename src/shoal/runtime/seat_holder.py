@@ -41,7 +41,9 @@ class Figures(NamedTuple):
 class JobTaker(Protocol):
     """What a manager does about the others and their jobs."""
 
-    async def look(self, others: Iterable[Seat]) -> None: ...
+    async def look(self, others: Iterable[Seat]) -> bool:
+        """Whether a job may be without a manager."""
+        ...
 
     async def take(self, orphans: Iterable[JobRow]) -> None: ...
 
@@ -165,7 +167,8 @@ class SeatHolder:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 others = await self.look()
-                await shared.look(others)
+                if not await shared.look(others):
+                    continue
                 waiting = {row.job: row for row in await asyncio.to_thread(orphans)}
                 if waiting:
                     led = {job: "" if row.leader == own_node else row.leader for job, row in waiting.items()}

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
-from shoal.roles.events import Event, JobTaken, OtherManager, OtherManagersSeen
+from shoal.roles.events import Event, JobTaken, OtherManagersSeen
 from shoal.roles.manager.cluster_state import JobRecord
+from shoal.roles.manager.other_managers import seen_in_store, with_unknown
 from shoal.roles.manager.seat_watch import Seat
 from shoal.store.base import Away
 from shoal.store.registry import Registry
@@ -35,35 +35,25 @@ class SharedJobs:
         self._knows = knows
         self._post = post
         self._record_of = record_of
-        #: The other managers that live, by their seats.
-        self._others: dict[str, Seat] = {}
+        #: The seats of the other managers that live.
+        self._others: tuple[Seat, ...] = ()
         self._seen = OtherManagersSeen()
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where devices dial the other managers."""
-        return tuple(seat.address for seat in self._others.values() if seat.address)
+        return tuple(seat.address for seat in self._others if seat.address)
 
-    async def look(self, others: Iterable[Seat]) -> None:
-        """These are the other managers that live now."""
-        self._others = {seat.holder: seat for seat in others}
+    async def look(self, others: Iterable[Seat]) -> bool:
+        """These are the other managers that live now. Whether a job may be without a manager."""
+        self._others = tuple(others)
         await self._tell()
+        return "" in self._seen.jobs.values()
 
     async def _tell(self) -> None:
-        holders = await asyncio.to_thread(self._registry.managers_of_open_jobs)
-        own = self._registry.holder
-        jobs = {
-            job: seat.address if (seat := self._others.get(holder)) is not None else ""
-            for job, holder in holders.items()
-            if holder != own
-        }
-        managers = tuple(
-            OtherManager(endpoint=seat.address, wants=seat.wants, starving=seat.starving)
-            for seat in self._others.values()
-            if seat.address
-        )
-        seen = OtherManagersSeen(managers=managers, jobs=jobs)
-        if seen != self._seen or any(manager.wants for manager in managers):
+        managers = await asyncio.to_thread(self._registry.managers_of_open_jobs)
+        seen = seen_in_store(self._others, managers, own=self._registry.holder)
+        if seen != self._seen or any(manager.wants for manager in seen.managers):
             self._seen = seen
             self._post(seen)
 
@@ -71,13 +61,13 @@ class SharedJobs:
         """A device works for jobs that the role here does not have: look who has them before it is answered. While the
         store is away nobody knows, and the device is not told that they are over."""
         jobs = (*hello.jobs, *(leads.job for leads in hello.leads))
-        unknown = {job: "" for job in jobs if not self._knows(job)}
+        unknown = [job for job in jobs if not self._knows(job)]
         if not unknown:
             return
         try:
             await self._tell()
         except Away:
-            self._seen = replace(self._seen, jobs={**unknown, **self._seen.jobs})
+            self._seen = with_unknown(self._seen, unknown)
             self._post(self._seen)
 
     async def take(self, orphans: Iterable[JobRow]) -> None:

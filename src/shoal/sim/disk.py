@@ -83,7 +83,7 @@ class Disk:
         return False
 
     def jobs_under_way(self) -> list[str]:
-        """The jobs of which something is being written."""
+        """The jobs that have a write under way."""
         return sorted({*self._keeps, *(write.job for write in self._writes)})
 
     def share_with(self, other: Disk) -> None:

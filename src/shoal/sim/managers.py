@@ -8,9 +8,10 @@ The twin of ``runtime.seat_holder``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from shoal.roles.events import JobTaken, OtherManager, OtherManagersSeen
+from shoal.roles.events import JobTaken, OtherManagersSeen
+from shoal.roles.manager.other_managers import seen_in_store, with_unknown
 from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve, share
 from shoal.sim.disk import Disk
 from shoal.sim.driver.manager_node import SimManagerNode
@@ -231,21 +232,12 @@ class SimManagers:
         node = place.node
         assert node is not None
         if self.store.is_away(place.label):
-            unknown = {job: "" for job in asked if node.manager.spec(job) is None}
-            place.seen = replace(place.seen, jobs={**place.seen.jobs, **unknown})
-            node.to_manager(place.seen)
-            return
-        others = {seat.holder: seat for seat in self.store.seats.look() if seat.holder != place.holder}
-        managers = self.store.managers
-        jobs = {
-            job: others[managers[job]].address if managers.get(job) in others else ""
-            for job, record in self.store.truth.jobs.items()
-            if record.is_open and managers.get(job) != place.holder
-        }
-        seen = tuple(
-            OtherManager(endpoint=seat.address, wants=seat.wants, starving=seat.starving) for seat in others.values()
-        )
-        place.seen = OtherManagersSeen(managers=seen, jobs=jobs)
+            place.seen = with_unknown(place.seen, [job for job in asked if node.manager.spec(job) is None])
+        else:
+            others = [seat for seat in self.store.seats.look() if seat.holder != place.holder]
+            records, managers = self.store.truth.jobs, self.store.managers
+            open_jobs = {job: managers.get(job, "") for job, record in records.items() if record.is_open}
+            place.seen = seen_in_store(others, open_jobs, own=place.holder)
         node.to_manager(place.seen)
 
     def _is_well(self, holder: str) -> bool:

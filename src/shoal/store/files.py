@@ -9,6 +9,7 @@ import hashlib
 import io
 import itertools
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -43,6 +44,14 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
             pending.commit(path)
         finally:
             pending.abort()
+
+
+def drawn_once(path: Path, *, prefix: str = "") -> str:
+    """A name that no other file of this kind has: drawn when it is first asked for, and kept there."""
+    if not path.exists():
+        name = f"{prefix}{secrets.token_hex(8)}".encode()
+        write_atomically(path, lambda file: file.write(name))
+    return path.read_text()
 
 
 class AtomicFile:

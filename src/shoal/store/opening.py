@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Corrupt, Misuse
 from shoal.store.base import Database
 from shoal.store.depot import Depot, FolderDepot, ObjectDepot
-from shoal.store.files import write_atomically
+from shoal.store.files import drawn_once, write_atomically
 from shoal.store.registry import Registry
 from shoal.store.sqlite import SqliteDatabase
 
@@ -90,11 +89,7 @@ def _settle(registry: Registry, *, owner: str, depot: str) -> None:
 
 def _own_name(folder: Path) -> str:
     """A name for the files of this home, drawn once: no other home has them."""
-    path = folder / "depot"
-    if not path.exists():
-        name = f"folder {secrets.token_hex(8)}".encode()
-        write_atomically(path, lambda file: file.write(name))
-    return path.read_text()
+    return drawn_once(folder / "depot", prefix="folder ")
 
 
 def elsewhere(folder: Path) -> str:

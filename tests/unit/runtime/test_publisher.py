@@ -17,7 +17,8 @@ from shoal.plan import Plan, Until
 from shoal.roles.evaluation_rows import row_of
 from shoal.roles.manager.publishing import Serving
 from shoal.roles.node.checkpoint_transfer import StoredVersion
-from shoal.runtime.publisher import FRESH_S, Publisher
+from shoal.runtime.job_files import FRESH_S
+from shoal.runtime.publisher import Publisher
 from shoal.store.blobs import BlobStore
 from shoal.store.registry import Registry
 from shoal.wire import tensors as tensor_files

@@ -50,8 +50,9 @@ class Manager:
     def _on_deposed(self) -> None:
         self.deposed += 1
 
-    async def look(self, others: Iterable[Seat]) -> None:
+    async def look(self, others: Iterable[Seat]) -> bool:
         self.neighbours = list(others)
+        return True
 
     async def take(self, orphans: Iterable[JobRow]) -> None:
         for job in orphans:

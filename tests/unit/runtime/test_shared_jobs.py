@@ -51,9 +51,9 @@ class Manager:
         self.registry.add_job(job=job, name=job, spec_json="{}", now_s=1.0)
         self.has.add(job)
 
-    def looks(self) -> None:
+    def looks(self) -> bool:
         others = [seat for seat in self.seats.look() if seat.holder != self.tenure.holder]
-        asyncio.run(self.jobs.look(others))
+        return asyncio.run(self.jobs.look(others))
 
     @property
     def taken(self) -> list[str]:
@@ -90,8 +90,9 @@ def test_the_role_hears_who_has_which_job_and_what_is_lacking(managers: tuple[Ma
     assert [event.managers for event in a.told[1:] if isinstance(event, OtherManagersSeen)] == [(lacking,)] * 2, (
         "devices that were sent may not have arrived"
     )
+    assert not a.looks()
     b.seats.give_up(b.tenure)
-    a.looks()
+    assert a.looks(), "a job is without a manager"
     assert a.told[-1] == OtherManagersSeen(jobs={"faces": ""}), "nobody has it at this moment"
 
 
@@ -99,7 +100,6 @@ def test_before_a_device_is_answered_the_store_is_asked_for_its_jobs(managers: t
     a, b = managers
     a.looks()
     b.submit("faces")
-    a.jobs._others = {seat.holder: seat for seat in a.seats.look() if seat.holder != a.tenure.holder}
     hello = Hello(node="pi", incarnation="1", leads=(Leads(job="faces", term=1, endpoint="pi:9"),))
     asyncio.run(a.jobs.before_hello(hello))
     assert isinstance(seen := a.told[-1], OtherManagersSeen)

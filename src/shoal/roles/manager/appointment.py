@@ -106,7 +106,7 @@ class Appointments:
         shown = max((node.link_bytes_per_s for node in nodes.values()), default=0.0)
         link = self._home.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S
         home = replace(self._home, link_bytes_per_s=max(link, shown))
-        # Chosen before they are sorted: a manager may know a million nodes of which few are here.
+        # Filter before sorting: a manager may know a million nodes, and few of them are connected.
         here = [node for node in nodes.values() if node.state is Liveness.ALIVE and node.can_lead]
         able = sorted((node for node in here if node.node != record.helper), key=attrgetter("node"))
         now_s = self._machine.now_s

@@ -354,35 +354,28 @@ class ClusterState:
     def take(self, spec: JobSpec, *, is_led_here: bool) -> NodeRecord | None:
         """The first free node by name that has an engine for this job. It leaves the list. ``is_led_here``: where the
         manager is, so that a tab of a browser reaches its leader."""
-        unsuited: list[str] = []
-        found = None
-        while self._free and found is None:
-            name = heapq.heappop(self._free)
-            node = self.nodes[name]
-            if node.is_free and not (node.suits(spec) and (is_led_here or not node.facts.browser)):
-                unsuited.append(name)
-                continue
-            self._listed.remove(name)
-            found = node if node.is_free else None
-        for name in unsuited:
-            heapq.heappush(self._free, name)
-        return found
+        return self._take_free(lambda node: node.suits(spec) and (is_led_here or not node.facts.browser))
 
     def take_for_others(self, now_s: float) -> NodeRecord | None:
-        """The first free node by name that may be sent to another manager. It leaves the list."""
-        staying: list[str] = []
-        found = None
+        """The first free node by name that may be sent to another manager. It leaves the list. A tab of a browser may
+        not: it can dial the origin of its page alone."""
         leaders = {record.leader for record in self.open_jobs()}
+        return self._take_free(
+            lambda node: not (node.stays or node.facts.browser or node.goes_s > now_s or node.node in leaders)
+        )
+
+    def _take_free(self, fits: Callable[[NodeRecord], bool]) -> NodeRecord | None:
+        passed_over: list[str] = []
+        found = None
         while self._free and found is None:
             name = heapq.heappop(self._free)
             node = self.nodes[name]
-            # A tab of a browser can dial the origin of its page alone.
-            if node.is_free and (node.stays or node.facts.browser or node.goes_s > now_s or name in leaders):
-                staying.append(name)
+            if node.is_free and not fits(node):
+                passed_over.append(name)
                 continue
             self._listed.remove(name)
             found = node if node.is_free else None
-        for name in staying:
+        for name in passed_over:
             heapq.heappush(self._free, name)
         return found
 

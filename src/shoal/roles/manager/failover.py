@@ -65,7 +65,7 @@ class Failover:
 
     def on_started(self) -> None:
         """Leaders on the manager's node ended with its last process. Leaders elsewhere may lead on: wait for them."""
-        missed = [record for record in self._cluster.open_jobs() if self._is_missed(record)]
+        missed = [record for record in self._cluster.open_jobs() if self._waits_for_leader(record)]
         if missed:
             self._machine.timer(_MISSED, MISSED_S)
         for record in missed:
@@ -75,12 +75,12 @@ class Failover:
     def on_taken(self, record: JobRecord) -> None:
         """The job was another manager's, and its leader may have been there."""
         record.devices_come_by_s = self._machine.now_s + MISSED_S
-        self._is_missed(record)
-        # Whoever is missed then: work is given out again.
+        self._waits_for_leader(record)
+        # When it fires the manager gives out work again, also if it waits for no leader.
         self._machine.timer(f"{_MISSED} {record.spec.job}", MISSED_S)
 
-    def _is_missed(self, record: JobRecord) -> bool:
-        """Whether a leader elsewhere is waited for."""
+    def _waits_for_leader(self, record: JobRecord) -> bool:
+        """Wait for the job's leader, if a device led it; whether one did. A leader on a manager's node is gone."""
         if record.leader is None or record.leader == self._node:
             record.leader = None
             return False

@@ -676,7 +676,7 @@ class Manager(Machine):
 
     def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> None:
         self._cluster.place(node, record.spec.job)
-        # Whoever sent it here was right: if it is free again, it may go on.
+        # The manager that sent it here was right: once the node is free again, it may be sent on.
         node.goes_s = 0.0
         self.record("assigned", f"{node.node}: {reason}", job=record.spec.job)
         self._appointments.admit(record, [node.node])

@@ -6,15 +6,37 @@ belongs to the manager whose job it works for. Another manager that it dials sen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from shoal.roles.events import OtherManager, OtherManagersSeen
+from shoal.roles.manager.seat_watch import Seat
 
 #: A device that was sent to another manager counts as on its way for so long: that one's figures do not show it yet.
 ON_ITS_WAY_S = 6.0
 
 #: A device that was sent here is not sent on before this: the manager that sent it may not know what it can do.
 STAYS_S = 60.0
+
+
+def seen_in_store(others: Iterable[Seat], managers: Mapping[str, str], *, own: str) -> OtherManagersSeen:
+    """What the store shows of the others: their seats, and the manager of each open job, living or not."""
+    living = {seat.holder: seat for seat in others}
+    return OtherManagersSeen(
+        managers=tuple(
+            OtherManager(endpoint=seat.address, wants=seat.wants, starving=seat.starving)
+            for seat in living.values()
+            if seat.address
+        ),
+        jobs={
+            job: living[holder].address if holder in living else "" for job, holder in managers.items() if holder != own
+        },
+    )
+
+
+def with_unknown(seen: OtherManagersSeen, jobs: Iterable[str]) -> OtherManagersSeen:
+    """The same while the store is away: nobody knows who has these jobs, or whether they are over."""
+    return replace(seen, jobs={**dict.fromkeys(jobs, ""), **seen.jobs})
 
 
 class OtherManagers:
