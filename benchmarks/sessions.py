@@ -286,7 +286,7 @@ class Managers:
         self.processes: list[Process] = []
 
     def found(self) -> Authority:
-        """Make the cluster, of which each manager has the authority."""
+        """Make the cluster, and copy its authority into the home of each manager."""
         first, *others = self._homes
         authority, _ = open_cluster(Paths(first), name="sessions")
         for other in others:

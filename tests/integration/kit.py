@@ -201,6 +201,11 @@ class Site:
 
         return await self.until(f"{name} is connected", alive)
 
+    async def start_hub(self, name: str) -> None:
+        """A hub that has joined, with a link that it says is good."""
+        await self.cluster.start_agent(name, "--hub", "--hub-mbps", "1000")
+        assert (await self.connected(name)).facts.is_hub
+
     async def progress(self, job: str, what: str, condition: Callable[[Progress], bool]) -> Progress:
         async def reached() -> Progress | None:
             view = await self.view(job)

@@ -31,8 +31,7 @@ def test_a_killed_hub_and_a_killed_worker_lose_no_batch(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=WORKERS) as site:
             for name in HUBS:
-                await site.cluster.start_agent(name, "--hub", "--hub-mbps", "1000")
-                assert (await site.connected(name)).facts.is_hub
+                await site.start_hub(name)
             site.pace(SLOW_S)
             job = await site.submit_tally(
                 batches=BATCHES,

@@ -29,8 +29,7 @@ def test_a_killed_hub_loses_no_batch(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=WORKERS) as site:
             for name in HUBS:
-                await site.cluster.start_agent(name, "--hub", "--hub-mbps", "1000")
-                assert (await site.connected(name)).facts.is_hub
+                await site.start_hub(name)
             site.pace(SLOW_S)
             # As many as there are devices that train: a hub that counted would leave no place for the last.
             job = await site.submit_tally(

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -75,6 +75,16 @@ class StoredSite(Site):
         return None
 
 
+@contextlib.asynccontextmanager
+async def stored_in(
+    folder: Path, url: str, *, workers: int, manager_options: tuple[str, ...]
+) -> AsyncIterator[StoredSite]:
+    async with cluster_in(folder, workers=workers, manager_options=manager_options) as plain:
+        site = StoredSite(plain.cluster, plain.operator, folder)
+        site.url = url
+        yield site
+
+
 def test_a_job_survives_its_manager_and_its_database(
     tmp_path: Path, server: PostgresServer, objects: ObjectServer
 ) -> None:
@@ -82,9 +92,7 @@ def test_a_job_survives_its_manager_and_its_database(
 
     async def story() -> None:
         options = ("--store", url, "--blobs", bucket)
-        async with cluster_in(tmp_path, workers=2, manager_options=options) as plain:
-            site = StoredSite(plain.cluster, plain.operator, tmp_path)
-            site.url = url
+        async with stored_in(tmp_path, url, workers=2, manager_options=options) as site:
             # Slow enough that it lasts longer than the outage, during which its leader goes on.
             site.pace(0.6)
             job = await site.submit_tally(batches=60)
@@ -216,9 +224,7 @@ def test_another_manager_takes_over_the_jobs_of_one_that_was_killed(
 
     async def story() -> None:
         options = ("--store", url, "--blobs", bucket)
-        async with cluster_in(tmp_path, workers=0, manager_options=options) as plain:
-            site = StoredSite(plain.cluster, plain.operator, tmp_path)
-            site.url = url
+        async with stored_in(tmp_path, url, workers=0, manager_options=options) as site:
             site.pace(0.05)
             home = tmp_path / "second"
             second = await another(site, home, 0, *options)
@@ -254,9 +260,7 @@ def test_each_manager_has_jobs_of_its_own_and_devices_go_where_the_work_is(
 
     async def story() -> None:
         options = ("--store", url, "--blobs", bucket)
-        async with cluster_in(tmp_path, workers=3, manager_options=options) as plain:
-            site = StoredSite(plain.cluster, plain.operator, tmp_path)
-            site.url = url
+        async with stored_in(tmp_path, url, workers=3, manager_options=options) as site:
             for name in site.cluster.agents:
                 await site.connected(name)
             site.pace(0.1)
@@ -314,9 +318,7 @@ def test_devices_find_the_manager_that_took_their_job_over(
         return ("--store", url, "--blobs", bucket, "--lead", "devices", *at)
 
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0, manager_options=options(ports[0], ports[1])) as plain:
-            site = StoredSite(plain.cluster, plain.operator, tmp_path)
-            site.url = url
+        async with stored_in(tmp_path, url, workers=0, manager_options=options(ports[0], ports[1])) as site:
             site.pace(0.2)
             for name in ("device-1", "device-2"):
                 await joined(site, name)
@@ -416,9 +418,7 @@ def test_a_manager_with_its_own_authority_shares_members_until_it_is_revoked(
 
     async def story() -> None:
         options = ("--store", url, "--blobs", bucket)
-        async with cluster_in(tmp_path, workers=1, manager_options=options) as plain:
-            site = StoredSite(plain.cluster, plain.operator, tmp_path)
-            site.url = url
+        async with stored_in(tmp_path, url, workers=1, manager_options=options) as site:
             await site.connected("device-1")
             home, port = tmp_path / "second", int(site.cluster.endpoint.rsplit(":", 1)[1])
             issue = ["authority", "issue", "west", "--to", str(home / "cluster" / "authority")]
