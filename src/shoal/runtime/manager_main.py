@@ -161,7 +161,7 @@ async def run_home(
         raise Misuse(f"--direct {direct}: name the port too, as HOST:PORT")
     places = Paths(home)
     hooks = load_hooks(home)
-    with _alone(home), contextlib.ExitStack() as starting:
+    with _alone(home), contextlib.ExitStack() as ending:
         _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
@@ -178,7 +178,7 @@ async def run_home(
             await asyncio.to_thread(_check_authority, stores.database, authority)
             await asyncio.to_thread(_warm_up)
             held = await open_seat(Seats(stores.seats), _home_name(places))
-            starting.enter_context(held.counting_on())
+            ending.callback(held.stop_counting)
             began_s = time.monotonic()
             registry = Registry(FencedDatabase(stores.database, held.tenure), holder=held.tenure.holder)
             await asyncio.to_thread(_take_own, registry, held.tenure.holder)
@@ -231,7 +231,6 @@ async def run_home(
             node.managers = tuple(dict.fromkeys((*filter(None, (direct,)), *reach.endpoints(bound))))
         if held is not None:
             await held.move(direct or endpoint(reach.host, reach.port or bound))
-        starting.close()
         enrolment = EnrolmentServer(
             authority,
             identity,

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
+import math
 import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol, TypeVar
 
 from shoal.errors import ShoalError
-from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, Seat, SeatWatch, may_serve, share
+from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, STILL_S, Seat, SeatWatch, may_serve, share
 from shoal.store.base import Away
 from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed, Seats, Tenure
@@ -76,15 +76,21 @@ class SeatHolder:
         self._proven_s = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_let_go = False
-        #: A thread of its own: those that everything shares are taken when thousands of devices come at once, and a
-        #: manager that waits for one would seem to be silent.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="seat")
+        #: Set: the seat is not counted on any longer.
+        self._is_over = threading.Event()
+        #: For looks at others: threads that everything shares are taken when thousands of devices come at once.
+        self._looking = ThreadPoolExecutor(1, thread_name_prefix="seats of others")
         self._on_deposed: Callable[[], object] = lambda: None
+        self._loop = asyncio.get_running_loop()
+        self._figures = Figures()
+        #: When the event loop last turned; infinite: the manager starts, and may take its time to read many members.
+        self._turned_s = math.inf
+        #: Not in the event loop: a manager that thousands of devices dial at once would seem to be silent.
+        self._counting = threading.Thread(target=self._count_on, name="seat", daemon=True)
+        self._counting.start()
 
-    async def _in_thread(self, do: Callable[..., _Result], *arguments: object, **named: object) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, functools.partial(do, *arguments, **named)
-        )
+    async def _in_thread(self, do: Callable[..., _Result], *arguments: object) -> _Result:
+        return await self._loop.run_in_executor(self._looking, do, *arguments)
 
     @property
     def unproven_s(self) -> float:
@@ -95,28 +101,32 @@ class SeatHolder:
         """Devices dial this manager at another address from now on."""
         await self._in_thread(self._seats.move, self.tenure, address)
 
-    @contextlib.contextmanager
-    def counting_on(self) -> Iterator[None]:
-        """Count on from a thread while this manager starts: to read many members can take longer than a silence, and
-        the event loop stands still meanwhile."""
-        is_over = threading.Event()
+    def _count_on(self) -> None:
+        """In a thread, until ``stop_counting``: tell others that this manager is alive."""
+        is_told = False
+        while not self._is_over.wait(RENEW_EVERY_S):
+            if time.monotonic() - self._turned_s > STILL_S:
+                continue
+            asked_s, told = time.monotonic(), self._figures
+            try:
+                self._seats.renew(self.tenure, wants=told.wants, starving=told.starving, devices=told.devices)
+            except Deposed as error:
+                # The loop may have ended meanwhile, and the manager with it.
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self.depose, error)
+                return
+            except ShoalError as error:
+                # Another may end the seat meanwhile; the database will say so.
+                if not is_told:
+                    log.warning("the seat is not renewed: %s", error)
+                is_told = True
+            else:
+                self._proven_s = asked_s
+                is_told = False
 
-        def count() -> None:
-            while not is_over.wait(RENEW_EVERY_S):
-                asked_s = time.monotonic()
-                try:
-                    self._seats.renew(self.tenure)
-                except ShoalError as error:
-                    # If the seat is gone, the next write says so.
-                    log.debug("the seat is not renewed: %s", error)
-                else:
-                    self._proven_s = asked_s
-
-        threading.Thread(target=count, name="seat while starting", daemon=True).start()
-        try:
-            yield
-        finally:
-            is_over.set()
+    def stop_counting(self) -> None:
+        """This manager does not live any longer; others find out by its silence, unless it ends with ``let_go``."""
+        self._is_over.set()
 
     def keep(
         self,
@@ -127,7 +137,8 @@ class SeatHolder:
         shared: JobTaker,
         own_node: str,
     ) -> None:
-        """Count on, look at the others and end those that are silent, until ``let_go``.
+        """The manager has started: tell others its figures, look at them and end those that are silent, until
+        ``let_go``.
 
         ``on_deposed`` is called once, if another manager ends this seat. With every look ``shared`` is told the other
         seats that live, and the jobs without a manager that are this one's to take, if there are any; the next look
@@ -135,32 +146,17 @@ class SeatHolder:
         manager's node: a job that was led there is led by no device.
         """
         self._on_deposed = on_deposed
+        if self.is_deposed:
+            on_deposed()
         self._tasks = [
-            asyncio.create_task(self._renew(figures), name="seat"),
+            asyncio.create_task(self._turn(figures), name="seat"),
             asyncio.create_task(self._look_around(orphans, shared, own_node), name="seats of others"),
         ]
 
-    async def _renew(self, figures: Callable[[], Figures]) -> None:
-        is_told = False
+    async def _turn(self, figures: Callable[[], Figures]) -> None:
         while not self.is_deposed:
+            self._figures, self._turned_s = figures(), time.monotonic()
             await asyncio.sleep(RENEW_EVERY_S)
-            try:
-                await self.renew(figures())
-                is_told = False
-            except Deposed as error:
-                self.depose(error)
-            except ShoalError as error:
-                # Another may end the seat meanwhile; the database will say so.
-                if not is_told:
-                    log.warning("the seat is not renewed: %s", error)
-                is_told = True
-
-    async def renew(self, told: Figures) -> None:
-        asked_s = time.monotonic()
-        await self._in_thread(
-            self._seats.renew, self.tenure, wants=told.wants, starving=told.starving, devices=told.devices
-        )
-        self._proven_s = asked_s
 
     async def _look_around(self, orphans: Callable[[], list[JobRow]], shared: JobTaker, own_node: str) -> None:
         while not self.is_deposed:
@@ -211,7 +207,7 @@ class SeatHolder:
 
     def depose(self, error: Deposed) -> None:
         """A write failed because another manager has taken over: this one ends."""
-        if self.is_deposed:
+        if self.is_deposed or self._is_let_go:
             return
         log.error("%s", error)
         self.is_deposed = True
@@ -222,13 +218,16 @@ class SeatHolder:
         if self._is_let_go:
             return
         self._is_let_go = True
+        self.stop_counting()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # It must not count on a seat that was given up: it would take that for the doing of another.
+        await self._in_thread(self._counting.join)
         if not self.is_deposed:
             with contextlib.suppress(ShoalError):
                 await self._in_thread(self._seats.give_up, self.tenure)
-        self._thread.shutdown(wait=False)
+        self._looking.shutdown(wait=False)
 
 
 async def mind_doors(

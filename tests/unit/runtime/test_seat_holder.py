@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -60,8 +61,10 @@ class Manager:
                 self.taken.append(job.job)
 
     def freeze(self) -> None:
+        """As if its event loop had stood still for long."""
         for task in self.held._tasks:
             task.cancel()
+        self.held._turned_s = -math.inf
 
 
 @contextlib.asynccontextmanager
@@ -189,20 +192,48 @@ def test_a_manager_that_is_started_again_has_its_jobs_at_once(tmp_path: Path) ->
     asyncio.run(story())
 
 
-def test_a_manager_that_is_busy_starting_keeps_its_seat(tmp_path: Path) -> None:
-    """It reads its members while its event loop stands still."""
+def test_a_manager_that_is_busy_starting_keeps_its_seat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reads its members while its event loop stands still, however long that takes."""
+    monkeypatch.setattr(seat_holder, "STILL_S", 0.1)
 
     async def story() -> None:
         database = SqliteDatabase(tmp_path / "registry.db")
         seats = Seats(database)
         held = await open_seat(seats, "home-1")
-        with held.counting_on():
-            time.sleep(0.8)
-            assert seats.look()[0].beats > 1
-        await asyncio.sleep(0.2)
+        time.sleep(0.8)
+        assert seats.look()[0].beats > 1
+        held.stop_counting()
+        held._counting.join()
         beats = seats.look()[0].beats
-        await asyncio.sleep(0.2)
-        assert seats.look()[0].beats == beats, "from here on the loop counts on"
+        time.sleep(0.2)
+        assert seats.look()[0].beats == beats, "a manager that could not start is silent"
+        await held.let_go()
         database.close()
+
+    asyncio.run(story())
+    assert not caplog.records, "it is not deposed by giving its seat up"
+
+
+def test_a_manager_whose_event_loop_is_busy_keeps_its_seat_and_one_that_stands_still_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seat_holder, "STILL_S", 1.0)
+
+    async def story() -> None:
+        async with managers(tmp_path, 1) as (a,):
+            seats = Seats(SqliteDatabase(tmp_path / "registry.db"))
+            await asyncio.sleep(0.2)
+            began = seats.look()[0].beats
+            time.sleep(0.8)
+            busy = seats.look()[0].beats
+            assert busy > began
+            assert a.held.unproven_s < 0.8
+            time.sleep(1.0)
+            still = seats.look()[0].beats
+            time.sleep(0.5)
+            assert seats.look()[0].beats == still
+            await until(lambda: seats.look()[0].beats > still)
 
     asyncio.run(story())

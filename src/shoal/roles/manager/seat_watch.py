@@ -16,6 +16,11 @@ SILENT_S = 3.0
 RENEW_EVERY_S = 1.0
 LOOK_EVERY_S = 0.4
 
+#: A manager whose event loop stands still for so long does nothing for its jobs, and does not count on. In less than
+#: that it may be busy: thousands of devices come to it at once when another manager was killed, and more would follow
+#: them if it was ended as well.
+STILL_S = 15.0
+
 #: Two looks prove at most this much silence, however far apart they are: a manager that was stopped, perhaps with the
 #: other one on the same machine, looks on for a while before it ends anything. One that is merely slow gets there.
 GAP_MAX_S = 1.5
