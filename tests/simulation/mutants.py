@@ -30,6 +30,7 @@ from shoal.roles.aggregation.controller import AggregationController
 from shoal.roles.aggregation.delivery import Held, UpdateDelivery
 from shoal.roles.aggregation.formation import AggregatorShare, Formation
 from shoal.roles.aggregation.formations import Formations, Summed
+from shoal.roles.aggregation.model_relay import ModelRelay
 from shoal.roles.aggregation.routes import Routes
 from shoal.roles.aggregation.staging import Staging
 from shoal.roles.events import (
@@ -1353,10 +1354,10 @@ def update_kept_for_ever() -> Patched:
 def values_given_once_more() -> Patched:
     """A leader believes that a worker which asks for a model still has what aggregators gave it."""
 
-    def has_them(self: Formations, node: str) -> None:
+    def has_them(self: ModelRelay, node: str) -> None:
         pass
 
-    return patch.object(Formations, "on_values_missing", has_them)
+    return patch.object(ModelRelay, "on_missing", has_them)
 
 
 def _named(*mutants: Mutant) -> dict[str, Mutant]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import Counter
-from dataclasses import dataclass, field
 
 from shoal.roles.actions import Answer, End, Keep, Record, Save, Send, Store
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, TimerFired
 from shoal.scheduling.ledger import Applied
 from shoal.sim.observe import Mark, Step
+from shoal.sim.seen_job import SeenJob, SeenLeader, SeenLease
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Assign,
@@ -92,127 +91,6 @@ class Violation(AssertionError):
     """An invariant does not hold."""
 
 
-@dataclass(slots=True)
-class _Lent:
-    """A lease as it was given out."""
-
-    node: str
-    version: int
-    epoch: int
-    batches: tuple[int, ...]
-    kind: str
-    #: By when the leader takes it back; infinite while its update waits to be taken or is on its way.
-    deadline_s: float
-    is_open: bool = True
-    #: The version its update was made against, once one came.
-    answered: int | None = None
-    #: It is one of the updates that came and will be in a version.
-    counts: bool = False
-    #: The formation by which its update is to go.
-    formation: int = 0
-    #: It is one of a block, which a hub sublets: to which device, the leader hears at its end.
-    is_sublet: bool = False
-
-
-@dataclass(slots=True)
-class _Tenure:
-    """One leader of a job, under its term. Another may believe that it leads too."""
-
-    node: str
-    term: int
-    version: int
-    #: The version it began with.
-    began: int
-    lent: dict[int, _Lent] = field(default_factory=dict)
-    #: Block -> the leases that it is sublet in, of every block that was lent.
-    blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    #: Leases that may upload now -> their worker.
-    credits: dict[int, str] = field(default_factory=dict)
-    #: It decided that the job ends: leases no longer count.
-    is_closing: bool = False
-    #: Its model was suspected: updates that had come are in no version.
-    went_back: bool = False
-    #: Versions that were passed over, since nobody might take part in them.
-    passed: int = 0
-    #: Updates that came for leases that were open; and as of how many of them none was open any more.
-    answers: int = 0
-    quiet: set[int] = field(default_factory=set)
-    #: How many of these are in saved versions.
-    applied: int = 0
-    #: Lease -> the first of those that an aggregator summed up together with it.
-    summed: dict[int, int] = field(default_factory=dict)
-    #: Version -> the leases it was made of, as far as saves have told.
-    made_of: dict[int, list[int]] = field(default_factory=dict)
-    #: Since when it has no session to the manager and nothing was saved; None: it has.
-    cut_s: float | None = None
-    #: Each update that came for an open lease: when it came, its lease, and the version at that time.
-    updates: list[tuple[float, int, int]] = field(default_factory=list)
-    #: When the present manager first heard it report under a term that was over.
-    claimed_s: float = -1.0
-
-    def trained(self, *, after_s: float, until_s: float) -> set[str]:
-        """Workers with an update between these times that is in a version: none that was lost with its aggregator."""
-        merged = (
-            self.lent[lease] for at_s, lease, at in self.updates if after_s < at_s < until_s and at < self.version
-        )
-        return {lent.node for lent in merged if lent.counts}
-
-
-@dataclass(slots=True)
-class _Course:
-    """One job as seen from outside."""
-
-    spec: JobSpec
-    model_bytes: int
-    #: Node -> the last leader of this job there.
-    tenures: dict[str, _Tenure] = field(default_factory=dict)
-    #: The newest term that is written down, and that someone led under.
-    kept_term: int = 0
-    led_term: int = 0
-    #: Terms that were led under -> on which node.
-    led: dict[int, str] = field(default_factory=dict)
-    past: list[_Tenure] = field(default_factory=list)
-    #: The newest version that a leader knows to be durable; and as it was when each term was written down.
-    acknowledged: int = -1
-    floor: dict[int, int] = field(default_factory=dict)
-    #: Term -> the version its leader handed over in good order.
-    handed: dict[int, int] = field(default_factory=dict)
-    #: The older term whose leader is asked for its history, and the least number of the version that it hands over.
-    adopting: int = 0
-    #: The term whose leader was told to go for it.
-    deposed: int = 0
-    #: When a manager last took it from another.
-    taken_over_s: float = 0.0
-    least: int = -1
-    #: Since when nobody leads it under the newest term; None: someone does.
-    vacant_s: float | None = 0.0
-    #: The newest version that is durable, and each (term, version) that ever became so.
-    durable: int = -1
-    durables: set[tuple[int, int]] = field(default_factory=set)
-    durable_term: int = 0
-    ending: bool = False
-    #: The same history: (epoch, batch) -> under which term a worker trained it.
-    trained_by: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
-    #: What the present manager read or was told, as far as it counts: term -> the workers that trained under it; older
-    #: term -> how many workers trained what would be lost with its leader. And the newest term when a history was
-    #: adopted last, and that the manager said is over.
-    told: dict[int, set[str]] = field(default_factory=dict)
-    claimed: dict[int, int] = field(default_factory=dict)
-    told_after: int = 0
-    term_over: int = 0
-    #: (term, version) -> when the manager took it to be kept; and when it took the last version of the job.
-    taken_s: dict[tuple[int, int], float] = field(default_factory=dict)
-    ended_s: float = math.inf
-    state: str = ""
-    #: The surviving history: (epoch, batch) -> version.
-    history: dict[tuple[int, int], int] = field(default_factory=dict)
-    per_epoch: Counter[int] = field(default_factory=Counter)
-    history_version: int = 0
-    moved_s: float = 0.0
-    #: (epoch, kind of lease, batch) -> how often a worker said that it failed.
-    failures: Counter[tuple[int, str, int]] = field(default_factory=Counter)
-
-
 class Invariants:
     """An observer that raises at the first step that breaks one."""
 
@@ -225,7 +103,7 @@ class Invariants:
         comes_within_s: float = COMES_WITHIN_S,
     ) -> None:
         #: Job -> its spec and the bytes of its model.
-        self._courses = {name: _Course(spec, size_bytes) for name, (spec, size_bytes) in jobs.items()}
+        self._courses = {name: SeenJob(spec, size_bytes) for name, (spec, size_bytes) in jobs.items()}
         self._budget_bytes = budget_bytes
         #: No device sends anything that may be refused, so none may be left out.
         self._is_honest = is_honest
@@ -300,14 +178,14 @@ class Invariants:
             names = {view.node for view in progress.workers if view.batches}
             course.told[progress.term] = course.told.get(progress.term, set()) | names
 
-    def _read(self, course: _Course) -> None:
+    def _read(self, course: SeenJob) -> None:
         """A manager starts: it knows what is durable."""
         course.told.clear()
         for term, node in course.trained_by.values():
             if term > course.told_after:
                 course.told.setdefault(term, set()).add(node)
 
-    def _adopted(self, course: _Course, step: Step, over: HandOver) -> None:
+    def _adopted(self, course: SeenJob, step: Step, over: HandOver) -> None:
         """No history is adopted for which more workers would lose theirs."""
         later = (names for term, names in course.told.items() if term > over.term)
         lost, kept = set[str]().union(*later), course.claimed.get(over.term, 0)
@@ -422,14 +300,14 @@ class Invariants:
         self._memory(course, tenure, step)
         self._leases_ended(tenure, step)
 
-    def _closed(self, tenure: _Tenure, lease: int) -> None:
+    def _closed(self, tenure: SeenLeader, lease: int) -> None:
         tenure.credits.pop(lease, None)
         if lease in tenure.lent:
             tenure.lent[lease].is_open = False
         if not any(lent.is_open and lent.kind == "train" for lent in tenure.lent.values()):
             tenure.quiet.add(tenure.answers)
 
-    def _opened(self, tenure: _Tenure, lease: int) -> None:
+    def _opened(self, tenure: SeenLeader, lease: int) -> None:
         """No version will have its update by the way it went so far: those aggregators are gone."""
         lent = tenure.lent.get(lease)
         if lent is not None and lent.counts:
@@ -437,7 +315,7 @@ class Invariants:
             tenure.answers -= 1
             tenure.quiet = {count for count in tenure.quiet if count <= tenure.answers}
 
-    def _leases_ended(self, tenure: _Tenure, step: Step) -> None:
+    def _leases_ended(self, tenure: SeenLeader, step: Step) -> None:
         """A lost worker's leases are returned in the step that hears of it, an overdue one at the next tick."""
         lost = step.event.node if isinstance(step.event, PeerChanged) and step.event.state is Liveness.LOST else ""
         if tenure.is_closing or not (lost or isinstance(step.event, TimerFired)):
@@ -460,7 +338,7 @@ class Invariants:
                 f"lease {number} of {step.job} was to end at {lent.deadline_s:.1f} s",
             )
 
-    def _heard(self, course: _Course, tenure: _Tenure, step: Step, event: Received) -> None:
+    def _heard(self, course: SeenJob, tenure: SeenLeader, step: Step, event: Received) -> None:
         message = event.message
         self._refused_rightly(step, event)
         match message:
@@ -490,7 +368,7 @@ class Invariants:
             case _:
                 pass
 
-    def _block_done(self, tenure: _Tenure, step: Step, hub: str, done: BlockDone) -> None:
+    def _block_done(self, tenure: SeenLeader, step: Step, hub: str, done: BlockDone) -> None:
         """The leases of a block that is out have come back: some in a sum, by the devices that it names."""
         leases = tenure.blocks.get(done.block, ())
         if not leases or not all(tenure.lent[lease].is_open and tenure.lent[lease].node == hub for lease in leases):
@@ -503,7 +381,7 @@ class Invariants:
         for lease in leases:
             self._closed(tenure, lease)
 
-    def _summed(self, tenure: _Tenure, sum_: ReduceResult) -> None:
+    def _summed(self, tenure: SeenLeader, sum_: ReduceResult) -> None:
         """A sum of a past formation may still come. It brings no update into a version that went another way since."""
         lent = ((lease, tenure.lent.get(lease)) for lease in sum_.leases)
         due = [lease for lease, known in lent if known is not None and known.formation == sum_.formation]
@@ -521,11 +399,11 @@ class Invariants:
                     f"{action.to} was refused term and lease {named}; {event.sender} had spoken of {answered}",
                 )
 
-    def _take_credits(self, tenure: _Tenure, node: str) -> None:
+    def _take_credits(self, tenure: SeenLeader, node: str) -> None:
         for lease in [lease for lease, holder in tenure.credits.items() if holder == node]:
             del tenure.credits[lease]
 
-    def _said(self, course: _Course, tenure: _Tenure, step: Step, send: Send) -> None:
+    def _said(self, course: SeenJob, tenure: SeenLeader, step: Step, send: Send) -> None:
         at_s, message = step.at_s, send.message
         match message:
             case Work():
@@ -537,7 +415,7 @@ class Invariants:
                 self._hold(
                     message.term == tenure.term, at_s, f"a leader of term {tenure.term} spoke for {message.term}"
                 )
-                tenure.lent[message.lease] = _Lent(
+                tenure.lent[message.lease] = SeenLease(
                     send.to,
                     message.version,
                     message.epoch,
@@ -580,7 +458,7 @@ class Invariants:
             case _:
                 pass
 
-    def _lent_block(self, course: _Course, tenure: _Tenure, step: Step, hub: str, block: LendBlock) -> None:
+    def _lent_block(self, course: SeenJob, tenure: SeenLeader, step: Step, hub: str, block: LendBlock) -> None:
         if block.block in tenure.blocks:
             # It may not have come, and is said again.
             return
@@ -596,11 +474,11 @@ class Invariants:
         tenure.blocks[block.block] = tuple(parts)
         deadline_s = at_s + block.deadline_s + GRACE_S
         for lease, batches in parts.items():
-            tenure.lent[lease] = _Lent(
+            tenure.lent[lease] = SeenLease(
                 hub, block.version, block.epoch, batches, "train", deadline_s, formation=block.formation, is_sublet=True
             )
 
-    def _went(self, tenure: _Tenure, go: Go, to: str) -> None:
+    def _went(self, tenure: SeenLeader, go: Go, to: str) -> None:
         """The update may be sent, or must be sent again, by another way than before."""
         self._opened(tenure, go.lease)
         tenure.summed.pop(go.lease, None)
@@ -612,7 +490,7 @@ class Invariants:
         else:
             tenure.credits[go.lease] = to
 
-    def _handed_over(self, course: _Course, tenure: _Tenure, step: Step) -> None:
+    def _handed_over(self, course: SeenJob, tenure: SeenLeader, step: Step) -> None:
         """A leader that hands over in good order leaves nothing behind: no lease, no version that is not durable."""
         lent = [number for number, lent in tenure.lent.items() if lent.is_open]
         self._hold(not lent, step.at_s, f"{step.node} handed {step.job} over with leases {lent} given out")
@@ -627,7 +505,7 @@ class Invariants:
         if tenure.term in (course.kept_term, course.adopting):
             course.handed[course.kept_term] = version
 
-    def _grew(self, course: _Course, tenure: _Tenure, at_s: float, version: int) -> None:
+    def _grew(self, course: SeenJob, tenure: SeenLeader, at_s: float, version: int) -> None:
         # Each update may make a version where nobody waits for anybody, and nobody need be told of all of them.
         is_sync = course.spec.plan.pace == "sync"
         most = (tenure.version + 1 if is_sync else max(0, tenure.began) + tenure.answers) + tenure.passed
@@ -642,14 +520,14 @@ class Invariants:
             course.moved_s = at_s
         tenure.version = version
 
-    def _durable_told(self, course: _Course, at_s: float, version: int) -> None:
+    def _durable_told(self, course: SeenJob, at_s: float, version: int) -> None:
         self._hold(
             version <= max(0, course.durable),
             at_s,
             f"version {version} was called durable; the disk has {course.durable}",
         )
 
-    def _unapplied(self, course: _Course, tenure: _Tenure, step: Step, work: Work | LendBlock) -> None:
+    def _unapplied(self, course: SeenJob, tenure: SeenLeader, step: Step, work: Work | LendBlock) -> None:
         if tenure.term < course.durable_term:
             # What it lends is for nothing, and it does not know.
             return
@@ -660,7 +538,7 @@ class Invariants:
                 f"batch {batch} of epoch {work.epoch} was lent again, and is in the durable history",
             )
 
-    def _saving(self, course: _Course, tenure: _Tenure, step: Step, save: Save) -> None:
+    def _saving(self, course: SeenJob, tenure: SeenLeader, step: Step, save: Save) -> None:
         """What a save says was applied was lent by this leader, and answered against the version it was lent for."""
         tenure.version = max(tenure.version, save.version)
         is_sync = course.spec.plan.pace == "sync"
@@ -680,7 +558,7 @@ class Invariants:
         self._hold(save.version == save.state["version"], step.at_s, "a save that names two versions")
         self._hold(tenure.term == save.state["term"], step.at_s, "a save of another leader's term")
 
-    def _filled(self, course: _Course, tenure: _Tenure, step: Step, save: Save) -> None:
+    def _filled(self, course: SeenJob, tenure: SeenLeader, step: Step, save: Save) -> None:
         """A version is made of as many updates as the pace says, or of fewer if no other could come."""
         plan = course.spec.plan
         size = {"sync": math.inf, "buffered": plan.buffer, "async": 1}[plan.pace]
@@ -710,7 +588,7 @@ class Invariants:
                 f"version {version} is made of {len(leases)} updates, the pace is {plan.pace} with {size}",
             )
 
-    def _memory(self, course: _Course, tenure: _Tenure, step: Step) -> None:
+    def _memory(self, course: SeenJob, tenure: SeenLeader, step: Step) -> None:
         most = max(2, self._budget_bytes // course.model_bytes)
         self._hold(
             len(tenure.credits) <= most,
@@ -806,7 +684,7 @@ class Invariants:
         handed = course.handed.get(term - 1, version)
         self._hold(version == handed, mark.at_s, f"{job} was handed over at version {handed} and taken up at {version}")
         course.led[term] = node
-        course.tenures[node] = _Tenure(node, term, version, began=version)
+        course.tenures[node] = SeenLeader(node, term, version, began=version)
         course.past.append(course.tenures[node])
         if term > course.led_term:
             course.led_term, course.vacant_s = term, None
@@ -874,7 +752,7 @@ class Invariants:
         self._ledger_matches(course, at_s, ledger)
 
     def _replaced(
-        self, course: _Course, save: Save, gone: tuple[Applied, ...], at_s: float, *, is_adopted: bool
+        self, course: SeenJob, save: Save, gone: tuple[Applied, ...], at_s: float, *, is_adopted: bool
     ) -> None:
         """Durable history goes only where a leader that led on beyond a cut did so with as many workers or more, or
         where a model that broke went back to one that was good."""
@@ -914,7 +792,7 @@ class Invariants:
             f"discarded for what {most} did since",
         )
 
-    def _ledger_matches(self, course: _Course, at_s: float, ledger: dict[str, object]) -> None:
+    def _ledger_matches(self, course: SeenJob, at_s: float, ledger: dict[str, object]) -> None:
         spec = course.spec
         batches = spec.batches
         epoch = int(str(ledger["epoch"]))

@@ -109,7 +109,7 @@ class AggregationController:
 
     def on_ready(self, node: str) -> None:
         """A worker asks for work: it has no values that aggregators gave out, and works for no hub."""
-        self._formations.on_values_missing(node)
+        self._formations.relay.on_missing(node)
         self._blocks.leave(node, "it asked for new work")
         self._formations.on_joined(node)
 
@@ -299,8 +299,9 @@ class AggregationController:
 
     def pass_on(self, worker: WorkerRecord) -> None:
         """Where aggregators give out what the leader made, send them one model for all of their members."""
-        whole = self._formations.pass_on(worker.node, self.version_held_by)
-        for to, message in [whole] if whole is not None else self._formations.pass_parts(worker.node):
+        now, relay = self._formations.now, self._formations.relay
+        whole = relay.pass_on(now, worker.node, self.version_held_by)
+        for to, message in [whole] if whole is not None else relay.pass_parts(now, worker.node):
             self.bytes_down += bytes_of(message.tensors)
             self._machine.send(to, message)
 

@@ -93,6 +93,10 @@ class Formation:
         weighs = self.comparison if self.comparison is not None and self.comparison.verdict is None else None
         return node in (self.sums if weighs is None else weighs.parts)
 
+    def reaches(self, node: str) -> bool:
+        """Whether this worker reaches the aggregators of its route, and the formation is whole."""
+        return not self.broken and node in self.routed
+
     @property
     def members(self) -> list[str]:
         return list(dict.fromkeys(member for share in self.shares for member in share.members))

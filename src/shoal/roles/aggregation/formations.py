@@ -27,19 +27,18 @@ from shoal.learning.layout import Layout
 from shoal.roles.actions import Record
 from shoal.roles.aggregation.comparing import ComparedRound, distances_of
 from shoal.roles.aggregation.formation import AggregatorShare, ArrivedUpdate, Formation
+from shoal.roles.aggregation.model_relay import ModelRelay
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.weighing import WeightsGiven
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
-from shoal.wire.coded import cut, decode, decode_exact, encode_exact, entries_max, norm_of, sizes_of
-from shoal.wire.limits import MESSAGE_TENSORS_MAX
+from shoal.wire.coded import cut, decode, decode_exact, entries_max, norm_of, sizes_of
 from shoal.wire.messages import (
     AggregatorReady,
     Go,
     JobSpec,
     Reduce,
     ReduceResult,
-    RelayModel,
     Route,
     Routed,
     SetUpAggregator,
@@ -122,8 +121,8 @@ class Formations:
         self._why_star: str | None = None
         #: Lease -> the formation by which it was lent. Leases that are not here go straight to the leader.
         self._lent: dict[int, int] = {}
-        #: Worker -> the formation and version whose values its aggregators gave out to it.
-        self._given: dict[str, tuple[int, int]] = {}
+        #: What aggregators give out.
+        self.relay = ModelRelay(spec, term, training)
         sealed = spec.plan.believes.sealed is not None
         #: Bits of a word where updates are sealed; 0: they are not.
         self._word_bits = Codec.parse(spec.plan.codec).word_bits if sealed else 0
@@ -305,7 +304,7 @@ class Formations:
         formation = self.next
         assert formation is not None
         old, self.now, self.next = self.now, formation, None
-        self._given.clear()
+        self.relay.clear()
         took_s = self._machine.now_s - formation.begun_s
         self._record("topology", f"{formation.notation}, after {took_s:.1f} s: {formation.reason}")
         if (formation.kind == "shard" and not self._sums_only) or self._training.centre is not None:
@@ -320,7 +319,7 @@ class Formations:
         old, dropped = self.now, self.next
         self.now = self.next = None
         self._why_star = reason
-        self._given.clear()
+        self.relay.clear()
         if old is not None:
             self._record("topology", f"star: {reason}")
         self._tear_down([each for each in (old, dropped) if each is not None], self._last, reason)
@@ -417,7 +416,7 @@ class Formations:
 
     def on_left(self, node: str, reason: str) -> None:
         """A worker is gone. If it was an aggregator, its sum is gone too."""
-        self._given.pop(node, None)
+        self.relay.on_missing(node)
         for formation in (self.now, self.next):
             if formation is None:
                 continue
@@ -445,7 +444,7 @@ class Formations:
 
     def reaches_its_own(self, node: str) -> bool:
         """Whether this worker reaches the aggregators of its route in the present formation, and that is whole."""
-        return self.now is not None and not self.now.broken and node in self.now.routed
+        return self.now is not None and self.now.reaches(node)
 
     def hindrance(self, node: str) -> str | None:
         """Why this worker cannot be lent anything now; None: it can."""
@@ -475,57 +474,6 @@ class Formations:
             self._lent[lease] = formation
         else:
             self._lent.pop(lease, None)
-
-    def values_by(self, node: str) -> int:
-        """The formation whose aggregators gave this worker the present version; 0: none did."""
-        formation, version = self._given.get(node, (0, -1))
-        return formation if version == self._training.version else 0
-
-    def pass_on(self, node: str, holds: Callable[[str], int]) -> tuple[str, RelayModel] | None:
-        """In a tree, have this worker's aggregator give the present version to its members, which hold these."""
-        now = self.now
-        if now is None or now.kind != "tree" or not self.reaches_its_own(node):
-            return None
-        share, version = now.shares_of(node)[0], self._training.version
-        if share.passed == version:
-            return None
-        share.passed = version
-        members = [member for member in share.members if member in now.routed]
-        for member in members:
-            self._given[member] = (now.number, version)
-        held = {holds(member) for member in members}
-        base, tensors = self._training.brings(held.pop() if len(held) == 1 else -1)
-        if self._training.centre is not None:
-            if len(tensors) >= MESSAGE_TENSORS_MAX:
-                # There is no room for one tensor more.
-                base, tensors = self._training.brings(-1)
-            tensors = {**tensors, **encode_exact(self._training.centre, name="centre")}
-        message = RelayModel(
-            job=self._spec.job, term=self._term, formation=now.number, version=version, base=base, tensors=tensors
-        )
-        return share.node, message
-
-    def pass_parts(self, node: str) -> list[tuple[str, RelayModel]]:
-        """In a shard whose steps the leader takes, have each aggregator give its part of the present version to all
-        members. In other shards they have made it themselves."""
-        now, version = self.now, self._training.version
-        if now is None or now.kind != "shard" or not self._sums_only or not self.way(node):
-            return []
-        passed = []
-        for share in [share for share in now.shares if share.passed != version]:
-            share.passed = version
-            tensors = {"model": self._training.model[share.start : share.stop]}
-            relay = RelayModel(
-                job=self._spec.job, term=self._term, formation=now.number, version=version, tensors=tensors
-            )
-            passed.append((share.node, relay))
-        for member in now.routed if passed else ():
-            self._given[member] = (now.number, version)
-        return passed
-
-    def on_values_missing(self, node: str) -> None:
-        """A worker did not get the values that its aggregators gave out."""
-        self._given.pop(node, None)
 
     # Summing up --------------------------------------------------------------------------------------------
 
@@ -792,8 +740,8 @@ class Formations:
         for report in reports:
             self._done(now, report)
         # Its aggregators have taken the step for it already, and give it out; or wait for what the leader makes of it.
-        for member in () if self._sums_only else now.routed:
-            self._given[member] = (now.number, self._training.version + 1)
+        if not self._sums_only:
+            self.relay.on_given(now.routed, now, self._training.version + 1)
         return Summed(reports, mean, weight, steps, verdict)
 
     def _done(self, formation: Formation, report: ArrivedUpdate) -> None:

@@ -136,7 +136,7 @@ class Lending:
         """The lease rides on the message that brings the new model (EDDL §4.2), unless aggregators bring that."""
         is_training = self._evaluations.now is None
         here = (self._term, self._training.version)
-        values_by = self._formations.values_by(worker.node)
+        values_by = self._formations.relay.values_by(worker.node)
         base, tensors = -1, NO_TENSORS
         if worker.holds != here and not values_by:
             base, tensors = self._training.brings(self._aggregation.version_held_by(worker.node))

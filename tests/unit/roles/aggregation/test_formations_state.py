@@ -104,7 +104,7 @@ class Shaped:
         return self.does(self.shape.hold)
 
     def passes_on(self, node: str) -> tuple[str, RelayModel]:
-        passed = self.shape.pass_on(node, nothing)
+        passed = self.shape.relay.pass_on(self.shape.now, node, nothing)
         assert passed is not None
         return passed
 
@@ -155,7 +155,7 @@ def shaped(make_spec: Callable[..., JobSpec]) -> Shaped:
 def test_it_begins_as_a_star(shaped: Shaped) -> None:
     shape = shaped.shape
     assert (shape.kind, shape.notation, shape.reason, shape.next_kind) == ("star", "star", None, None)
-    assert (shape.way("a"), shape.values_by("a"), shape.hindrance("a"), shape.held_up()) == (0, 0, None, None)
+    assert (shape.way("a"), shape.relay.values_by("a"), shape.hindrance("a"), shape.held_up()) == (0, 0, None, None)
     assert shape.trouble() is None
     assert shaped.at(1e9).late(allowance_s=0.0) is None
     assert not shape.is_ready()
@@ -495,10 +495,14 @@ def test_in_a_tree_one_model_for_all_of_a_group(shaped: Shaped) -> None:
     to, passed = shaped.passes_on("c")
     assert (to, passed.version, passed.formation) == ("a", 0, 1)
     assert passed.tensors["model"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert shaped.shape.pass_on("a", nothing) is None, "a is of that group"
-    assert (shaped.shape.values_by("a"), shaped.shape.values_by("c"), shaped.shape.values_by("b")) == (1, 1, 0)
+    assert shaped.shape.relay.pass_on(shaped.shape.now, "a", nothing) is None, "a is of that group"
+    assert (
+        shaped.shape.relay.values_by("a"),
+        shaped.shape.relay.values_by("c"),
+        shaped.shape.relay.values_by("b"),
+    ) == (1, 1, 0)
     shaped.training.version = 1
-    assert shaped.shape.values_by("a") == 0
+    assert shaped.shape.relay.values_by("a") == 0
     assert shaped.passes_on("a")
 
 
@@ -506,27 +510,27 @@ def test_values_are_not_promised_to_one_who_does_not_reach_its_aggregator(shaped
     shaped.set_up("tree")
     shaped.does(shaped.shape.on_joined, "e")
     shaped.passes_on("a")
-    assert shaped.shape.values_by("e") == 0
-    assert shaped.shape.pass_on("e", nothing) is None
+    assert shaped.shape.relay.values_by("e") == 0
+    assert shaped.shape.relay.pass_on(shaped.shape.now, "e", nothing) is None
 
 
 def test_one_who_lacks_its_values_is_not_promised_them_again(shaped: Shaped) -> None:
     shaped.set_up("tree")
     shaped.passes_on("a")
-    shaped.shape.on_values_missing("c")
-    assert (shaped.shape.values_by("a"), shaped.shape.values_by("c")) == (1, 0)
-    assert shaped.shape.pass_on("c", nothing) is None, "it is sent the model by itself"
+    shaped.shape.relay.on_missing("c")
+    assert (shaped.shape.relay.values_by("a"), shaped.shape.relay.values_by("c")) == (1, 0)
+    assert shaped.shape.relay.pass_on(shaped.shape.now, "c", nothing) is None, "it is sent the model by itself"
 
 
 def test_values_of_a_formation_that_is_over_are_not_promised(shaped: Shaped) -> None:
     shaped.set_up("tree")
     shaped.passes_on("a")
     shaped.set_up("tree", 2)
-    assert shaped.shape.values_by("a") == 0
+    assert shaped.shape.relay.values_by("a") == 0
     shaped.passes_on("a")
-    assert shaped.shape.values_by("a") == 2
+    assert shaped.shape.relay.values_by("a") == 2
     shaped.does(shaped.shape.star, "")
-    assert shaped.shape.values_by("a") == 0
+    assert shaped.shape.relay.values_by("a") == 0
 
 
 # Summing up in a tree ---------------------------------------------------------------------------------------------
@@ -622,7 +626,7 @@ def test_in_a_shard_every_part_is_of_the_same_leases_and_whole_when_all_have_com
     assert summed.weight == 30.0
     assert shaped.shape.hindrance("d") is None
     shaped.training.version = 1
-    assert shaped.shape.values_by("d") == 1, "its aggregators give it out already"
+    assert shaped.shape.relay.values_by("d") == 1, "its aggregators give it out already"
     assert shaped.gathered("a", (2, 1), 1, 2, 3) is None, "nothing is asked any more"
 
 
