@@ -174,8 +174,12 @@ class Reception:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
+        # Not loop.sock_accept: cancelled in the turn in which a connection comes, it loses that one and tells of a bug.
+        await _readable(self._listener)
         try:
-            connection, peer = await loop.sock_accept(self._listener)
+            connection, peer = self._listener.accept()
+        except BlockingIOError:
+            return
         except OSError as error:
             log.warning("cannot accept a device that wants to join: %s", error)
             await asyncio.sleep(_ACCEPT_PAUSE_S)
@@ -270,23 +274,29 @@ async def _as_coroutine(answer: Awaitable[tuple[bytes, str]]) -> tuple[bytes, st
     return await answer
 
 
+async def _readable(connection: socket.socket) -> None:
+    """Wait until something can be read there, or accepted."""
+    loop = asyncio.get_running_loop()
+    is_so: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(connection, _settle, is_so)
+    try:
+        await is_so
+    finally:
+        loop.remove_reader(connection)
+
+
 async def _first_byte(connection: socket.socket, within_s: float) -> None:
     """Wait until it speaks. A device speaks first, and at once."""
-    loop = asyncio.get_running_loop()
-    spoke: asyncio.Future[None] = loop.create_future()
     connection.setblocking(False)
-    loop.add_reader(connection, _settle, spoke)
     try:
         async with asyncio.timeout(within_s):
-            await spoke
+            await _readable(connection)
         if not connection.recv(1, socket.MSG_PEEK):
             raise PeerViolation("the connection closed before TLS")
     except TimeoutError:
         raise PeerViolation(f"said nothing for {within_s:g} s: cut off before TLS") from None
     except OSError as error:
         raise PeerViolation(f"the connection closed before TLS ({_brief(error)})") from error
-    finally:
-        loop.remove_reader(connection)
 
 
 def _brief(error: BaseException) -> str:
