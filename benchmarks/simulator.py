@@ -1,4 +1,5 @@
-"""How many devices the simulator carries: a million that come within half an hour, on the deployed manager and leader.
+"""How many devices the simulator carries: a million that come within half an hour, on the deployed manager, leader and
+hubs.
 
 Phones come at a steady rate. Each is there for less than a minute: it says hello, is given the job if there is a place
 (else it is told when to come again, and sleeps), fetches it, trains leases and returns them, and goes when its owner
@@ -8,13 +9,15 @@ From ``COHORT_FROM`` devices on they are rows of a cohort (``shoal.sim.cohort``)
 something has to be decided; below, or with ``--full``, all of them are full devices. ``--against-full`` plays a smaller
 fleet in both forms, under several seeds, and compares the counts.
 
-With ``--hubs N`` the devices that work send their updates to hubs, which are full devices, and become full devices
-themselves while they work.
+The devices that work send their updates to hubs, which are full devices throughout; so are those that work, while they
+do: ``WORKERS_A_HUB`` at a time for each hub. ``--hubs 0`` plays a star, where a fifth of those that are there work, as
+rows. The two forms are compared as a star unless ``--hubs`` is given.
 
 ``seconds`` is by the clock on the wall and ``cpu_seconds`` is of the processor: they differ where the machine has other
 work.
 
     python -m benchmarks.simulator --devices 1000000 --json
+    python -m benchmarks.simulator --devices 1000000 --hubs 0 --json
 """
 
 from __future__ import annotations
@@ -77,8 +80,11 @@ CHECK_IN_S = 6 * 3600.0
 UPDATES_A_VERSION = 500
 UPDATES_OF_SMALL = 1 / 250
 
-#: What the link of a hub carries, where there are hubs.
+#: What the link of a hub carries, where there are hubs, and how many devices work at a time for each of them. They are
+#: full devices while they work, and so cost far more than rows.
 HUB_MBPS = 1000.0
+HUBS = 16
+WORKERS_A_HUB = 20
 
 #: A fleet this large is not asked every second how it is.
 PATIENCE = Patience(heartbeat_s=30.0, suspect_after_s=90.0, lost_after_s=180.0, reconnect_s=15.0)
@@ -159,13 +165,16 @@ def hub() -> Build:
 
 def job(devices: int, *, hubs: int = 0) -> SimulatedJob:
     there = come_per_s(devices) * STAY_S
+    workers = min(int(WORKING * there), hubs * WORKERS_A_HUB or sys.maxsize)
+    buffer = UPDATES_A_VERSION if devices > 10 * UPDATES_A_VERSION else int(UPDATES_OF_SMALL * devices)
     plan = Plan(
         topology="tree" if hubs else "star",
         aggregators=hubs,
         batch_size=BATCH_SIZE,
         pace="buffered",
-        buffer=UPDATES_A_VERSION if devices > 10 * UPDATES_A_VERSION else max(1, int(UPDATES_OF_SMALL * devices)),
-        workers_max=int(WORKING * there),
+        # Devices go before twice as many have worked.
+        buffer=max(1, min(buffer, workers // 2)),
+        workers_max=workers,
         until=Until(seconds=span_s(devices) + STAY_S),
     )
     # More than they can train.
@@ -297,17 +306,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--full", action="store_true", help="full devices, however many")
     parser.add_argument("--against-full", type=int, default=-1, metavar="N", help="compare N devices; 0: none")
-    parser.add_argument("--hubs", type=int, default=0, help="hubs that sum up for the devices that work; 0: a star")
+    parser.add_argument("--hubs", type=int, help=f"they sum up for devices that work; {HUBS} unless given; 0: a star")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"compare under so many seeds; {SEEDS} unless given")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DEVICES:,} devices, {QUICK_COMPARED} compared")
     parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
     given = parser.parse_args()
     devices = given.devices or (QUICK_DEVICES if given.quick else DEVICES)
     is_cohort = not given.full and (given.quick or devices >= COHORT_FROM)
-    result = run(devices, seed=given.seed, profile=given.profile, is_cohort=is_cohort, hubs=given.hubs)
+    hubs = HUBS if given.hubs is None else given.hubs
+    result = run(devices, seed=given.seed, profile=given.profile, is_cohort=is_cohort, hubs=hubs)
     compared = given.against_full if given.against_full >= 0 else QUICK_COMPARED if given.quick else COMPARED
     if compared:
-        result |= compare_seeds(compared, first=given.seed, count=given.seeds, profile=given.profile, hubs=given.hubs)
+        alike = {"profile": given.profile, "hubs": given.hubs or 0}
+        result |= compare_seeds(compared, first=given.seed, count=given.seeds, **alike)
     finish(result)
 
 

@@ -1811,7 +1811,29 @@ def job_of_another_written() -> Patched:
 
 def jobs_of_others_taken_for_over() -> Patched:
     """A manager takes a job that it does not have for one that has ended."""
-    return patch.object(OtherManagers, "on_seen", lambda self, event: None)
+    return patch.object(OtherManagers, "on_seen", lambda self, event, *, own: None)
+
+
+def own_job_taken_for_another_managers() -> Patched:
+    """A manager believes a look at the store that is older than its takeover of a job."""
+    on_seen = OtherManagers.on_seen
+    return patch.object(OtherManagers, "on_seen", lambda self, event, *, own: on_seen(self, event, own=()))
+
+
+def leader_lost_by_an_older_session() -> Patched:
+    """A leader that is waited for is replaced because a session that it had before the takeover ended."""
+
+    def gives_up(self: Failover, node: str, reason: str, *, is_certain: bool = False) -> None:
+        give_up = self._appointments.vacate if is_certain else self._reconciliation.on_silent
+        for record in self._cluster.led_by(node):
+            give_up(record, f"{node} was lost: {reason}")
+
+    return patch.object(Failover, "on_lost", gives_up)
+
+
+def appointed_node_not_sent_on() -> Patched:
+    """A node that was appointed by a manager that died asks another one for its version, and hears nothing."""
+    return patch.object(Manager, "_on_other_job", lambda self, sender, message: None)
 
 
 def leader_sent_to_another_manager() -> Patched:
@@ -1863,6 +1885,9 @@ OF_STORES: dict[str, Mutant] = _named(
     job_taken_from_the_living,
     job_of_another_written,
     jobs_of_others_taken_for_over,
+    own_job_taken_for_another_managers,
+    leader_lost_by_an_older_session,
+    appointed_node_not_sent_on,
     leader_sent_to_another_manager,
     devices_kept_from_others,
     record_taken_for_kept,

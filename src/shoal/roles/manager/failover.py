@@ -218,7 +218,9 @@ class Failover:
         """``is_certain``: the node or an operator said so. Else the node is silent, and may lead on beyond a cut."""
         give_up = self._appointments.vacate if is_certain else self._reconciliation.on_silent
         for record in self._cluster.led_by(node):
-            give_up(record, f"{node} was lost: {reason}")
+            # A leader that is still waited for had no session about this job yet: another one's end says nothing of it.
+            if is_certain or record.stage is not LeadershipStage.MISSED:
+                give_up(record, f"{node} was lost: {reason}")
 
     def on_stepped_down(self, sender: str, message: SteppedDown) -> JobRecord | None:
         """A leader's last word. Returns the job if no node can lead it."""

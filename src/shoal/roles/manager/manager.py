@@ -130,7 +130,7 @@ class Manager(Machine):
             case DiskMeasured():
                 self._housekeeping.on_disk(event)
             case OtherManagersSeen():
-                self._others.on_seen(event)
+                self._others.on_seen(event, own=self._jobs)
                 self._schedule()
             case JobTaken():
                 self._on_taken(event.record)
@@ -151,7 +151,7 @@ class Manager(Machine):
         if (node := self._nodes.get(event.sender)) is not None:
             node.heard_s = self.now_s
         if self._others.has(str(getattr(event.message, "job", ""))):
-            # It is about to go to the manager that has this job, and speaks to that one.
+            self._on_other_job(event.sender, event.message)
             return
         match event.message:
             case Hello():
@@ -386,6 +386,18 @@ class Manager(Machine):
                 self.send(node, StepDown(job=leads.job, term=leads.term, reason=reason))
         for job in filter(self._others.has, hello.jobs):
             self.send(node, Dismiss(job=job, reason=reason))
+
+    def _on_other_job(self, sender: str, message: Message) -> None:
+        """A node speaks of another manager's job. It is about to go there, and speaks to that manager then. But one that
+        was appointed and does not lead yet did not say so in its hello."""
+        if not isinstance(message, AskCheckpoint):
+            return
+        node = self._nodes.get(sender)
+        if node is not None and node.job is not None:
+            reason = "it works for a job of another manager"
+            self.send(sender, StepDown(job=message.job, term=message.term, reason=reason))
+        else:
+            self._send_to_manager_of(message.job, sender)
 
     def _is_open_here(self, job: str) -> bool:
         return (known := self._jobs.get(job)) is not None and known.is_open

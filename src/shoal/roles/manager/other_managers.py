@@ -6,7 +6,7 @@ belongs to the manager whose job it works for. Another manager that it dials sen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from shoal.roles.events import OtherManager, OtherManagersSeen
@@ -46,8 +46,10 @@ class OtherManagers:
         #: Where a manager is dialled -> when devices were sent there, of late.
         self._sent_s: dict[str, list[float]] = {}
 
-    def on_seen(self, event: OtherManagersSeen) -> None:
-        self._managers, self._jobs = event.managers, dict(event.jobs)
+    def on_seen(self, event: OtherManagersSeen, *, own: Container[str]) -> None:
+        """``own``: jobs that this manager has. The store may have been read before it took one of them."""
+        self._managers = event.managers
+        self._jobs = {job: endpoint for job, endpoint in event.jobs.items() if job not in own}
         there = {manager.endpoint for manager in event.managers}
         self._sent_s = {endpoint: sent for endpoint, sent in self._sent_s.items() if endpoint in there}
 

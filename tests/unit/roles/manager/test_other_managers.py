@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.roles.actions import Action, Keep, Record, Send
-from shoal.roles.events import Asked, Heard, JobTaken, OtherManager, OtherManagersSeen, Received, Started, TimerFired
+from shoal.roles.events import (
+    Asked,
+    Heard,
+    JobTaken,
+    Liveness,
+    OtherManager,
+    OtherManagersSeen,
+    PeerChanged,
+    Received,
+    Started,
+    TimerFired,
+)
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.failover import MISSED_S
 from shoal.roles.manager.manager import Manager
@@ -14,6 +25,7 @@ from shoal.roles.manager.other_managers import ON_ITS_WAY_S, STAYS_S
 from shoal.roles.node.failure_detector import Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
+    AskCheckpoint,
     Assign,
     Dismiss,
     Facts,
@@ -163,6 +175,50 @@ def test_a_leader_on_a_device_is_waited_for(make_spec: Make) -> None:
     other.happens(TimerFired(name="missed digits", late_s=0.0))
     given_up = {action.job for action in other.said if isinstance(action, Record) and "not heard of" in action.reason}
     assert given_up == {"digits"}
+
+
+def test_the_end_of_a_session_from_before_the_takeover_says_nothing_of_a_leader(make_spec: Make) -> None:
+    """It had been sent on to the manager that died, and comes back."""
+    place = Place()
+    place.hello("pi")
+    place.happens(PeerChanged(node="pi", state=Liveness.SUSPECT, reason="dismissed"))
+    place.happens(JobTaken(record=led(make_spec(workers_min=1))))
+    place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason="not back within 1.5 s"))
+    assert not [action for action in place.said if isinstance(action, Keep)]
+    place.hello("pi", leads=(Leads(job="digits", term=4, endpoint="pi:9"),))
+    assert place.manager.job_views("digits")[0].leader == "pi"
+    # Now the manager has heard it lead, and its end is its end.
+    place.hello("b")
+    place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason="silent"))
+    assert [action for action in place.said if isinstance(action, Keep)]
+
+
+def test_a_look_at_the_store_from_before_the_takeover_is_not_believed(make_spec: Make) -> None:
+    place = Place()
+    place.happens(JobTaken(record=led(make_spec(workers_min=1))))
+    place.sees(digits="", faces=OTHER)
+    place.hello("pi", leads=(Leads(job="digits", term=4, endpoint="pi:9"),))
+    assert place.told("pi", Welcome)
+    assert not place.told("pi", Dismiss)
+    assert place.manager.job_views("digits")[0].leader == "pi"
+
+
+def test_a_node_that_was_appointed_elsewhere_is_sent_there(make_spec: Make) -> None:
+    """It does not lead yet, so its hello said nothing of it."""
+    place = Place()
+    place.hello("pi")
+    place.sees(faces=OTHER)
+    asks = Received(sender="pi", message=AskCheckpoint(job="faces", term=1))
+    place.happens(asks)
+    assert place.sent_away() == {"pi": OTHER}
+    # One that works here meanwhile gives that up.
+    busy = Place()
+    busy.submit(make_spec(workers_min=1))
+    busy.hello("pi")
+    busy.sees(faces=OTHER)
+    busy.happens(asks)
+    assert [(message.job, message.term) for message in busy.told("pi", StepDown)] == [("faces", 1)]
+    assert busy.sent_away() == {}
 
 
 def test_a_job_that_was_taken_over_wants_no_devices_before_its_own_could_come(make_spec: Make) -> None:
