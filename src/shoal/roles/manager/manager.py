@@ -388,8 +388,8 @@ class Manager(Machine):
             self.send(node, Dismiss(job=job, reason=reason))
 
     def _on_other_job(self, sender: str, message: Message) -> None:
-        """A node speaks of another manager's job. It is about to go there, and speaks to that manager then. But one that
-        was appointed and does not lead yet did not say so in its hello."""
+        """A node speaks of another manager's job. It is about to go there, and speaks to that manager then. But a node
+        that was appointed and does not lead yet did not say so in its hello."""
         if not isinstance(message, AskCheckpoint):
             return
         node = self._nodes.get(sender)
