@@ -205,15 +205,18 @@ def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None
     """
     certificate, *between = _parse_chain(certificate_der)
     root = _parse_der(root_der)
-    if not _constraints(root).ca or _constraints(certificate).ca:
-        raise PeerViolation("the certificate does not come directly from the cluster's authority")
+    if not _constraints(root).ca:
+        raise PeerViolation(_NOT_DIRECTLY)
     issuer = root
+    # Of each its signature first: what else a certificate says is read once it is known who wrote it.
     for authority in between:
+        _check_issued(authority, root)
         if not _constraints(root).path_length or _constraints(authority) != _SIGNS_MEMBERS:
             raise PeerViolation("the certificate comes from an authority that is no manager's")
-        _check_issued(authority, root)
         issuer = authority
     _check_issued(certificate, issuer)
+    if _constraints(certificate).ca:
+        raise PeerViolation(_NOT_DIRECTLY)
     if now_s is not None:
         _check_times(certificate, between, root, _moment(now_s))
     shown = tuple(hashlib.sha256(authority.public_bytes(Encoding.DER)).hexdigest() for authority in between)
@@ -221,6 +224,7 @@ def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None
 
 
 _SIGNS_MEMBERS = x509.BasicConstraints(ca=True, path_length=0)
+_NOT_DIRECTLY = "the certificate does not come directly from the cluster's authority"
 
 
 def _check_issued(certificate: x509.Certificate, issuer: x509.Certificate) -> None:

@@ -503,8 +503,9 @@ class Client(Machine):
         if work is None or product is None or not product.is_replicated:
             return
         if work.replies and work.failures >= len(work.sides):
-            # No executor there may do this replica: the others are settled without it.
-            work.sides = tuple(side for side in work.sides if side != ask.side)
+            # No executor there may do this replica: the others are settled without it. One that was given up because
+            # there are too few executors may have been answered all the same.
+            work.sides = tuple(side for side in sorted({*work.sides, *work.replies}) if side != ask.side)
             self._settle(product, work)
 
     def _settle(self, product: Product, work: TileWork, sides: tuple[int, ...] | None = None) -> None:

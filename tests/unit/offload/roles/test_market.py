@@ -14,8 +14,8 @@ from shoal.offload.roles.client import Client, network_name
 from shoal.offload.roles.executor import Executor
 from shoal.offload.roles.product import Policy
 from shoal.roles.actions import Multiply, Send
-from shoal.roles.events import Multiplied, ProductUnwanted, Received
-from shoal.wire.messages import Lend, Measure, NeedOperand, RightOperand, TileResult, TileTask
+from shoal.roles.events import Multiplied, ProductUnwanted, Received, TimerFired
+from shoal.wire.messages import Lend, Measure, Message, NeedOperand, RightOperand, TileResult, TileTask
 
 PLAIN = Policy(tile_operations=64 * 30 * 20)
 
@@ -106,6 +106,29 @@ def test_with_fewer_executors_than_replicas_those_there_are_are_checked() -> Non
     left, right = sides()
     assert market.multiply(left, right).tobytes() == at_home(left, right, policy).tobytes()
     assert market.client.report.liars == ("pond/pond-0",)
+
+
+def test_a_replica_that_is_answered_late_counts_when_the_last_one_is_refused() -> None:
+    """Found by chance: two executors left after three had a tile each, and the client ended with a StopIteration."""
+    policy = dataclasses.replace(PLAIN, verify="replicate")
+    market = Market(policy, pools={"pond": 3}).open()
+    left, right = sides(rows=1)
+    market.want(1, left, right)
+    first, second, third = sorted(market.client._asks, key=lambda number: market.client._asks[number].side)
+    told = market.client._pools["pond"].told
+    assert told is not None
+
+    def says(message: Message) -> None:
+        market._deliver("client", Received(sender="pond", message=message))
+
+    says(dataclasses.replace(told, executors=1))
+    says(TileResult(task=first, reason="nobody may do it"))
+    market.now_s += 1.0
+    market._deliver("client", TimerFired(name="look"))
+    says(TileResult(task=third, executor="pond-2", tensors={"result": at_home(left, right, policy)}))
+    says(TileResult(task=second, reason="nobody may do it"))
+    market.run(until=lambda: 1 in market.delivered)
+    assert market.delivered[1].tobytes() == at_home(left, right, policy).tobytes()
 
 
 def test_no_pool_sees_both_halves_of_a_mask() -> None:
