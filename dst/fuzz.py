@@ -67,7 +67,7 @@ class CheckedRun(FuzzRun):
             raise Violation(f"{job} is over and nothing of it was saved")
         if record.state is JobState.FINISHED:
             # Any of them may have led while its clock jumped.
-            skew_s = sum(max(0.0, machine.skew_s) for machine in self.world.machines.values())
+            skew_s = sum(machine.jumped_s for machine in self.world.machines.values())
             self._history.ended(job, record.reason or "", newest.state, skew_s=skew_s)
         elif record.state is JobState.FAILED:
             self._invariants.failed_rightly(job, record.reason or "")

@@ -117,6 +117,7 @@ class Inflicter:
                 self._later(one.for_s, lambda: setattr(machine, "copies", 0.0))
             case fault.Skew():
                 machine.skew_s += one.ahead_s
+                machine.jumped_s += max(0.0, one.ahead_s)
             case fault.Fail() | fault.Hang():
                 agent = world.agents[node]
                 if agent is not None:

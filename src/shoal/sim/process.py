@@ -14,7 +14,7 @@ from shoal.sim.observe import Mark, Observer, announce
 class SimMachine:
     """What outlives a process: the device, its clock, its power, and what it has stored."""
 
-    __slots__ = ("cached", "copies", "device", "is_on", "name", "participations", "skew_s", "troubles")
+    __slots__ = ("cached", "copies", "device", "is_on", "jumped_s", "name", "participations", "skew_s", "troubles")
 
     def __init__(self, name: str, device: Device | None = None) -> None:
         self.name = name
@@ -22,6 +22,8 @@ class SimMachine:
         self.is_on = True
         #: How far its clock is ahead.
         self.skew_s = 0.0
+        #: How far its clock has jumped ahead, wherever it stood before.
+        self.jumped_s = 0.0
         #: The jobs whose code and data it has fetched.
         self.cached: set[str] = set()
         #: Job -> the term and the version of each of the device's participations in it, where it is private.
