@@ -174,9 +174,10 @@ class Invariants:
         if progress.term < course.kept_term:
             course.claimed[progress.term] = progress.unsaved_workers
         elif progress.term > max(course.told_after, course.term_over) and progress.term_batches:
-            # Workers whose batches are in no version yet have nothing to lose.
             names = {view.node for view in progress.workers if view.batches}
             course.told[progress.term] = course.told.get(progress.term, set()) | names
+            # A worker whose batches are in no version yet has nothing to lose.
+            course.told_workers[progress.term] = progress.term_workers
 
     def _read(self, course: SeenJob) -> None:
         """A manager starts: it knows what is durable."""
@@ -184,13 +185,16 @@ class Invariants:
         for term, node in course.trained_by.values():
             if term > course.told_after:
                 course.told.setdefault(term, set()).add(node)
+        course.told_workers = {term: len(names) for term, names in course.told.items()}
 
     def _adopted(self, course: SeenJob, step: Step, over: HandOver) -> None:
         """No history is adopted for which more workers would lose theirs."""
-        later = (names for term, names in course.told.items() if term > over.term)
-        lost, kept = set[str]().union(*later), course.claimed.get(over.term, 0)
-        told = f"{over.job}, newer terms: what {len(lost)} workers trained was thrown away for what {kept} did"
-        self._hold(len(lost) <= kept, step.at_s, told)
+        later = [term for term in course.told if term > over.term]
+        names = set[str]().union(*(course.told[term] for term in later))
+        lost = min(len(names), sum(course.told_workers[term] for term in later))
+        kept = course.claimed.get(over.term, 0)
+        told = f"{over.job}, newer terms: what {lost} workers trained was thrown away for what {kept} did"
+        self._hold(lost <= kept, step.at_s, told)
         course.told.clear()
         course.told_after = course.kept_term
 

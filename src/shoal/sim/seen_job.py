@@ -117,6 +117,8 @@ class SeenJob:
     #: term -> how many workers trained what would be lost with its leader. And the newest term when a history was
     #: adopted last, and that the manager said is over.
     told: dict[int, set[str]] = field(default_factory=dict)
+    #: Of each of these terms, how many of them have batches in a version.
+    told_workers: dict[int, int] = field(default_factory=dict)
     claimed: dict[int, int] = field(default_factory=dict)
     told_after: int = 0
     term_over: int = 0
