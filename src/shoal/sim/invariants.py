@@ -135,8 +135,19 @@ class Invariants:
             # It has not noticed: what it decides waits for a write that cannot be, or is fenced by terms.
             return
         kept: set[tuple[str, int]] = set()
-        if isinstance(step.event, Received) and isinstance(step.event.message, Progress):
-            self._reported(step, step.event.sender, step.event.message)
+        match step.event:
+            case Received(message=Progress() as progress):
+                self._reported(step, step.event.sender, progress)
+            case Received(message=Hello() as hello):
+                for leads in hello.leads:
+                    if self._has_job(step.node, leads.job):
+                        self._courses[leads.job].heard_s = step.at_s
+            case PeerChanged(state=Liveness.SUSPECT | Liveness.LOST):
+                for job, course in self._courses.items():
+                    if course.led.get(course.led_term) == step.event.node and self._has_job(step.node, job):
+                        course.broke_s = step.at_s
+            case _:
+                pass
         for action in step.actions:
             if isinstance(action, Keep):
                 kept.add((action.job, action.term))
@@ -201,6 +212,10 @@ class Invariants:
     def _is_deposed(self, node: str) -> bool:
         """Another manager has ended the seat of the one that runs here."""
         return self._seats.get(node, "") in self._ended_seats
+
+    def _has_job(self, node: str, job: str) -> bool:
+        """Whether the manager that runs here has this job."""
+        return not self._seats or self._managers.get(job) == self._seats.get(node)
 
     def _checked_in(self, step: Step) -> None:
         """A device that says hello is answered; one that is sent away is told when to come again, soon enough to be
@@ -669,8 +684,10 @@ class Invariants:
             leads_on = leads_on and course.led[course.led_term] not in LABELS and course.led_term != course.deposed
             # Of several managers, the one that has the job began when it took it.
             began_s = course.taken_over_s if self._seats else self._began_s
+            # A leader that it has heard may be lost as at any time.
+            was_lost = began_s < course.heard_s < course.broke_s
             self._hold(
-                not leads_on or at_s - began_s > HEARD_AFTER_S,
+                not leads_on or was_lost or at_s - began_s > HEARD_AFTER_S,
                 at_s,
                 f"{course.led.get(course.led_term)} leads {job} and was replaced by a manager that began just now",
             )
@@ -686,7 +703,12 @@ class Invariants:
         floor = course.floor[term]
         self._hold(version >= floor, mark.at_s, f"resumed at version {version}; {floor} had been called durable")
         handed = course.handed.get(term - 1, version)
-        self._hold(version == handed, mark.at_s, f"{job} was handed over at version {handed} and taken up at {version}")
+        # A deposed manager may begin when its store is back, with what came after it: nothing of it is written.
+        self._hold(
+            version == handed or self._is_deposed(node),
+            mark.at_s,
+            f"{job} was handed over at version {handed} and taken up at {version}",
+        )
         course.led[term] = node
         course.tenures[node] = SeenLeader(node, term, version, began=version)
         course.past.append(course.tenures[node])

@@ -103,6 +103,9 @@ class SeenJob:
     deposed: int = 0
     #: When a manager last took it from another.
     taken_over_s: float = 0.0
+    #: When the job's manager last heard that its leader leads it, and when that one's session broke after that.
+    heard_s: float = -1.0
+    broke_s: float = -1.0
     least: int = -1
     #: Since when nobody leads it under the newest term; None: someone does.
     vacant_s: float | None = 0.0
