@@ -74,6 +74,7 @@ LONG_GONE_S = 40.0
 _ENDED = ("finished", "failed", "stopped")
 _LEASE = re.compile(r"lease (\d+) ")
 _TERM_OVER = re.compile(r"term (\d+) is over: ")
+_ADOPTS = "; its history is adopted"
 
 
 def _is_of_nothing(event: object) -> bool:
@@ -807,6 +808,9 @@ class Invariants:
             return
         if tenure.claimed_s > course.ended_s:
             # The job was over when it was heard.
+            return
+        if any(isinstance(each, Record) and each.reason.endswith(_ADOPTS) for each in step.actions):
+            # It goes for an older history, which is judged when that is asked for (``_adopted``).
             return
         held = tenure.trained(after_s=tenure.cut_s, until_s=step.at_s - TOLD_WITHIN_S)
         later = [other for other in course.past if other.term > tenure.term]

@@ -14,6 +14,7 @@ from shoal.roles.manager.appointment import PARTING_S, Appointments, assignment
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, next_version
 from shoal.roles.manager.reconciliation import CLAIM, SUSPECT, Reconciliation
 from shoal.roles.manager.reunion import Side
+from shoal.roles.node.failure_detector import RESTARTED
 from shoal.wire.messages import (
     AskCheckpoint,
     Checkpoint,
@@ -218,8 +219,10 @@ class Failover:
         """``is_certain``: the node or an operator said so. Else the node is silent, and may lead on beyond a cut."""
         give_up = self._appointments.vacate if is_certain else self._reconciliation.on_silent
         for record in self._cluster.led_by(node):
-            # A leader that is still waited for had no session about this job yet: another one's end says nothing of it.
-            if is_certain or record.stage is not LeadershipStage.MISSED:
+            # A leader that is still waited for had no session about this job yet. The end of another one says nothing
+            # of it, nor does that of an earlier process: the present one is about to say whether it leads.
+            is_its_own = is_certain and reason != RESTARTED
+            if is_its_own or record.stage is not LeadershipStage.MISSED:
                 give_up(record, f"{node} was lost: {reason}")
 
     def on_stepped_down(self, sender: str, message: SteppedDown) -> JobRecord | None:

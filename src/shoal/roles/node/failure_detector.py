@@ -15,6 +15,9 @@ from shoal.roles.events import Liveness, PeerChanged
 #: Compared for every sign of life, up to 100,000 times a second: looking a member up in its enum is slow.
 _ALIVE = Liveness.ALIVE
 
+#: Why a process is lost whose node speaks as another one.
+RESTARTED = "restarted"
+
 #: A dormant peer may come this much after its time: its clock may run slowly, and its first attempts fail.
 OVERSLEPT_S = 900.0
 
@@ -86,7 +89,7 @@ class FailureDetector:
             peer = self._peers[node] = _Peer(now_s, Liveness.LOST, self._patience.heartbeat_s)
         restarted = incarnation is not None and peer.incarnation not in (None, incarnation)
         peer.incarnation = incarnation or peer.incarnation
-        ended = self.on_left(node, reason="restarted") if restarted else []
+        ended = self.on_left(node, reason=RESTARTED) if restarted else []
         silent_s, before = now_s - peer.heard_s, peer.state
         peer.heard_s, peer.closed_s = now_s, None
         if before is Liveness.ALIVE:

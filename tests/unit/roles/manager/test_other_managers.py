@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.failover import MISSED_S
 from shoal.roles.manager.manager import Manager
 from shoal.roles.manager.other_managers import ON_ITS_WAY_S, STAYS_S
-from shoal.roles.node.failure_detector import Patience
+from shoal.roles.node.failure_detector import RESTARTED, Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
     AskCheckpoint,
@@ -191,6 +192,27 @@ def test_the_end_of_a_session_from_before_the_takeover_says_nothing_of_a_leader(
     place.hello("b")
     place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason="silent"))
     assert [action for action in place.said if isinstance(action, Keep)]
+
+
+def test_a_leader_that_this_manager_knew_as_another_process_is_waited_for(make_spec: Make) -> None:
+    """It was started again while it was another manager's, and leads since then."""
+    place = Place()
+    place.hello("pi")
+    place.happens(JobTaken(record=led(make_spec(workers_min=1))))
+    place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason=RESTARTED, is_certain=True))
+    assert not [action for action in place.said if isinstance(action, Keep)]
+    leads = (Leads(job="digits", term=4, endpoint="pi:9"),)
+    message = Hello(node="pi", incarnation="2", facts=Facts(host="pi", torch="2.13"), leads=leads)
+    place.happens(Received(sender="pi", message=message))
+    assert place.manager.job_views("digits")[0].leader == "pi"
+    assert not place.told("pi", StepDown)
+    # One that does not say that it leads has given it up with its old process.
+    other = Place()
+    other.hello("pi")
+    other.happens(JobTaken(record=led(make_spec(workers_min=1))))
+    other.happens(PeerChanged(node="pi", state=Liveness.LOST, reason=RESTARTED, is_certain=True))
+    other.happens(Received(sender="pi", message=dataclasses.replace(message, leads=())))
+    assert [action for action in other.said if isinstance(action, Keep)]
 
 
 def test_a_look_at_the_store_from_before_the_takeover_is_not_believed(make_spec: Make) -> None:
