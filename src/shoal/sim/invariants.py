@@ -74,7 +74,7 @@ LONG_GONE_S = 40.0
 _ENDED = ("finished", "failed", "stopped")
 _LEASE = re.compile(r"lease (\d+) ")
 _TERM_OVER = re.compile(r"term (\d+) is over: ")
-_ADOPTS = "; its history is adopted"
+_ADOPTS = re.compile(r"led on under term (\d+) .*; its history is adopted$")
 
 
 def _is_of_nothing(event: object) -> bool:
@@ -809,17 +809,19 @@ class Invariants:
         if tenure.claimed_s > course.ended_s:
             # The job was over when it was heard.
             return
-        if any(isinstance(each, Record) and each.reason.endswith(_ADOPTS) for each in step.actions):
-            # It goes for an older history, which is judged when that is asked for (``_adopted``).
-            return
         held = tenure.trained(after_s=tenure.cut_s, until_s=step.at_s - TOLD_WITHIN_S)
         later = [other for other in course.past if other.term > tenure.term]
-        most = max((len(other.trained(after_s=0.0, until_s=math.inf)) for other in later), default=0)
+        others = [len(other.trained(after_s=0.0, until_s=math.inf)) for other in later]
+        if course.heard_s > course.broke_s:
+            # The manager knows what it made, and may adopt an older history that as many workers made.
+            records = (each.reason for each in step.actions if isinstance(each, Record) and each.job == message.job)
+            others += [course.claimed.get(int(found[1]), 0) for reason in records if (found := _ADOPTS.search(reason))]
+        most = max(others, default=0)
         self._hold(
             len(held) <= most,
             step.at_s,
             f"{node} led {message.job} on for {len(held)} workers while the manager was away, and all of it was "
-            f"discarded for what {most} did since",
+            f"discarded for what {most} did",
         )
 
     def _ledger_matches(self, course: SeenJob, at_s: float, ledger: dict[str, object]) -> None:
