@@ -9,9 +9,9 @@ From ``COHORT_FROM`` devices on they are rows of a cohort (``shoal.sim.cohort``)
 something has to be decided; below, or with ``--full``, all of them are full devices. ``--against-full`` plays a smaller
 fleet in both forms, under several seeds, and compares the counts.
 
-The devices that work send their updates to hubs, which are full devices throughout; so are those that work, while they
-do: ``WORKERS_A_HUB`` at a time for each hub. ``--hubs 0`` plays a star, where a fifth of those that are there work, as
-rows. The two forms are compared as a star unless ``--hubs`` is given.
+Devices that work send their updates to hubs. Hubs are full devices throughout, and devices are full while they work:
+``WORKERS_A_HUB`` at a time for each hub. ``--hubs 0`` plays a star, in which a fifth of the devices that are there
+work, as rows. The two forms are compared in a star unless ``--hubs`` is given.
 
 ``seconds`` is by the clock on the wall and ``cpu_seconds`` is of the processor: they differ where the machine has other
 work.
@@ -76,7 +76,8 @@ STAY_S = 45
 WORKING = 0.2
 CHECK_IN_S = 6 * 3600.0
 
-#: In a small fleet few, for hundreds of versions: of forty, one more is over the 2 % that the two forms may differ.
+#: Updates in a version; in a small fleet this share of its devices. That makes some two hundred versions: of forty, one
+#: version more would be over the 2 % that the two forms may differ.
 UPDATES_A_VERSION = 500
 UPDATES_OF_SMALL = 1 / 250
 
@@ -165,14 +166,16 @@ def hub() -> Build:
 
 def job(devices: int, *, hubs: int = 0) -> SimulatedJob:
     there = come_per_s(devices) * STAY_S
-    workers = min(int(WORKING * there), hubs * WORKERS_A_HUB or sys.maxsize)
+    workers = int(WORKING * there)
+    if hubs:
+        workers = min(workers, hubs * WORKERS_A_HUB)
     buffer = UPDATES_A_VERSION if devices > 10 * UPDATES_A_VERSION else int(UPDATES_OF_SMALL * devices)
     plan = Plan(
         topology="tree" if hubs else "star",
         aggregators=hubs,
         batch_size=BATCH_SIZE,
         pace="buffered",
-        # Devices go before twice as many have worked.
+        # A device returns one or two leases before it goes: where few work, a version must not wait for more updates.
         buffer=max(1, min(buffer, workers // 2)),
         workers_max=workers,
         until=Until(seconds=span_s(devices) + STAY_S),
@@ -317,8 +320,9 @@ def main() -> None:
     result = run(devices, seed=given.seed, profile=given.profile, is_cohort=is_cohort, hubs=hubs)
     compared = given.against_full if given.against_full >= 0 else QUICK_COMPARED if given.quick else COMPARED
     if compared:
-        alike = {"profile": given.profile, "hubs": given.hubs or 0}
-        result |= compare_seeds(compared, first=given.seed, count=given.seeds, **alike)
+        result |= compare_seeds(
+            compared, first=given.seed, count=given.seeds, profile=given.profile, hubs=given.hubs or 0
+        )
     finish(result)
 
 

@@ -99,6 +99,7 @@ class SeenJob:
     handed: dict[int, int] = field(default_factory=dict)
     #: The older term whose leader is asked for its history, and the least number of the version that it hands over.
     adopting: int = 0
+    least: int = -1
     #: The term whose leader was told to go for it.
     deposed: int = 0
     #: When a manager last took it from another.
@@ -106,7 +107,6 @@ class SeenJob:
     #: When the job's manager last heard that its leader leads it, and when that one's session broke after that.
     heard_s: float = -1.0
     broke_s: float = -1.0
-    least: int = -1
     #: Since when nobody leads it under the newest term; None: someone does.
     vacant_s: float | None = 0.0
     #: The newest version that is durable, and each (term, version) that ever became so.
@@ -116,12 +116,12 @@ class SeenJob:
     ending: bool = False
     #: The same history: (epoch, batch) -> under which term a worker trained it.
     trained_by: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
-    #: What the present manager read or was told, as far as it counts: term -> the workers that trained under it; older
-    #: term -> how many workers trained what would be lost with its leader. And the newest term when a history was
-    #: adopted last, and that the manager said is over.
+    #: What the present manager read or was told, as far as it counts: term -> the workers that trained under it, and
+    #: how many of them have batches in a version.
     told: dict[int, set[str]] = field(default_factory=dict)
-    #: Of each of these terms, how many of them have batches in a version.
     told_workers: dict[int, int] = field(default_factory=dict)
+    #: Likewise: older term -> how many workers trained what would be lost with its leader. And the newest term when a
+    #: history was adopted last, and that the manager said is over.
     claimed: dict[int, int] = field(default_factory=dict)
     told_after: int = 0
     term_over: int = 0

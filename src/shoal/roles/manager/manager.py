@@ -79,6 +79,9 @@ STAYED_S = 5.0
 #: A device that had work stays for so long: the next job may be on its way.
 LINGERS_S = 20.0
 
+#: Why a node has to let go of a job that another manager has.
+_WORKS_HERE = "it works for a job of another manager"
+
 
 class Manager(Machine):
     def __init__(
@@ -380,12 +383,11 @@ class Manager(Machine):
 
     def _free_of_others(self, node: str, hello: Hello) -> None:
         """A node that works for a job here lets go of those that other managers have: it cannot be in two places."""
-        reason = "it works for a job of another manager"
         for leads in hello.leads:
             if self._others.has(leads.job):
-                self.send(node, StepDown(job=leads.job, term=leads.term, reason=reason))
+                self.send(node, StepDown(job=leads.job, term=leads.term, reason=_WORKS_HERE))
         for job in filter(self._others.has, hello.jobs):
-            self.send(node, Dismiss(job=job, reason=reason))
+            self.send(node, Dismiss(job=job, reason=_WORKS_HERE))
 
     def _on_other_job(self, sender: str, message: Message) -> None:
         """A node speaks of another manager's job. It is about to go there, and speaks to that manager then. But a node
@@ -394,8 +396,7 @@ class Manager(Machine):
             return
         node = self._nodes.get(sender)
         if node is not None and node.job is not None:
-            reason = "it works for a job of another manager"
-            self.send(sender, StepDown(job=message.job, term=message.term, reason=reason))
+            self.send(sender, StepDown(job=message.job, term=message.term, reason=_WORKS_HERE))
         else:
             self._send_to_manager_of(message.job, sender)
 
