@@ -20,9 +20,21 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 ROOT = Path(__file__).resolve().parent.parent
 
+sys.path.insert(0, str(ROOT / "tools"))
+import tiers  # noqa: E402
+import timings  # noqa: E402
+
 # How long an example takes says more of the machine than of the code: every test has a time limit of its own.
 settings.register_profile("shoal", deadline=None)
 settings.load_profile("shoal")
+
+
+pytest_addoption = tiers.pytest_addoption
+pytest_collection_modifyitems = tiers.pytest_collection_modifyitems
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(timings.Recorder(tiers.tier_of))
 
 
 @pytest.hookimpl(trylast=True)

@@ -285,7 +285,7 @@ def test(extra: Sequence[str]) -> int:
     if importlib.util.find_spec("pytest") is None:
         return not_installed("pytest")
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "integration").glob("test_*.py"))
-    apart = ("--durations=20", "-m", "not long")
+    apart = ("--durations=20", "-m", "not nightly")
     with tempfile.TemporaryDirectory(prefix="shoal-failed-") as scratch, contextlib.ExitStack() as open_files:
         caches = [Path(scratch) / str(number) for number in range(4)]
         runs = [(sys.executable, "-m", "pytest", "-q", *second_look.arguments(cache)) for cache in caches]
@@ -317,7 +317,7 @@ def test(extra: Sequence[str]) -> int:
 
 def long(extra: Sequence[str]) -> int:
     """The tests that train a whole model or run for long; `test` and `.ci/run` leave them out."""
-    return module("pytest", "-q", "-m", "long", "tests", *extra)
+    return module("pytest", "-q", "-m", "nightly", "tests", *extra)
 
 
 def test_fast(extra: Sequence[str]) -> int:

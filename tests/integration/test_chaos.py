@@ -48,7 +48,7 @@ def _nothing_left(process: subprocess.Popen[str], directory: Path) -> bool:
     return [*left_behind(directory, [process.pid]), *links, *directory.iterdir()] == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.needs_data
 def test_a_soak_with_the_manager_among_the_victims(tmp_path: Path, real_data: Path) -> None:
     with _started(tmp_path, "--devices", "4") as process:

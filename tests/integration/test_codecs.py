@@ -51,7 +51,7 @@ def test_one_who_dies_and_one_who_comes_late_are_brought_to_the_newest_version(t
     run(story())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_few_bytes_learn_what_all_of_them_do(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3, options=()) as site:

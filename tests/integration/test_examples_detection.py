@@ -15,7 +15,7 @@ TASK = EXAMPLES / "detection" / "task.py"
 HEAD_VALUES = 96 * 32 * 9 + 32 + 32 * 5 * 9 + 5
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.needs_data
 def test_only_the_head_crosses_and_precision_rises(tmp_path: Path, real_data: Path) -> None:
     async def story() -> None:

@@ -20,7 +20,7 @@ BASE_VALUES = 4 * (4 * 256 * 256 + 3 * 256 * 512 + 2 * 256) + 256 + 2 * 256 * 25
 ADAPTER_VALUES = 4 * 8 * (4 * (256 + 256) + 3 * (256 + 512))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_adapters_cross_and_the_base_comes_once(tmp_path: Path) -> None:
     subprocess.run([sys.executable, NOTES / "notes.py", tmp_path, "--notes", "48"], check=True, timeout=180)
     readable(tmp_path)

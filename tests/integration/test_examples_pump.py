@@ -23,7 +23,7 @@ def _feeder() -> ModuleType:
     return module
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.needs_data
 def test_faults_are_told_apart_while_recordings_come(tmp_path: Path, real_data: Path) -> None:
     feed = _feeder()

@@ -222,7 +222,7 @@ def test_the_logs_of_a_job_that_fails_are_kept(tmp_path: Path) -> None:
     assert "example 7 is poison" in (logs / "tracebacks.txt").read_text()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_first_model_is_that_of_a_file_a_job_or_a_version(tmp_path: Path) -> None:
     async def first(site: Site, start: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:

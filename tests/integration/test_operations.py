@@ -144,7 +144,7 @@ ENDS = 200
 ECHO = ("--child-module", "shoal.trainer.echo")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 def test_two_hundred_jobs_end_and_the_disk_stays_under_its_quota(tmp_path: Path) -> None:
     """Their checkpoints would take 160 MB."""

@@ -54,7 +54,7 @@ def _right(model: dict[str, np.ndarray], *, shift: int) -> float:
     return float(((hidden @ model["2.weight"].T + model["2.bias"]).argmax(1) == y).mean())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(720)
 def test_own_heads_serve_devices_that_disagree_and_outlive_their_agents(tmp_path: Path) -> None:
     async def story() -> None:
@@ -89,7 +89,7 @@ def test_own_heads_serve_devices_that_disagree_and_outlive_their_agents(tmp_path
     asyncio.run(asyncio.wait_for(story(), STORY_S))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(720)
 def test_a_shared_head_serves_at_most_one_of_them(tmp_path: Path) -> None:
     async def story() -> None:

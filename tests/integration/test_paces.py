@@ -45,7 +45,7 @@ def test_a_slow_device_holds_up_nobody_and_every_batch_is_taken_once(tmp_path: P
     run(story())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_asynchronous_training_learns_what_synchronous_training_does(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3, options=()) as site:

@@ -147,13 +147,13 @@ def learn_within(limit_s: float, story: Coroutine[None, None, None]) -> None:
 
 
 @pytest.mark.needs_data
-@pytest.mark.long
+@pytest.mark.nightly
 def test_two_of_each_learn_digits_as_well_as_four_with_pytorch(real_data: Path, tmp_path: Path) -> None:
     learn_within(1500, both_learn_alike(tmp_path, "mnist", {"until": {"epochs": 1}}, least=0.95))
 
 
 @pytest.mark.needs_data
-@pytest.mark.long
+@pytest.mark.nightly
 def test_two_of_each_learn_activities_as_well_as_four_with_pytorch(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

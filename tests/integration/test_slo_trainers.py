@@ -37,7 +37,7 @@ def test_a_trainer_gets_the_processor_time_of_its_quota_and_is_gone_afterwards(r
     assert not quota.quotas_of(os.getpid())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.needs_data
 def test_real_agents_ask_every_profiler_and_are_held_to_their_quotas(real_data: Path, tmp_path: Path) -> None:
     if reason := why_not():
