@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 sys.path.insert(0, str(ROOT / "tools"))
 import tiers  # noqa: E402
-import timings  # noqa: E402
+import timing_recorder  # noqa: E402
 
 # How long an example takes says more of the machine than of the code: every test has a time limit of its own.
 settings.register_profile("shoal", deadline=None)
@@ -34,7 +34,7 @@ pytest_collection_modifyitems = tiers.pytest_collection_modifyitems
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(timings.Recorder(tiers.tier_of))
+    config.pluginmanager.register(timing_recorder.Recorder(tiers.tier_of))
 
 
 @pytest.hookimpl(trylast=True)

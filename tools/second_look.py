@@ -1,8 +1,7 @@
-"""Tests that failed on a busy machine, once more with the machine to themselves.
+"""Tests that failed once and passed alone: an alarm that names a test to mend. Does not decide what an alarm is worth.
 
-Several runs share the processors, with whatever else the machine does. A test that a pause made fail passes alone; a
-fault fails again. At most a few tests get a second look, and those that pass are named at the end of the run: a name
-that comes back is a test to mend.
+A fault fails again when its test runs with nothing beside it. A test that passes then depends on the machine, and its
+name is printed until somebody mends it. At most a few tests get a second look.
 """
 
 from __future__ import annotations
@@ -18,24 +17,25 @@ TESTS_FAILED = 1
 
 
 def arguments(cache: Path) -> tuple[str, ...]:
-    """What tells pytest to keep the names of failed tests in this folder."""
+    """Return what tells pytest to keep the names of failed tests in this folder."""
     return ("-o", f"cache_dir={cache}")
 
 
 def failed_in(cache: Path) -> list[str]:
-    """The tests that failed in a run with these arguments, by name."""
+    """Return the tests that failed in a run with these arguments, by name."""
     path = cache / "v" / "cache" / "lastfailed"
     return sorted(json.loads(path.read_text())) if path.exists() else []
 
 
-def look(code: int, cache: Path, again: Callable[..., int], note: Callable[[str], None]) -> int:
-    """The exit code of a run, after its failed tests ran again by ``again(*names)``."""
+def look(code: int, cache: Path, again: Callable[..., int]) -> list[str]:
+    """Run the failed tests of a run again by ``again(*names)``; return them if all passed, and else none."""
     names = failed_in(cache)
     if code != TESTS_FAILED or not 0 < len(names) <= TESTS_MAX:
-        return code
+        return []
     print(f"{len(names)} failed: once more, with nothing beside them", flush=True)
-    if again(*names) != 0:
-        return code
-    for name in names:
-        note(f"FAILED ONCE, passed alone: {name}")
-    return 0
+    return names if again(*names) == 0 else []
+
+
+def alarm(name: str) -> str:
+    """Return the line that names a test to mend."""
+    return f"ALARM: {name} failed once, mend this test"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -14,21 +13,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import cli_reference as cli_page
 import code_map
 import house as figures_of
 import reference as reference_page
-import second_look
 import site_pages
 import tab_contract
 import tab_graph_rules
+import tier_runs
+import timings as figures_of_runs
 import vendored as vendored_files
+from tier_runs import note
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO_DIR = ROOT / "proto"
@@ -67,20 +66,11 @@ FLOOR_TESTS = (
     "tests/integration/test_training.py::test_three_workers_train_the_model_that_one_process_trains",
 )
 
-#: A file, named by this variable, to which a run adds what must be seen at its end.
-NOTES_VARIABLE = "SHOAL_CI_NOTES"
-
-#: What `ci` runs, cheapest first, so that a slip is seen before the tests start.
-CI_TASKS = ("lint", "types", "layers", "house", "vendored", "proto-check", "tab-check", "docs", "security", "test")
-
 #: Where pip-audit looks for known holes, in this order.
 AUDIT_DATABASES = ("pypi", "osv")
 #: A database that knows nothing against this one has not really answered: it carries CVE-2018-18074.
 AUDIT_CANARY = "requests==2.19.0"
 AUDIT_TIMEOUT_S = 120
-
-#: Before a command that is in no hurry.
-GIVE_WAY = ("nice", "-n", "10") if shutil.which("nice") else ()
 
 Runner = Callable[[Sequence[str]], int]
 
@@ -214,16 +204,17 @@ def build_tab(target: Path) -> int:
     return run(*tools) or run(*types_) or run("node", str(TAB_DIR / "build.mjs"), str(target))
 
 
+def bandit(extra: Sequence[str]) -> int:
+    """bandit on the code."""
+    return module("bandit", "-q", "-c", "pyproject.toml", "-r", "src", "tools", "benchmarks", "papers", *extra)
+
+
 def security(extra: Sequence[str]) -> int:
-    """bandit on the code, pip-audit on what is installed beside it."""
-    codes = [
-        module("bandit", "-q", "-c", "pyproject.toml", "-r", "src", "tools", "benchmarks", "papers", *extra),
-        audit(),
-    ]
-    return first_failure(codes)
+    """bandit, then audit."""
+    return first_failure([bandit(extra), audit(())])
 
 
-def audit() -> int:
+def audit(extra: Sequence[str]) -> int:
     """Fail on installed packages with known holes. Where no database answers, say so: that is no reason to fail."""
     if importlib.util.find_spec("pip_audit") is None:
         return not_installed("pip-audit")
@@ -234,24 +225,11 @@ def audit() -> int:
         if database is None:
             note(
                 f"NOT AUDITED: pip-audit reaches none of its databases ({', '.join(AUDIT_DATABASES)}) from here; "
-                "run `python tools/tasks.py security` on a machine that does"
+                "run `python tools/tasks.py audit` on a machine that does"
             )
             return 0
         pinned.write_text("\n".join(installed()) + "\n")
         return module("pip_audit", *audit_arguments(database, pinned))
-
-
-#: What was said in passing, and is repeated below the summary.
-NOTES: list[str] = []
-
-
-def note(text: str) -> None:
-    """Say this now, and again at the end of the run."""
-    print(text, flush=True)
-    NOTES.append(text)
-    if path := os.environ.get(NOTES_VARIABLE):
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(f"{text}\n")
 
 
 def answers(database: str, canary: Path) -> bool:
@@ -279,50 +257,41 @@ def installed() -> list[str]:
 
 
 def test(extra: Sequence[str]) -> int:
-    """Every test: those that start processes in two runs, and giving way to them, in two more, those that reckon."""
+    """pytest with these arguments; without any, the tests of the gate."""
     if extra:
         return module("pytest", "-q", *extra)
-    if importlib.util.find_spec("pytest") is None:
-        return not_installed("pytest")
-    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "integration").glob("test_*.py"))
-    apart = ("--durations=20", "-m", "not nightly")
-    with tempfile.TemporaryDirectory(prefix="shoal-failed-") as scratch, contextlib.ExitStack() as open_files:
-        caches = [Path(scratch) / str(number) for number in range(4)]
-        runs = [(sys.executable, "-m", "pytest", "-q", *second_look.arguments(cache)) for cache in caches]
-        beside = (
-            (*runs[1], *apart, *files[1::2]),
-            (*GIVE_WAY, *runs[2], "tests/unit"),
-            (*GIVE_WAY, *runs[3], "--ignore=tests/integration", "--ignore=tests/unit"),
-        )
-        said = [open_files.enter_context(tempfile.TemporaryFile("w+")) for _ in beside]
-        running: list[subprocess.Popen[bytes]] = []
-        try:
-            for words, output in zip(beside, said, strict=True):
-                print(f"$ {shlex.join(words)} &", flush=True)
-                running.append(subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT))
-            codes = [run(*runs[0], *apart, *files[::2]), *(each.wait() for each in running)]
-        except BaseException:
-            for each in running:
-                each.kill()
-                each.wait()
-            raise
-        for words, output in zip(beside, said, strict=True):
-            output.seek(0)
-            print(f"$ {shlex.join(words)}\n{output.read()}", flush=True)
-        again = partial(module, "pytest", "-q")
-        return first_failure(
-            [second_look.look(code, cache, again, note) for code, cache in zip(codes, caches, strict=True)]
-        )
+    if importlib.util.find_spec("xdist") is None:
+        return not_installed("pytest-xdist")
+    with tempfile.TemporaryDirectory(prefix="shoal-test-") as scratch:
+        return first_failure([done.code for done in tier_runs.run_tests("gate", Path(scratch))])
 
 
-def long(extra: Sequence[str]) -> int:
-    """The tests that train a whole model or run for long; `test` and `.ci/run` leave them out."""
-    return module("pytest", "-q", "-m", "nightly", "tests", *extra)
+def gate(extra: Sequence[str]) -> int:
+    """What every change must pass: checks, unit tests, properties, seeds, one cluster per promise."""
+    return tier("gate")
 
 
-def test_fast(extra: Sequence[str]) -> int:
-    """The tests that start no processes; stops at the first failure."""
-    return module("pytest", "-q", "-x", "-m", "not slow", "--ignore=tests/integration", *extra)
+def full(extra: Sequence[str]) -> int:
+    """What main must pass before an issue is resolved: the gate, all examples, all clusters, the audit."""
+    return tier("full")
+
+
+def nightly(extra: Sequence[str]) -> int:
+    """Every test there is: also all seeds and mutants, whole trainings, soaks, the testbed, papers, benchmarks."""
+    return tier("nightly")
+
+
+def tier(name: str) -> int:
+    return tier_runs.run(name) if importlib.util.find_spec("xdist") else not_installed("pytest-xdist")
+
+
+def timings(extra: Sequence[str]) -> int:
+    """The slowest tests and what each tier took; --json prints that for machines, --keep writes tests/timings.json."""
+    if list(extra) == ["--keep"]:
+        figures_of_runs.keep()
+        return 0
+    print(json.dumps(figures_of_runs.report()) if list(extra) == ["--json"] else figures_of_runs.text(), flush=True)
+    return 0
 
 
 def lock(extra: Sequence[str]) -> int:
@@ -419,23 +388,6 @@ def proto_check(extra: Sequence[str]) -> int:
     return int(bool(broken))
 
 
-def ci(extra: Sequence[str]) -> int:
-    """Everything a change must pass, then a summary."""
-    rows: list[tuple[str, int, float]] = []
-    for name in CI_TASKS:
-        print(f"\n== {name}", flush=True)
-        started_s = time.monotonic()
-        code = TASKS[name](())
-        rows.append((name, code, time.monotonic() - started_s))
-    print("\n== summary")
-    for name, code, seconds in rows:
-        print(f"{name:<12} {seconds:7.1f} s  {'ok' if code == 0 else f'FAILED (exit {code})'}")
-    print(f"{'total':<12} {sum(seconds for _, _, seconds in rows):7.1f} s", flush=True)
-    for text in NOTES:
-        print(text, flush=True)
-    return first_failure([code for _, code, _ in rows])
-
-
 def compile_contract() -> tuple[bytes, int]:
     """The compiled contract, and protoc's exit code."""
     with tempfile.TemporaryDirectory(prefix="shoal-proto-") as scratch:
@@ -464,13 +416,16 @@ TASKS: dict[str, Runner] = {
     "tab-check": tab_check,
     "proto": proto,
     "proto-check": proto_check,
+    "bandit": bandit,
+    "audit": audit,
     "security": security,
     "test": test,
-    "long": long,
-    "test-fast": test_fast,
     "lock": lock,
     "floors": floors,
-    "ci": ci,
+    "gate": gate,
+    "full": full,
+    "nightly": nightly,
+    "timings": timings,
 }
 
 
@@ -482,7 +437,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("task", choices=TASKS, metavar="TASK")
     options, extra = parser.parse_known_args(arguments)
-    if extra and options.task in ("ci", "proto", "proto-check"):
+    if extra and options.task in ("gate", "full", "nightly", "proto", "proto-check"):
         parser.error(f"{options.task} takes no arguments; {shlex.join(extra)} was given")
     code = TASKS[options.task](extra)
     # A child ended by a signal reports a negative code; a shell says 128 + its number.

@@ -1,4 +1,4 @@
-"""Failed tests run once more alone: an accident passes and is named, a fault fails the run."""
+"""Failed tests run once more with nothing beside them: those that pass are named, a fault fails the run."""
 
 from __future__ import annotations
 
@@ -38,22 +38,21 @@ def _run(folder: Path, *words: str) -> int:
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_a_test_that_fails_once_passes_the_run_and_is_named(tmp_path: Path, is_broken: bool) -> None:
+def test_a_test_that_fails_once_is_named_if_all_pass_then(tmp_path: Path, is_broken: bool) -> None:
     (tmp_path / "test_it.py").write_text(_TESTS.format(not is_broken))
     cache = tmp_path / "cache"
     code = _run(tmp_path, *second_look.arguments(cache), "test_it.py")
     assert code == second_look.TESTS_FAILED
-    notes: list[str] = []
     ran: list[str] = []
 
     def again(*names: str) -> int:
         ran.extend(names)
         return _run(tmp_path, *names)
 
-    assert second_look.look(code, cache, again, notes.append) == int(is_broken)
-    expected = ["test_it.py::test_broken"] * is_broken + ["test_it.py::test_once"]
-    assert ran == expected
-    assert notes == [] if is_broken else notes == ["FAILED ONCE, passed alone: test_it.py::test_once"]
+    once = "test_it.py::test_once"
+    assert second_look.look(code, cache, again) == ([] if is_broken else [once])
+    assert ran == ["test_it.py::test_broken"] * is_broken + [once]
+    assert second_look.alarm(once) == "ALARM: test_it.py::test_once failed once, mend this test"
 
 
 def test_many_failures_and_other_ends_get_no_second_look(tmp_path: Path) -> None:
@@ -64,6 +63,14 @@ def test_many_failures_and_other_ends_get_no_second_look(tmp_path: Path) -> None
     (tmp_path / "test_it.py").write_text("\n".join(lines))
     cache = tmp_path / "cache"
     code = _run(tmp_path, *second_look.arguments(cache), "test_it.py")
-    assert second_look.look(code, cache, never, never) == 1
+    assert code == second_look.TESTS_FAILED
+    assert second_look.look(code, cache, never) == []
     for end in (0, 2, 3, 124):
-        assert second_look.look(end, tmp_path / "none", never, never) == end
+        assert second_look.look(end, tmp_path / "none", never) == []
+
+
+def test_failures_under_several_processes_get_a_second_look(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(_TESTS.format(True))
+    cache = tmp_path / "cache"
+    code = _run(tmp_path, "-n", "2", *second_look.arguments(cache), "test_it.py")
+    assert second_look.look(code, cache, lambda *names: _run(tmp_path, *names)) == ["test_it.py::test_once"]
