@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
 import signal
 import subprocess
@@ -75,6 +76,40 @@ async def manager_in(home: Path, **options: Any) -> AsyncIterator[ManagerReady]:
         await asyncio.gather(serving, return_exceptions=True)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class OwnManager:
+    """Stands where a site has a cluster: a manager in this process, and no device."""
+
+    home: Path
+    endpoint: str
+    join_line: str
+
+
+class Complaints(logging.Handler):
+    """Keeps each record of an exception that nobody handled, as the log of a process would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.told.append(logging.Formatter().format(record))
+
+
+@contextlib.asynccontextmanager
+async def manager_site(directory: Path, **options: Any) -> AsyncIterator[Site]:
+    """A manager in this process and an operator of it, for tests that need no device. It has met no bug of its own."""
+    home, complaints = directory / "home", Complaints()
+    logging.getLogger().addHandler(complaints)
+    try:
+        async with manager_in(home, **options) as ready, Operator.open(home) as operator:
+            yield Site(OwnManager(home, ready.endpoint, ready.join_line), operator, directory)
+    finally:
+        logging.getLogger().removeHandler(complaints)
+    assert not complaints.told, "\n".join(complaints.told)
+
+
 @contextlib.contextmanager
 def small_disk(path: Path, *, size: str, inodes: int) -> Iterator[Path]:
     """A file system of this size over a directory; skips the test where that may not be."""
@@ -115,20 +150,34 @@ async def cluster_in(
             site = Site(cluster, operator, directory)
             site.pace(0.0)
             yield site
-    for log in sorted(cluster.home.glob("*.log")):
-        assert "Traceback" not in log.read_text(), f"{log.name}: {log.read_text()[-4000:]}"
+    assert_no_bug_of_its_own(cluster.home)
+
+
+def assert_no_bug_of_its_own(home: Path) -> None:
+    """Fail if the log of a process of this cluster shows an exception that nobody handled."""
+    for log in sorted(home.glob("*.log")):
+        text = log.read_text()
+        assert "Traceback" not in text, f"{log.name}: {text[-4000:]}"
 
 
 class Site:
     """A cluster, an operator of it, and what a test asks of both."""
 
-    def __init__(self, cluster: LocalCluster, operator: Operator, directory: Path) -> None:
+    def __init__(self, cluster: LocalCluster | OwnManager, operator: Operator, directory: Path) -> None:
         self.cluster = cluster
         self.operator = operator
         self._directory = directory
         #: A leader on a device cannot have a version kept while the manager is away; it says so, and tries again.
         self.may_lose_the_manager = False
-        self._pace = directory / "pace"
+        self.pace_file = directory / "pace"
+        self._first_cluster_event = 1
+        self._logs_began: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Begin a test of a cluster that ran before: trainers are quick, and what was said before does not count."""
+        self.pace(0.0)
+        self._logs_began = {path.stem: path.stat().st_size for path in self.cluster.home.glob("*.log")}
+        self._first_cluster_event = 1 + max((event.seq for event in self.events("cluster")), default=0)
 
     # Jobs -----------------------------------------------------------------------------------------------
 
@@ -137,7 +186,7 @@ class Site:
         folder = self._directory / f"tally-{batches}"
         folder.mkdir(exist_ok=True)
         job = echo_job(folder, values=batches, batches=batches)
-        job = dataclasses.replace(job, name="tally", arguments={"pace": str(self._pace)})
+        job = dataclasses.replace(job, name="tally", arguments={"pace": str(self.pace_file)})
         chosen = {"momentum": MOMENTUM, "checkpoint_every_s": 0.5, "until": {"epochs": epochs}, **plan}
         return await self.operator.submit(job, plan=chosen)
 
@@ -151,14 +200,14 @@ class Site:
 
     def pace(self, pace_s: float) -> None:
         """From its next lease on, a tally trainer takes this long a batch."""
-        draft = self._pace.with_suffix(".new")
+        draft = self.pace_file.with_suffix(".new")
         draft.write_text(str(pace_s))
-        draft.replace(self._pace)
+        draft.replace(self.pace_file)
 
     # What is going on ---------------------------------------------------------------------------------------
 
     async def view(self, job: str) -> JobView | None:
-        """How a job stands; None while there is no manager to ask."""
+        """Return how a job stands, or None while there is no manager to ask."""
         with contextlib.suppress(Unreachable):
             return (await self.operator.status(job)).jobs[0]
         return None
@@ -167,8 +216,15 @@ class Site:
         return Registry(Paths(self.cluster.home).registry)
 
     def events(self, job: str) -> list[Event]:
+        """Return the events of a job, or those of ``cluster`` since the test began."""
+        before = self._first_cluster_event - 1 if job == "cluster" else 0
         with self.registry() as registry:
-            return registry.events_after(job, 0, limit=10_000)
+            return registry.events_after(job, before, limit=10_000)
+
+    def log(self, name: str) -> str:
+        """Return what the manager or a device has logged since the test began."""
+        content = (self.cluster.home / f"{name}.log").read_bytes()
+        return content[self._logs_began.get(name, 0) :].decode()
 
     def evaluations(self, job: str) -> list[EvaluationRow]:
         with self.registry() as registry:
@@ -257,7 +313,7 @@ class Site:
         return psutil.Process(self.cluster.agents[name].pid).children(recursive=True)
 
     async def kill(self, process: asyncio.subprocess.Process) -> None:
-        """As a power cut would."""
+        """Kill a process, as a power cut would."""
         process.kill()
         assert await asyncio.wait_for(process.wait(), WAIT_S) == -signal.SIGKILL
 

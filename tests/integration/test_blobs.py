@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from kit import Site, cluster_in, run
+from kit import Site
+from shared_cluster import SharedCluster, shared_cluster
 
 from shoal.errors import Refused
 from shoal.identity.enrolment import Enrolled, enrol
@@ -20,6 +21,8 @@ from shoal.wire.encoding import from_json
 from shoal.wire.messages import JobSpec
 
 STRANGE = "0" * 64
+
+cluster = shared_cluster(workers=2)
 
 
 async def fetched(member: Enrolled, sha256: str) -> bytes:
@@ -52,46 +55,44 @@ def blobs_of(site: Site, spec: JobSpec) -> list[str]:
     return [spec.bundle, spec.initial, spec.train.manifest, *shards]
 
 
-def test_a_device_fetches_what_its_own_job_is_made_of_and_nothing_else(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            site.pace(0.2)
-            # It may have as many workers as come, so that who is left out is left out on purpose.
-            job = await site.submit_tally(batches=400, workers_max=1)
-            await site.mid_epoch(job, applied=2)
-            (worker,) = site.cluster.agents
-            idle = await enrol(JoinCode.parse(site.cluster.join_line), wanted="idle")
-            at_work = Enrolled.load(Paths(site.cluster.agent_home(worker)).node)
-            own = blobs_of(site, spec_of(site, job))
-            assert len(own) > 3, "there is data among it"
-            unknown = await refusal(idle, STRANGE)
-            assert "no blob HASH… for idle" in unknown
-            for sha256 in own:
-                assert hashlib.sha256(await fetched(at_work, sha256)).hexdigest() == sha256
-                assert await refusal(idle, sha256) == unknown, "what is not here and what is not its own look the same"
-            # A model is for operators, also of the job that the device works for.
-            model = tmp_path / "model"
-            await site.operator.pull_model(job, model, newest=True)
-            sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
-            assert await refusal(at_work, sha256) == await refusal(at_work, STRANGE)
-            # What it was allowed ends with its job.
-            await site.operator.stop(job)
-            await site.ended(job, "stopped")
-            assert await refusal(at_work, own[0]) == await refusal(at_work, STRANGE)
+def test_a_device_fetches_what_its_own_job_is_made_of_and_nothing_else(tmp_path: Path, cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        site.pace(0.2)
+        # It may have as many workers as come, so that who is left out is left out on purpose.
+        job = await site.submit_tally(batches=400, workers_max=1)
+        await site.mid_epoch(job, applied=2)
+        (worker,) = [view.node for view in (await site.operator.status()).nodes if view.job == job]
+        idle = await enrol(JoinCode.parse(site.cluster.join_line), wanted="idle")
+        at_work = Enrolled.load(Paths(site.cluster.agent_home(worker)).node)
+        own = blobs_of(site, spec_of(site, job))
+        assert len(own) > 3, "there is data among it"
+        unknown = await refusal(idle, STRANGE)
+        assert "no blob HASH… for idle" in unknown
+        for sha256 in own:
+            assert hashlib.sha256(await fetched(at_work, sha256)).hexdigest() == sha256
+            assert await refusal(idle, sha256) == unknown, "what is not here and what is not its own look the same"
+        # A model is for operators, also of the job that the device works for.
+        model = tmp_path / "model"
+        await site.operator.pull_model(job, model, newest=True)
+        sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
+        assert await refusal(at_work, sha256) == await refusal(at_work, STRANGE)
+        # What it was allowed ends with its job.
+        await site.operator.stop(job)
+        await site.ended(job, "stopped")
+        assert await refusal(at_work, own[0]) == await refusal(at_work, STRANGE)
 
-    run(story())
+    cluster.run(story)
 
 
-def test_a_device_that_is_asked_to_lead_has_what_it_needs(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=2) as site:
-            site.pace(0.05)
-            job = await site.submit_tally(batches=200)
-            await site.mid_epoch(job, applied=5)
-            leader = sorted(site.cluster.agents)[0]
-            await site.operator.transfer(job, leader)
-            await site.event(job, "leader", f"led by {leader}")
-            await site.ended(job)
-            await site.tallied_once(job, batches=200)
+def test_a_device_that_is_asked_to_lead_has_what_it_needs(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        site.pace(0.05)
+        job = await site.submit_tally(batches=200)
+        await site.mid_epoch(job, applied=5)
+        leader = sorted(site.cluster.agents)[0]
+        await site.operator.transfer(job, leader)
+        await site.event(job, "leader", f"led by {leader}")
+        await site.ended(job)
+        await site.tallied_once(job, batches=200)
 
-    run(story())
+    cluster.run(story)

@@ -15,7 +15,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import numpy as np
-from kit import Site, cluster_in, manager_in, run
+from kit import Site, manager_in, manager_site, run
+from shared_cluster import SharedCluster, shared_cluster
 
 from benchmarks.common import echo_job
 from benchmarks.hostile_frames import attack_sockets, inside_in_a_process
@@ -89,6 +90,10 @@ def test_five_hundred_frames_over_sockets() -> None:
 # What one member can do again and again --------------------------------------------------------------------
 
 
+#: Liars have names of their own: a manager turns away who lied too often.
+cluster = shared_cluster(workers=1)
+
+
 async def member(site: Site, name: str) -> tuple[Identity, grpc.aio.Channel]:
     identity = (await enrol(JoinCode.parse(site.cluster.join_line), wanted=name)).identity
     options = [*channel_options("manager"), ("grpc.use_local_subchannel_pool", 1)]
@@ -114,47 +119,44 @@ async def said(channel: grpc.aio.Channel, lane: Lane, *frames: bytes) -> tuple[g
     return await call.code(), str(await call.details())
 
 
-def test_one_who_lies_again_and_again_is_turned_away_for_a_while(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            _, channel = await member(site, "liar")
-            async with channel:
-                for _ in range(OFFENCES_MAX + 1):
-                    code, told = await said(channel, Lane.WORK, chunk_frame(b"no opening"))
-                    assert code is grpc.StatusCode.INVALID_ARGUMENT
-                    assert "broke the contract: a chunk where a message was expected" in told
-                assert "is turned away for 10 s" in told
-                since_s = time.monotonic()
-                # Whatever it says now, on whichever stream, sound or not.
-                for lane in Lane:
-                    code, told = await said(channel, lane, envelope_frame(Heartbeat(seq=1)))
-                    assert code is grpc.StatusCode.PERMISSION_DENIED
-                    assert "turned away for" in told
-                    assert "last for: a chunk where a message was expected" in told
-                await site.event(
-                    "cluster", "refused", "liar broke the contract: a chunk where a message was expected; is"
-                )
-                # The honest one notices nothing.
-                job = await site.submit_tally(batches=10)
-                await site.ended(job)
-                assert {row.node for row in await site.tallied_once(job, batches=10)} == {"device-1"}
+def test_one_who_lies_again_and_again_is_turned_away_for_a_while(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        _, channel = await member(site, "liar")
+        async with channel:
+            for _ in range(OFFENCES_MAX + 1):
+                code, told = await said(channel, Lane.WORK, chunk_frame(b"no opening"))
+                assert code is grpc.StatusCode.INVALID_ARGUMENT
+                assert "broke the contract: a chunk where a message was expected" in told
+            assert "is turned away for 10 s" in told
+            since_s = time.monotonic()
+            # Whatever it says now, on whichever stream, sound or not.
+            for lane in Lane:
+                code, told = await said(channel, lane, envelope_frame(Heartbeat(seq=1)))
+                assert code is grpc.StatusCode.PERMISSION_DENIED
+                assert "turned away for" in told
+                assert "last for: a chunk where a message was expected" in told
+            await site.event("cluster", "refused", "liar broke the contract: a chunk where a message was expected; is")
+            # The honest one notices nothing.
+            job = await site.submit_tally(batches=10)
+            await site.ended(job)
+            assert {row.node for row in await site.tallied_once(job, batches=10)} == {"device-1"}
 
-                async def is_let_in() -> bool:
-                    hello = envelope_frame(Hello(node="liar", incarnation="1", facts=Facts()))
-                    return (await said(channel, Lane.CONTROL, hello))[0] is grpc.StatusCode.OK
+            async def is_let_in() -> bool:
+                hello = envelope_frame(Hello(node="liar", incarnation="1", facts=Facts()))
+                return (await said(channel, Lane.CONTROL, hello))[0] is grpc.StatusCode.OK
 
-                await site.until("liar may come again", is_let_in)
-                assert time.monotonic() - since_s > 8
-                # Each knock was not written down: ten lies, the verdict, and no more.
-                lines = [event for event in site.events("cluster") if event.kind == "refused" and "liar" in event.text]
-                assert len(lines) == OFFENCES_MAX + 1
+            await site.until("liar may come again", is_let_in)
+            assert time.monotonic() - since_s > 8
+            # Each knock was not written down: ten lies, the verdict, and no more.
+            lines = [event for event in site.events("cluster") if event.kind == "refused" and "liar" in event.text]
+            assert len(lines) == OFFENCES_MAX + 1
 
-    run(story())
+    cluster.run(story)
 
 
 def test_commands_of_a_node_are_refused_named_and_counted(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             _, channel = await member(site, "liar")
             async with channel:
                 answers = []
@@ -170,51 +172,49 @@ def test_commands_of_a_node_are_refused_named_and_counted(tmp_path: Path) -> Non
     run(story())
 
 
-def test_a_storm_of_streams_is_put_off_and_then_refused(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            await site.connected("device-1")
-            _, channel = await member(site, "liar")
-            async with channel:
-                beat = envelope_frame(Heartbeat(seq=1))
-                began_s = time.monotonic()
-                storm = [said(channel, Lane.CONTROL, beat) for _ in range(4 * OPENINGS_BURST)]
-                ends = await asyncio.gather(*storm)
-                took_s = time.monotonic() - began_s
-                let_in = sum(code is grpc.StatusCode.OK for code, _ in ends)
-                allowed = OPENINGS_BURST + OPENINGS_PER_S * (took_s + OPENING_WAIT_MAX_S + 1)
-                # A machine that takes long enough over the storm may let all of it in at the rate there is.
-                assert let_in < allowed
-                assert let_in < len(ends) or allowed >= len(ends)
-            nodes = {view.node: view.state for view in (await site.operator.status()).nodes}
-            assert nodes["device-1"] == "alive"
+def test_a_storm_of_streams_is_put_off_and_then_refused(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        await site.connected("device-1")
+        _, channel = await member(site, "stormer")
+        async with channel:
+            beat = envelope_frame(Heartbeat(seq=1))
+            began_s = time.monotonic()
+            storm = [said(channel, Lane.CONTROL, beat) for _ in range(4 * OPENINGS_BURST)]
+            ends = await asyncio.gather(*storm)
+            took_s = time.monotonic() - began_s
+            let_in = sum(code is grpc.StatusCode.OK for code, _ in ends)
+            allowed = OPENINGS_BURST + OPENINGS_PER_S * (took_s + OPENING_WAIT_MAX_S + 1)
+            # A machine that takes long enough over the storm may let all of it in at the rate there is.
+            assert let_in < allowed
+            assert let_in < len(ends) or allowed >= len(ends)
+        nodes = {view.node: view.state for view in (await site.operator.status()).nodes}
+        assert nodes["device-1"] == "alive"
 
-    run(story())
+    cluster.run(story)
 
 
-def test_a_flood_costs_the_flooder_its_own_time(tmp_path: Path) -> None:
+def test_a_flood_costs_the_flooder_its_own_time(cluster: SharedCluster) -> None:
     """Heartbeats and requests for work far beyond any need; the honest worker's job goes on at its pace."""
 
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            await site.connected("device-1")
-            identity, channel = await member(site, "liar")
-            async with channel:
-                flood = asyncio.gather(
-                    _pour(channel, Lane.CONTROL, envelope_frame(Hello(node=identity.node, incarnation="1"))),
-                    _pour(channel, Lane.WORK, envelope_frame(Ready(job="no-such-job"))),
-                )
-                job = await site.submit_tally(batches=50)
-                await site.ended(job)
-                assert {row.node for row in await site.tallied_once(job, batches=50)} == {"device-1"}
-                flood.cancel()
-                await asyncio.gather(flood, return_exceptions=True)
-            greetings = [event for event in site.events("cluster") if "liar connected" in event.text]
-            assert 1 <= len(greetings) < 100
-            nodes = {view.node: view.state for view in (await site.operator.status()).nodes}
-            assert nodes["device-1"] == "alive"
+    async def story(site: Site) -> None:
+        await site.connected("device-1")
+        identity, channel = await member(site, "flooder")
+        async with channel:
+            flood = asyncio.gather(
+                _pour(channel, Lane.CONTROL, envelope_frame(Hello(node=identity.node, incarnation="1"))),
+                _pour(channel, Lane.WORK, envelope_frame(Ready(job="no-such-job"))),
+            )
+            job = await site.submit_tally(batches=50)
+            await site.ended(job)
+            assert {row.node for row in await site.tallied_once(job, batches=50)} == {"device-1"}
+            flood.cancel()
+            await asyncio.gather(flood, return_exceptions=True)
+        greetings = [event for event in site.events("cluster") if "flooder connected" in event.text]
+        assert 1 <= len(greetings) < 100
+        nodes = {view.node: view.state for view in (await site.operator.status()).nodes}
+        assert nodes["device-1"] == "alive"
 
-    run(story())
+    cluster.run(story)
 
 
 async def _pour(channel: grpc.aio.Channel, lane: Lane, frame: bytes) -> None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import WAIT_S, cluster_in, manager_in, run
+from kit import WAIT_S, cluster_in, manager_in, manager_site, run
 
 from benchmarks.common import echo_job
 from shoal.cli import main
@@ -32,7 +32,7 @@ AGENT_ENDS_S = 5.0
 
 def test_an_operator_makes_and_takes_back_a_line(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             made = await site.operator.make_token(role="operator", uses=2, valid_s=60.0, label="ann and bob")
             code = JoinCode.parse(made.join_line)
             ann = await enrol(code, wanted="ann")
@@ -139,7 +139,7 @@ def test_a_revocation_holds_over_a_restart_and_the_name_comes_back_with_a_new_li
 
 def test_a_revoked_operator_is_out_too(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             made = await site.operator.make_token(role="operator", uses=1, valid_s=60.0, label="")
             ann = (await enrol(JoinCode.parse(made.join_line), wanted="ann")).identity
             link = GrpcLink(ann, server_node="manager", endpoint=site.cluster.endpoint)
@@ -159,7 +159,7 @@ def test_a_revoked_operator_is_out_too(tmp_path: Path) -> None:
 
 def test_a_download_of_a_revoked_member_stops(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             # An operator: it may fetch what belongs to no job.
             token = await site.operator.make_token(role="operator", uses=1, valid_s=600.0, label="")
             slow = (await enrol(JoinCode.parse(token.join_line), wanted="slow")).identity
@@ -284,9 +284,10 @@ def test_a_drained_device_finishes_its_lease_and_returns_when_it_is_wanted(tmp_p
             assert [worker.node for worker in after] == ["device-2"]
 
             await site.operator.undrain_node("device-1")
-            site.pace(0.02)
             await node_view(site.operator, "device-1", standing="", job=job)
+            # Slow until then: a job that is over sooner has no work for whoever returns.
             await site.works(job, "device-1")
+            site.pace(0.0)
             await site.ended(job)
             rows = await site.tallied_once(job, batches=60)
             assert len([row for row in rows if row.node == "device-1"]) > before

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import numpy as np
-from kit import WAIT_S, Site, cluster_in, run
+from kit import WAIT_S, Site
+from shared_cluster import SharedCluster, shared_cluster
 
 from shoal.identity.enrolment import enrol
 from shoal.identity.identity import channel_credentials, channel_options
@@ -20,6 +20,8 @@ from shoal.wire.messages import Assign, Checkpoint, Facts, Hello, Lane, Message,
 
 #: More than the whole budget for what arrives.
 PROMISED_BYTES = 48 << 20
+
+cluster = shared_cluster(workers=1)
 
 
 async def member(site: Site, name: str) -> grpc.aio.Channel:
@@ -36,42 +38,40 @@ async def promise(channel: grpc.aio.Channel, message: Message) -> Any:
     return call
 
 
-def test_one_that_leads_nothing_holds_up_no_job_by_a_checkpoint_it_promises(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            job = await site.submit_tally(batches=30, workers_min=2)
-            channel = await member(site, "liar")
-            content = np.zeros(PROMISED_BYTES, np.uint8)
-            call = await promise(channel, Checkpoint(job=job, term=1, version=7, tensors={"file": content}))
-            # The job begins only now, with all that the liar could take in its hands.
-            await asyncio.sleep(0.5)
-            await site.cluster.start_agent("device-2")
-            await site.ended(job)
-            assert {row.node for row in await site.tallied_once(job, batches=30)} == {"device-1", "device-2"}
-            assert not call.done()
-            await channel.close()
+def test_one_that_leads_nothing_holds_up_no_job_by_a_checkpoint_it_promises(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await site.submit_tally(batches=30, workers_min=2)
+        channel = await member(site, "liar")
+        content = np.zeros(PROMISED_BYTES, np.uint8)
+        call = await promise(channel, Checkpoint(job=job, term=1, version=7, tensors={"file": content}))
+        # The job begins only now, with all that the liar could take in its hands.
+        await asyncio.sleep(0.5)
+        await site.cluster.start_agent("device-2")
+        await site.ended(job)
+        assert {row.node for row in await site.tallied_once(job, batches=30)} == {"device-1", "device-2"}
+        assert not call.done()
+        await channel.close()
 
-    run(story())
+    cluster.run(story)
 
 
-def test_an_update_without_a_lease_is_refused_in_words_and_nobody_waits_for_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            job = await site.submit_tally(batches=20, workers_min=2)
-            channel = await member(site, "late")
-            control = channel.stream_stream(f"/{SERVICE}/{Lane.CONTROL}")(timeout=300.0)
-            await control.write(envelope_frame(Hello(node="late", incarnation="1", facts=Facts(torch="none"))))
-            await heard(control, Assign)
-            delta = np.ones(20, np.float32)
-            late = Update(job=job, term=1, lease=10**6, version=0, examples=1, tensors={"delta": delta})
-            call = await promise(channel, late)
-            assert (await heard(call, UpdateRefused)).reason == "lease 1000000 is not known to this leader"
-            assert not call.done()
-            await channel.close()
-            await site.cluster.start_agent("device-2")
-            await site.ended(job)
+def test_an_update_without_a_lease_is_refused_in_words_and_nobody_waits_for_it(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await site.submit_tally(batches=20, workers_min=2)
+        channel = await member(site, "late")
+        control = channel.stream_stream(f"/{SERVICE}/{Lane.CONTROL}")(timeout=300.0)
+        await control.write(envelope_frame(Hello(node="late", incarnation="1", facts=Facts(torch="none"))))
+        await heard(control, Assign)
+        delta = np.ones(20, np.float32)
+        late = Update(job=job, term=1, lease=10**6, version=0, examples=1, tensors={"delta": delta})
+        call = await promise(channel, late)
+        assert (await heard(call, UpdateRefused)).reason == "lease 1000000 is not known to this leader"
+        assert not call.done()
+        await channel.close()
+        await site.cluster.start_agent("device-2")
+        await site.ended(job)
 
-    run(story())
+    cluster.run(story)
 
 
 async def heard(call: Any, kind: type[Message]) -> Any:

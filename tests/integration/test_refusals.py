@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from kit import WAIT_S, Site, cluster_in, run
+from kit import WAIT_S, Site, manager_site, run
+from shared_cluster import SharedCluster, shared_cluster
 
 from shoal.errors import Refused, Unreachable
 from shoal.identity.enrolment import Enrolled, enrol
@@ -31,6 +32,9 @@ OPEN_TO = {
     "Operate": {"operator"},
     "Store": {"operator"},
 }
+#: For the tests that need a device. Liars have names of their own: a manager turns away who lied too often.
+cluster = shared_cluster(workers=1)
+
 MEMBERS = ("node", "operator", "manager")
 
 #: A message that no verb answers with more than a word, so that one frame tries them all.
@@ -79,7 +83,7 @@ def strangers(site: Site, tmp_path: Path) -> dict[str, Identity]:
 
 def test_every_verb_is_open_to_its_roles_and_to_nobody_else(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             places = Paths(site.cluster.home)
             callers = {
                 "node": await enrolled(site, "device-1"),
@@ -109,7 +113,7 @@ def test_every_verb_is_open_to_its_roles_and_to_nobody_else(tmp_path: Path) -> N
 
 def test_a_link_tells_its_owner_why_it_was_refused(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             place = {"server_node": "manager", "endpoint": site.cluster.endpoint}
             node = GrpcLink(await enrolled(site, "device-1"), **place)
             operator = GrpcLink(Identity.load(Paths(site.cluster.home).operator), **place)
@@ -132,29 +136,29 @@ def test_a_link_tells_its_owner_why_it_was_refused(tmp_path: Path) -> None:
     run(story())
 
 
-def test_an_agent_of_another_cluster_cannot_connect(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            identity = strangers(site, tmp_path)["node of another cluster"]
-            stranger = Enrolled(identity=identity, manager_node="manager", manager_endpoint=site.cluster.endpoint)
-            stranger.save(site.cluster.agent_home("stranger") / "node")
-            await site.cluster.start_agent("stranger")
-            log = site.cluster.home / "stranger.log"
+def test_an_agent_of_another_cluster_cannot_connect(tmp_path: Path, cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        identity = strangers(site, tmp_path)["node of another cluster"]
+        stranger = Enrolled(identity=identity, manager_node="manager", manager_endpoint=site.cluster.endpoint)
+        stranger.save(site.cluster.agent_home("stranger") / "node")
+        await site.connected("device-1")
+        before = {node.node: node.state for node in (await site.operator.status()).nodes}
+        await site.cluster.start_agent("stranger")
 
-            async def tried_thrice() -> bool:
-                return log.exists() and log.read_text().count("trying again") >= 3
+        async def tried_thrice() -> bool:
+            return site.log("stranger").count("trying again") >= 3
 
-            await site.until("three attempts", tried_thrice)
-            assert "connected" not in log.read_text()
-            await site.connected("device-1")
-            # It took the name of a member, too: the real one is not disturbed.
-            nodes = (await site.operator.status()).nodes
-            assert [(node.node, node.state) for node in nodes] == [("device-1", "alive")]
-            job = await site.submit_tally(batches=10)
-            await site.ended(job)
-            assert {row.node for row in await site.tallied_once(job, batches=10)} == {"device-1"}
+        await site.until("three attempts", tried_thrice)
+        assert "connected" not in site.log("stranger")
+        # It took the name of a member, too: the real one is not disturbed.
+        nodes = {node.node: node.state for node in (await site.operator.status()).nodes}
+        assert nodes == before
+        assert nodes["device-1"] == "alive"
+        job = await site.submit_tally(batches=10)
+        await site.ended(job)
+        assert {row.node for row in await site.tallied_once(job, batches=10)} == {"device-1"}
 
-    run(story())
+    cluster.run(story)
 
 
 class Caller:
@@ -201,41 +205,41 @@ class Caller:
 
 
 @pytest.mark.parametrize("values", [21, 5_000_000])
-def test_an_update_larger_than_the_model_ends_the_session_and_not_the_job(tmp_path: Path, values: int) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            job = await site.submit_tally(batches=20, workers_min=2)
-            identity = await enrolled(site, "liar")
-            link = GrpcLink(identity, server_node="manager", endpoint=site.cluster.endpoint)
-            liar = Caller(says_it_is="liar", delta=values)
-            told = await asyncio.wait_for(link.run(liar), WAIT_S)
-            reason = f"broke the contract: Update of {values * 4} bytes, at most 80 are taken"
-            assert reason in told
-            await site.event("cluster", "refused", f"liar {reason}")
-            await site.event(job, "lost", "liar")
-            await site.cluster.start_agent("honest")
-            await site.ended(job)
-            assert {row.node for row in await site.tallied_once(job, batches=20)} == {"device-1", "honest"}
+def test_an_update_larger_than_the_model_ends_the_session_and_not_the_job(cluster: SharedCluster, values: int) -> None:
+    async def story(site: Site) -> None:
+        job = await site.submit_tally(batches=20, workers_min=2)
+        name = f"liar-of-{values}"
+        identity = await enrolled(site, name)
+        link = GrpcLink(identity, server_node="manager", endpoint=site.cluster.endpoint)
+        liar = Caller(says_it_is=name, delta=values)
+        told = await asyncio.wait_for(link.run(liar), WAIT_S)
+        reason = f"broke the contract: Update of {values * 4} bytes, at most 80 are taken"
+        assert reason in told
+        await site.event("cluster", "refused", f"{name} {reason}")
+        await site.event(job, "lost", name)
+        await site.cluster.start_agent("honest")
+        await site.ended(job)
+        assert {row.node for row in await site.tallied_once(job, batches=20)} == {"device-1", "honest"}
 
-    run(story())
+    cluster.run(story)
 
 
-def test_a_node_cannot_speak_for_another(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            await site.connected("device-1")
-            link = GrpcLink(await enrolled(site, "liar"), server_node="manager", endpoint=site.cluster.endpoint)
-            told = await asyncio.wait_for(link.run(Caller(says_it_is="device-1")), WAIT_S)
-            assert "broke the contract: says it is device-1" in told
-            await site.event("cluster", "refused", "liar broke the contract: says it is device-1")
-            assert [node.node for node in (await site.operator.status()).nodes] == ["device-1"]
+def test_a_node_cannot_speak_for_another(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        await site.connected("device-1")
+        before = [node.node for node in (await site.operator.status()).nodes]
+        link = GrpcLink(await enrolled(site, "posing"), server_node="manager", endpoint=site.cluster.endpoint)
+        told = await asyncio.wait_for(link.run(Caller(says_it_is="device-1")), WAIT_S)
+        assert "broke the contract: says it is device-1" in told
+        await site.event("cluster", "refused", "posing broke the contract: says it is device-1")
+        assert [node.node for node in (await site.operator.status()).nodes] == before
 
-    run(story())
+    cluster.run(story)
 
 
 def test_there_is_no_way_in_without_tls_and_a_certificate(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             endpoint = site.cluster.endpoint
             async with grpc.aio.insecure_channel(endpoint) as plain:
                 assert await _codes(plain) == {grpc.StatusCode.UNAVAILABLE}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import Site, cluster_in, run
+from kit import Site, cluster_in, manager_site, run
 
 from benchmarks.common import echo_job
 from shoal.errors import Refused
@@ -41,7 +41,7 @@ async def submit(operator: Operator, spec: JobSpec) -> None:
 
 def test_a_manager_takes_what_an_operator_of_its_cluster_signed_and_nothing_else(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             spec = job_in(tmp_path)
             signed = site.signed(spec)
             elsewhere = Authority.create(tmp_path / "elsewhere", "shoal").identity(node="operator", role="operator")
@@ -65,7 +65,7 @@ def test_an_operator_who_was_shut_out_signs_no_more(tmp_path: Path) -> None:
     """Nor does one whose certificate ran out, until it is renewed."""
 
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=0) as site:
+        async with manager_site(tmp_path) as site:
             made = await site.operator.make_token(role="operator", uses=1, valid_s=60.0, label="")
             ann = (await enrol(JoinCode.parse(made.join_line), wanted="ann")).identity
             by_ann = sign(job_in(tmp_path), ann)
