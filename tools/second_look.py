@@ -1,4 +1,4 @@
-"""Tests that failed once and passed alone: an alarm that names a test to mend. Does not decide what an alarm is worth.
+"""Tests that failed once and passed by themselves: an alarm that names a test to mend. Does not decide what an alarm is worth.
 
 A fault fails again when its test runs with nothing beside it. A test that passes then depends on the machine, and its
 name is printed until somebody mends it. At most a few tests get a second look.
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-#: More failures than these are no accident of a busy machine.
+#: A busy machine does not explain more failures than these.
 TESTS_MAX = 6
 #: What pytest ends with when tests failed, and nothing else went wrong.
 TESTS_FAILED = 1

@@ -1,8 +1,8 @@
 """What a run of each tier does, in which order, and what it says at the end. Does not know what a check checks.
 
-First the tab's page, whose tools some unit tests need, beside the quick checks; then the unit tests beside the other
-checks; then properties and seeds on all processors; then the tests that start clusters, with nothing beside them,
-because their deadlines are short.
+First come the quick checks, with the tab's page, because some unit tests need its tools. The unit tests run beside the
+other checks. Properties and seeds follow on all processors. The tests that start clusters come last, with nothing
+beside them, because their deadlines are short.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLOW_CHECKS = {
     "full": ("types", "bandit", "house", "audit"),
     "nightly": ("types", "bandit", "house", "audit"),
 }
-#: A test that failed once and passed alone fails a run of these; the others only name it.
+#: A test that failed once and passed by itself fails a run of these tiers; the others only name it.
 FAIL_ON_ALARM = ("nightly",)
 
 
@@ -98,7 +98,7 @@ def _task(name: str) -> lanes.Step:
 
 
 def looked_at_again(ended: lanes.Done, tier: str, cache: Path) -> lanes.Done:
-    """Name the tests that failed once and passed alone; return the run as its tier judges it."""
+    """Name the tests that failed once and passed by themselves; return the run with the code that its tier gives it."""
 
     def again(*names: str) -> int:
         command = (sys.executable, "-m", "pytest", "-q", *names)

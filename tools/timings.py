@@ -25,7 +25,7 @@ FOLDER = ROOT / ".timings"
 KEPT_FILE = ROOT / "tests" / "timings.json"
 #: Names the file of a run, such as ``gate/unit``; the recorder reads it.
 LABEL_VARIABLE = "SHOAL_TIMINGS"
-#: Beside a run's figures, the tests that failed once and passed alone.
+#: Beside a run's figures, the tests that failed once and passed by themselves.
 ALARMS = "alarms.txt"
 #: This many tests are listed.
 SLOWEST = 30
@@ -72,7 +72,7 @@ def end(tier: str, steps: Sequence[Done], wall_s: float, folder: Path = FOLDER) 
         tier=tier,
         commit=_commit(),
         date=time.strftime("%Y-%m-%d", time.gmtime()),
-        # Of the last fifteen minutes: a figure from a busy machine says little.
+        # The mean of fifteen minutes: a figure from a busy machine says little.
         load=round(os.getloadavg()[2], 1),
         passed=all(step.code == 0 for step in steps),
         tests=len(_tests_of(folder.glob(f"{tier}/*.jsonl"))),
