@@ -1,4 +1,4 @@
-"""Tests that failed once and passed by themselves: an alarm that names a test to mend. Does not decide what an alarm is worth.
+"""Tests that failed once and passed by themselves: an alarm names each. Does not decide what an alarm is worth.
 
 A fault fails again when its test runs with nothing beside it. A test that passes then depends on the machine, and its
 name is printed until somebody mends it. At most a few tests get a second look.
