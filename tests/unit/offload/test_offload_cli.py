@@ -60,7 +60,11 @@ def test_a_model_is_explained_product_by_product(model_file: Path, capsys: pytes
     assert told["speedup"] == pytest.approx(told["home_s"] / told["best_s"])
 
 
-def test_a_task_is_read_with_its_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_is_read_with_its_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The sentences are looked for whole: the table must be wide enough wherever this runs.
+    monkeypatch.setenv("COLUMNS", "160")
     file = tmp_path / "task.py"
     file.write_text(TASK)
     assert run(["offload", "explain", str(file), "--batch", "7", "--mbps", "100"]) == 0
