@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 from kit import Site, cluster_in, run
+from shared_cluster import SharedCluster, shared_cluster
 
 from shoal.errors import Refused
 from shoal.wire.messages import JobView
 
 SLOW_S = 0.1
 BATCHES = 240
+
+#: For the stories in which nobody dies.
+cluster = shared_cluster(workers=3)
 
 
 async def _training(site: Site, *, workers: int, leader: str = "", epochs: int = 2) -> str:
@@ -57,23 +61,22 @@ async def _resumed_at(site: Site, job: str, term: int) -> int:
     return int(found[1])
 
 
-def test_a_planned_transfer_loses_no_round_and_restarts_no_worker(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=3) as site:
-            job = await _training(site, workers=3)
-            before = _pids(site)
-            for term, leader in ((2, "device-2"), (3, "device-3"), (4, "manager")):
-                told = await site.operator.transfer(job, leader)
-                assert told.endswith(f"hands over to {leader}")
-                await _led_by(site, job, leader, term=term)
-                version = await _resumed_at(site, job, term)
-                await site.event(job, "handed-over", f"handed over at version {version}")
-            assert _pids(site) == before
-            # Nobody lost a lease to any of it. Later, leases are of milliseconds, and a busy machine is late with some.
-            assert not [e for e in site.events(job) if e.kind in ("lost", "expired", "refused", "lease-returned")]
-            assert await _finish(site, job) == {"device-1", "device-2", "device-3"}
+def test_a_planned_transfer_loses_no_round_and_restarts_no_worker(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await _training(site, workers=3)
+        before = _pids(site)
+        for term, leader in ((2, "device-2"), (3, "device-3"), (4, "manager")):
+            told = await site.operator.transfer(job, leader)
+            assert told.endswith(f"hands over to {leader}")
+            await _led_by(site, job, leader, term=term)
+            version = await _resumed_at(site, job, term)
+            await site.event(job, "handed-over", f"handed over at version {version}")
+        assert _pids(site) == before
+        # Nobody lost a lease to any of it. Later, leases are of milliseconds, and a busy machine is late with some.
+        assert not [e for e in site.events(job) if e.kind in ("lost", "expired", "refused", "lease-returned")]
+        assert await _finish(site, job) == {"device-1", "device-2", "device-3"}
 
-    run(story())
+    cluster.run(story)
 
 
 def test_a_killed_leader_is_replaced_and_no_worker_restarts(tmp_path: Path) -> None:
@@ -149,16 +152,16 @@ def test_manager_and_leader_may_die_at_once(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_drained_leader_hands_over(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=2) as site:
-            job = await _training(site, workers=2, leader="device-2")
-            await site.operator.drain_node("device-2", "an update")
-            await _led_by(site, job, "manager", term=3)
-            await _finish(site, job)
-            assert not [event for event in site.events(job) if event.kind in ("lost", "expired")]
+def test_a_drained_leader_hands_over(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await _training(site, workers=2, leader="device-2")
+        await site.operator.drain_node("device-2", "an update")
+        await _led_by(site, job, "manager", term=3)
+        await _finish(site, job)
+        assert not [event for event in site.events(job) if event.kind in ("lost", "expired")]
+        await site.operator.undrain_node("device-2")
 
-    run(story())
+    cluster.run(story)
 
 
 def test_a_revoked_leader_is_cut_off_and_replaced(tmp_path: Path) -> None:

@@ -10,12 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 from kit import HERE, Site, cluster_in, run
+from shared_cluster import SharedCluster, shared_cluster
 
 from shoal.wire.limits import TRACEBACKS_KEPT_PER_JOB
 
 #: Slow enough that a fault falls into the first epoch on any machine; tests lift it once they have seen enough.
 SLOW_S = 0.25
 BATCHES = 90
+
+#: For the stories in which no agent and no manager dies.
+cluster = shared_cluster(workers=2)
 
 
 async def _training(site: Site, *, workers: int, epochs: int = 2) -> str:
@@ -49,24 +53,23 @@ def test_a_killed_worker_is_replaced_and_comes_back_under_its_name(tmp_path: Pat
     run(story())
 
 
-def test_a_killed_trainer_is_started_again_by_its_agent(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=2) as site:
-            job = await _training(site, workers=2)
-            agent = site.cluster.agents["device-1"]
-            (trainer,) = site.trainers("device-1")
-            trainer.kill()
-            failed = await site.event(job, "failed", "device-1: the trainer was killed by SIGKILL")
+def test_a_killed_trainer_is_started_again_by_its_agent(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await _training(site, workers=2)
+        agent = site.cluster.agents["device-1"]
+        (trainer,) = site.trainers("device-1")
+        trainer.kill()
+        failed = await site.event(job, "failed", "device-1: the trainer was killed by SIGKILL")
 
-            async def started_again() -> bool:
-                return [child.pid for child in site.trainers("device-1")] not in ([], [trainer.pid])
+        async def started_again() -> bool:
+            return [child.pid for child in site.trainers("device-1")] not in ([], [trainer.pid])
 
-            await site.until("another trainer", started_again)
-            assert agent.returncode is None
-            await _finish(site, job)
-            assert not [e for e in site.events(job) if e.seq > failed.seq and e.kind in ("lost", "failed")]
+        await site.until("another trainer", started_again)
+        assert agent.returncode is None
+        await _finish(site, job)
+        assert not [e for e in site.events(job) if e.seq > failed.seq and e.kind in ("lost", "failed")]
 
-    run(story())
+    cluster.run(story)
 
 
 def test_a_killed_manager_continues_from_its_durable_version_and_no_worker_restarts(tmp_path: Path) -> None:
@@ -132,18 +135,17 @@ def test_a_worker_stopped_for_ten_seconds_is_done_without_and_takes_part_again(t
     run(story())
 
 
-def test_a_worker_that_joins_mid_epoch_takes_part_in_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1) as site:
-            job = await _training(site, workers=1)
-            await site.cluster.start_agent("latecomer")
-            await site.event(job, "joined", "latecomer")
-            await site.works(job, "latecomer")
-            await _finish(site, job)
-            first_epoch = {row.node for row in site.history(job)[0] if row.epoch == 0}
-            assert first_epoch == {"device-1", "latecomer"}
+def test_a_worker_that_joins_mid_epoch_takes_part_in_it(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await _training(site, workers=1)
+        await site.cluster.start_agent("latecomer")
+        await site.event(job, "joined", "latecomer")
+        await site.works(job, "latecomer")
+        await _finish(site, job)
+        first_epoch = {row.node for row in site.history(job)[0] if row.epoch == 0}
+        assert first_epoch == {"device-1", "device-2", "latecomer"}
 
-    run(story())
+    cluster.run(story)
 
 
 def test_a_worker_that_leaves_politely_is_not_waited_for(tmp_path: Path) -> None:

@@ -19,12 +19,15 @@ import numpy as np
 import pytest
 from kit import Site, cluster_in, run
 from own_tally_trainer import TURNS, place_of
+from shared_cluster import SharedCluster, shared_cluster
 
 from benchmarks.common import echo_job
 from shoal.runtime.local import LocalCluster
 
 PULL = ("--child-module", "pull_trainer")
 VALUES, BATCHES = 200, 60
+
+cluster = shared_cluster(workers=4, options=PULL)
 
 
 async def _started(site: Site, directory: Path, codec: str = "dense") -> str:
@@ -44,18 +47,17 @@ async def _started(site: Site, directory: Path, codec: str = "dense") -> str:
 
 
 @pytest.mark.parametrize("codec", ["dense", "led30%+ef"])
-def test_a_sealed_job_reaches_its_target(tmp_path: Path, codec: str) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=4, options=PULL) as site:
-            job = await _started(site, tmp_path, codec)
-            view = await site.ended(job)
-            assert "reached" in view.reason, view.reason
-            rows, _ = site.history(job)
-            assert len({(row.epoch, row.batch) for row in rows}) == len(rows)
-            versions = {row.version for row in rows}
-            assert all(sum(row.version == version for row in rows) >= 3 for version in versions)
+def test_a_sealed_job_reaches_its_target(tmp_path: Path, cluster: SharedCluster, codec: str) -> None:
+    async def story(site: Site) -> None:
+        job = await _started(site, tmp_path, codec)
+        view = await site.ended(job)
+        assert "reached" in view.reason, view.reason
+        rows, _ = site.history(job)
+        assert len({(row.epoch, row.batch) for row in rows}) == len(rows)
+        versions = {row.version for row in rows}
+        assert all(sum(row.version == version for row in rows) >= 3 for version in versions)
 
-    run(story())
+    cluster.run(story)
 
 
 def test_devices_that_are_killed_leave_the_sums_exact(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ async def _tallying(site: Site, directory: Path, **changes: object) -> str:
     folder = directory / "job"
     folder.mkdir()
     job = echo_job(folder, values=VALUES, batches=BATCHES)
-    job = dataclasses.replace(job, name="tally", arguments={"pace": str(directory / "pace")})
+    job = dataclasses.replace(job, name="tally", arguments={"pace": str(site.pace_file)})
     plan = {
         "trust": "sealed(3, 0%, 30%)",
         "data": "local",

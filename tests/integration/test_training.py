@@ -17,10 +17,13 @@ import pytest
 import torch
 from clouds_task import Clouds
 from kit import HERE, Site, cluster_in, run
+from shared_cluster import SharedCluster, shared_cluster
 from torch import nn
 
+from shoal.runtime.paths import Paths
 from shoal.scheduling.batches import batch_indices, epoch_order
 from shoal.scheduling.ledger import Applied
+from shoal.store.blobs import BlobStore
 
 CLOUDS = HERE / "clouds_task.py"
 
@@ -32,15 +35,22 @@ RATE = 0.1
 SEED = 3
 PLAN = {"batch_size": BATCH, "learning_rate": RATE, "momentum": 0.9, "seed": SEED}
 
+#: Two of the three devices: each trainer that starts loads PyTorch.
+TWO = {"workers_min": 2, "workers_max": 2}
+
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-def first_model(site: Site, task: Any) -> nn.Module:
+#: Real trainers: three, of which a job may want two.
+cluster = shared_cluster(workers=3, options=())
+
+
+async def first_model(site: Site, job: str, task: Any) -> nn.Module:
     """The model that the job began from, as it was uploaded."""
     from shoal.trainer.trained import trained_model
 
-    (path,) = site.cluster.home.glob("prepared/*/model.safetensors")
-    return trained_model(task, path).train()
+    spec = await site.operator.job_spec(job)
+    return trained_model(task, BlobStore(Paths(site.cluster.home).blobs).path(spec.initial)).train()
 
 
 def rounds(task: Any, rows: list[Applied]) -> Iterator[list[Batch]]:
@@ -63,65 +73,63 @@ def worst_difference(model: dict[str, np.ndarray], reference: nn.Module) -> floa
 
 
 @pytest.mark.slow
-def test_three_workers_train_the_model_that_one_process_trains(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=3, options=()) as site:
-            job = await site.submit_task(CLOUDS, **PLAN, workers_min=3, until={"epochs": 3})
-            await site.ended(job)
-            rows = site.exactly_once(job, batches=BATCHES, epochs=3)
-            assert {row.node for row in rows} == {"device-1", "device-2", "device-3"}
+def test_three_workers_train_the_model_that_one_process_trains(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await site.submit_task(CLOUDS, **PLAN, workers_min=3, until={"epochs": 3})
+        await site.ended(job)
+        rows = site.exactly_once(job, batches=BATCHES, epochs=3)
+        assert {row.node for row in rows} == {"device-1", "device-2", "device-3"}
 
-            # One optimiser, on the examples of each round in one batch: nothing of Shoal's arithmetic is used.
-            task = Clouds()
-            reference = first_model(site, task)
-            optimiser = torch.optim.SGD(reference.parameters(), lr=RATE, momentum=0.9)
-            mixed = 0
-            for batches in rounds(task, rows):
-                mixed += len({len(y) for _, y in batches}) > 1
-                x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-                optimiser.zero_grad()
-                nn.functional.cross_entropy(reference(x), y).backward()
-                optimiser.step()
-            model = await site.model(job)
-            assert worst_difference(model, reference) < 1e-5
-            # The comparison could fail: a short batch met long ones, and training moved the model much further.
-            assert mixed
-            assert worst_difference(model, first_model(site, task)) > 0.1
+        # One optimiser, on the examples of each round in one batch: nothing of Shoal's arithmetic is used.
+        task = Clouds()
+        reference = await first_model(site, job, task)
+        optimiser = torch.optim.SGD(reference.parameters(), lr=RATE, momentum=0.9)
+        mixed = 0
+        for batches in rounds(task, rows):
+            mixed += len({len(y) for _, y in batches}) > 1
+            x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(reference(x), y).backward()
+            optimiser.step()
+        model = await site.model(job)
+        assert worst_difference(model, reference) < 1e-5
+        # The comparison could fail: a short batch met long ones, and training moved the model much further.
+        assert mixed
+        assert worst_difference(model, await first_model(site, job, task)) > 0.1
 
-    run(story())
+    cluster.run(story)
 
 
 @pytest.mark.slow
-def test_a_model_with_batch_norm_averages_its_running_statistics(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=2, options=()) as site:
-            job = await site.submit_task(CLOUDS, kwargs={"norm": True}, **PLAN, workers_min=2, until={"epochs": 2})
-            await site.ended(job)
-            rows = site.exactly_once(job, batches=BATCHES, epochs=2)
-            task = Clouds(norm=True)
-            reference = first_model(site, task)
-            parameters = {name for name, _ in reference.named_parameters()}
-            velocity: dict[str, torch.Tensor] = {}
-            for batches in rounds(task, rows):
-                before = {name: value.clone() for name, value in _floats(reference).items()}
-                mean = {name: torch.zeros_like(value) for name, value in before.items()}
-                total = sum(len(y) for _, y in batches)
-                for x, y in batches:
-                    _restore(reference, before)
-                    _sgd_step(reference, x, y)
-                    for name, value in _floats(reference).items():
-                        mean[name] += (value - before[name]) * (len(y) / total)
-                for name in mean:
-                    # Weights have momentum; a running mean that overshoots would be no mean.
-                    if name in parameters:
-                        velocity[name] = mean[name] = 0.9 * velocity.get(name, 0) + mean[name]
-                _restore(reference, {name: before[name] + mean[name] for name in before})
-            model = await site.model(job)
-            assert {"1.running_mean", "1.running_var"} < set(model)
-            assert worst_difference(model, reference) < 1e-4
-            assert worst_difference(model, first_model(site, task)) > 0.1
+def test_a_model_with_batch_norm_averages_its_running_statistics(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await site.submit_task(CLOUDS, kwargs={"norm": True}, **PLAN, **TWO, until={"epochs": 2})
+        await site.ended(job)
+        rows = site.exactly_once(job, batches=BATCHES, epochs=2)
+        task = Clouds(norm=True)
+        reference = await first_model(site, job, task)
+        parameters = {name for name, _ in reference.named_parameters()}
+        velocity: dict[str, torch.Tensor] = {}
+        for batches in rounds(task, rows):
+            before = {name: value.clone() for name, value in _floats(reference).items()}
+            mean = {name: torch.zeros_like(value) for name, value in before.items()}
+            total = sum(len(y) for _, y in batches)
+            for x, y in batches:
+                _restore(reference, before)
+                _sgd_step(reference, x, y)
+                for name, value in _floats(reference).items():
+                    mean[name] += (value - before[name]) * (len(y) / total)
+            for name in mean:
+                # Weights have momentum; a running mean that overshoots would be no mean.
+                if name in parameters:
+                    velocity[name] = mean[name] = 0.9 * velocity.get(name, 0) + mean[name]
+            _restore(reference, {name: before[name] + mean[name] for name in before})
+        model = await site.model(job)
+        assert {"1.running_mean", "1.running_var"} < set(model)
+        assert worst_difference(model, reference) < 1e-4
+        assert worst_difference(model, await first_model(site, job, task)) > 0.1
 
-    run(story())
+    cluster.run(story)
 
 
 def _floats(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -141,32 +149,31 @@ def _sgd_step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_ends_at_the_accuracy_it_was_asked_for(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=2, options=()) as site:
-            until = {"accuracy": 0.95, "epochs": 50}
-            plan = PLAN | {"learning_rate": 0.01, "momentum": 0.5, "workers_min": 2, "until": until}
-            job = await site.submit_task(CLOUDS, **plan)
-            view = await site.ended(job)
-            evaluations = site.evaluations(job)
-            epochs = len(evaluations)
-            assert 1 < epochs < 50
-            assert [e.epoch for e in evaluations] == list(range(1, epochs + 1))
-            assert all(e.examples == COUNT for e in evaluations)
-            assert [e.accuracy >= 0.95 for e in evaluations] == [False] * (epochs - 1) + [True]
-            assert view.reason == f"reached {evaluations[-1].accuracy:.2%}, the goal was 95.00%"
-            rows = site.exactly_once(job, batches=BATCHES, epochs=epochs)
-            assert max(row.version for row in rows) == evaluations[-1].version
+def test_a_job_ends_at_the_accuracy_it_was_asked_for(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        until = {"accuracy": 0.95, "epochs": 50}
+        plan = PLAN | {"learning_rate": 0.01, "momentum": 0.5, "until": until} | TWO
+        job = await site.submit_task(CLOUDS, **plan)
+        view = await site.ended(job)
+        evaluations = site.evaluations(job)
+        epochs = len(evaluations)
+        assert 1 < epochs < 50
+        assert [e.epoch for e in evaluations] == list(range(1, epochs + 1))
+        assert all(e.examples == COUNT for e in evaluations)
+        assert [e.accuracy >= 0.95 for e in evaluations] == [False] * (epochs - 1) + [True]
+        assert view.reason == f"reached {evaluations[-1].accuracy:.2%}, the goal was 95.00%"
+        rows = site.exactly_once(job, batches=BATCHES, epochs=epochs)
+        assert max(row.version for row in rows) == evaluations[-1].version
 
-            task = Clouds()
-            model = _loaded(task, await site.model(job))
-            x, y = map(torch.from_numpy, task.examples("test"))
-            with torch.no_grad():
-                output = model(x)
-            assert int((output.argmax(1) == y).sum()) == round(evaluations[-1].accuracy * COUNT)
-            assert nn.functional.cross_entropy(output, y).item() == pytest.approx(evaluations[-1].loss, abs=1e-4)
+        task = Clouds()
+        model = _loaded(task, await site.model(job))
+        x, y = map(torch.from_numpy, task.examples("test"))
+        with torch.no_grad():
+            output = model(x)
+        assert int((output.argmax(1) == y).sum()) == round(evaluations[-1].accuracy * COUNT)
+        assert nn.functional.cross_entropy(output, y).item() == pytest.approx(evaluations[-1].loss, abs=1e-4)
 
-    run(story())
+    cluster.run(story)
 
 
 def _loaded(task: Any, arrays: dict[str, np.ndarray]) -> nn.Module:
