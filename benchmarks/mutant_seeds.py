@@ -24,8 +24,8 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.common import say
+from dst.case import case
 from dst.fuzz import CheckedRun
-from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.trace import TraceWriter
 
 SIMULATION = Path(__file__).parents[1] / "tests" / "simulation"
@@ -44,15 +44,15 @@ DEPTHS = (20, 60, 160, MUTANT_SEEDS)
 Mutant = Callable[[], AbstractContextManager[object]]
 
 
-def play(seed: int, trace: str = "") -> str:
-    """Play one seed; what went wrong, or nothing."""
-    what = fuzz_case(seed)
+def play(profile: str, seed: int, trace: str = "") -> str:
+    """Play one seed; return what went wrong, or nothing."""
+    what = case(profile, seed)
     try:
         if not trace:
             CheckedRun(what).run()
             return ""
         with Path(trace).open("w", encoding="utf-8") as file:
-            CheckedRun(what, observers=[TraceWriter(file, {"disaster": seed})]).run()
+            CheckedRun(what, observers=[TraceWriter(file, {"profile": profile, "seed": seed})]).run()
     except Exception as error:
         # Not violations alone: a role that raises is as wrong.
         return f"{type(error).__name__}: {error}"
@@ -73,6 +73,17 @@ def _module() -> ModuleType:
 def mutants() -> dict[str, Mutant]:
     found: dict[str, Mutant] = _module().MUTANTS
     return found
+
+
+def crossings() -> dict[str, Mutant]:
+    """Those that live where two features meet."""
+    found: dict[str, Mutant] = _module().OF_CROSSINGS
+    return found
+
+
+def profile_of(name: str) -> str:
+    """The profile whose seeds are to catch a mutant."""
+    return "any" if name in crossings() else "plain"
 
 
 def shaped_mutants() -> dict[str, Mutant]:
@@ -98,46 +109,54 @@ class Caught:
 
 
 @cache
-def _is_clean(seed: int) -> bool:
-    return not play(seed)
+def _is_clean(profile: str, seed: int) -> bool:
+    return not play(profile, seed)
 
 
-def catch(name: str, seeds: Iterable[int]) -> Caught | None:
+def catch(name: str, profile: str, seeds: Iterable[int]) -> Caught | None:
     """The first of these seeds that catches a mutant, and how. A seed that fails without the mutant catches nothing."""
     for seed in seeds:
-        with mutants()[name]():
-            reason = play(seed)
-        if reason and _is_clean(seed):
+        with (mutants() | crossings())[name]():
+            reason = play(profile, seed)
+        if reason and _is_clean(profile, seed):
             return Caught(name, seed, reason)
     return None
 
 
-def _catch_known_first(name: str, known: Sequence[int], seeds: int) -> Caught | None:
-    return catch(name, dict.fromkeys([*known, *range(seeds)]))
+def _catch_known_first(name: str, profile: str, known: Sequence[int], seeds: int) -> Caught | None:
+    return catch(name, profile, dict.fromkeys([*known, *range(seeds)]))
 
 
 def hunt_mutants(seeds: int) -> dict[str, Any]:
-    """Each mutant on the seeds that the table has for it, then on the first so many, on all cores."""
+    """Hold each mutant against the seeds that the table has for it, then against the first plain ones, on all cores."""
+    return _hunt(list(mutants()), "plain", seeds)
+
+
+def hunt_crossings(seeds: int) -> dict[str, Any]:
+    """The same for the mutants that live where two features meet, with seeds that draw from all features."""
+    return _hunt(list(crossings()), "any", seeds)
+
+
+def _hunt(names: Sequence[str], profile: str, seeds: int) -> dict[str, Any]:
     known = table()
     caught: dict[str, int] = {}
     with processes() as pool:
-        asked = {name: pool.submit(_catch_known_first, name, known.get(name, []), seeds) for name in mutants()}
+        asked = {name: pool.submit(_catch_known_first, name, profile, known.get(name, []), seeds) for name in names}
         for name, answer in asked.items():
             found = answer.result()
             if found is None:
                 say(f"mutant {name}: NOT caught within {seeds} seeds and {len(known.get(name, []))} of the table")
             else:
                 caught[name] = found.seed
-                say(f"mutant {name}: caught by seed {found.seed}: {found.reason}")
-    stale = [name for name in mutants() if caught.get(name) not in known.get(name, [])]
+                say(f"mutant {name}: caught by seed {found.seed}: {found.reason[:200]}")
+    stale = [name for name in names if caught.get(name) not in known.get(name, [])]
     if stale:
         say(f"the table of seeds lacks {len(stale)} mutants: make it again with --find")
     return {
-        "mutants": len(mutants()),
-        "caught": len(caught),
+        "mutants": len(names),
         "mutants_caught": len(caught),
         "mutants_caught_at": caught,
-        "mutants_not_caught": [name for name in mutants() if name not in caught],
+        "mutants_not_caught": [name for name in names if name not in caught],
         "mutants_not_in_table": stale,
     }
 
@@ -163,10 +182,10 @@ class _Search:
     found: dict[int, float]
 
 
-def _cost_s(seed: int, mutant: Mutant = nullcontext) -> tuple[str, float]:
+def _cost_s(profile: str, seed: int, mutant: Mutant = nullcontext) -> tuple[str, float]:
     began_s = time.process_time()
     with mutant():
-        reason = play(seed)
+        reason = play(profile, seed)
     return reason, time.process_time() - began_s
 
 
@@ -174,7 +193,7 @@ def _survey(seed: int, until_s: float) -> tuple[int, float]:
     """What a seed costs; without end if it fails by itself, or if the time is over."""
     if time.monotonic() > until_s:
         return seed, math.inf
-    reason, cost_s = _cost_s(seed)
+    reason, cost_s = _cost_s("plain", seed)
     return seed, math.inf if reason else cost_s
 
 
@@ -186,8 +205,9 @@ def _search(search: _Search) -> dict[int, float]:
             break
         if seed in found:
             continue
-        reason, cost_s = _cost_s(seed, mutants()[search.name])
-        if reason and _is_clean(seed):
+        profile = profile_of(search.name)
+        reason, cost_s = _cost_s(profile, seed, (mutants() | crossings())[search.name])
+        if reason and _is_clean(profile, seed):
             found[seed] = cost_s
     return found
 
@@ -199,18 +219,24 @@ class _Table:
         self._pool = pool
         self._until_s = until_s
         self._known = table()
-        self.found: dict[str, dict[int, float]] = {name: {} for name in mutants()}
+        self.found: dict[str, dict[int, float]] = {name: {} for name in mutants() | crossings()}
 
     def make(self) -> None:
         self._search(lambda name: self._known.get(name, []), KEPT)
         if all(len(seeds) >= KEPT for seeds in self.found.values()):
             return
         ordered = list(dict.fromkeys([*self._promising(), *range(MUTANT_SEEDS)]))
-        shaped = [seed for seed in ordered if fuzz_case(seed).topology != "star"]
+        shaped = [seed for seed in ordered if case("plain", seed).topology != "star"]
+        others = list(range(MUTANT_SEEDS))
 
         def between(low: int, high: int) -> Callable[[str], Sequence[int]]:
             # A mutant that only shows where updates meet in aggregators is not looked for where there are none.
-            return lambda name: (shaped if name in shaped_mutants() else ordered)[low:high]
+            def chosen(name: str) -> Sequence[int]:
+                if name in crossings():
+                    return others[low:high]
+                return (shaped if name in shaped_mutants() else ordered)[low:high]
+
+            return chosen
 
         # One for each of them first, and those that are easy to catch before the others: the time may end.
         for low, high in pairwise((0, *DEPTHS)):
@@ -219,7 +245,7 @@ class _Table:
 
     def _promising(self) -> list[int]:
         """Seeds to begin with: those that catch other mutants, the busiest first; without any, the cheap ones."""
-        catches = Counter(seed for seeds in self.found.values() for seed in seeds)
+        catches = Counter(seed for name, seeds in self.found.items() for seed in seeds if name not in crossings())
         if len(catches) >= DEPTHS[0]:
             return [seed for seed, _ in catches.most_common()]
         costs = self._pool.map(_survey, range(SURVEYED), [self._until_s] * SURVEYED)

@@ -1,12 +1,17 @@
 """Ten thousand small disasters: the deployed manager, leader and workers under seeded faults, every invariant watching.
 
-    python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] [--topology star|tree|shard|chain] --json
-    python -m benchmarks.protocol_seeds --trust [--quick] [--count N] --json    # robust, private and sealed plans alone
-    python -m benchmarks.protocol_seeds --find [--limit-s 900]       # the table of seeds that catch mutants, made again
+    python -m benchmarks.protocol_seeds --profile any [--quick] [--count N] [--first SEED] --json
+    python -m benchmarks.protocol_seeds [--quick] --json         # some seeds of every profile, flocks, and all mutants
+    python -m benchmarks.protocol_seeds --profile any --first SEED --count 1 --trace FILE      # one seed, written down
+    python -m benchmarks.protocol_seeds --find [--limit-s 900]       # make the table of seeds that catch mutants again
+    python -m benchmarks.protocol_seeds --profiles                              # the profiles, and what each one draws
 
-A seed that breaks an invariant prints the command that plays it again. That the checks can fail is shown by mutants,
-deliberate bugs in the protocol: each must be caught within 500 seeds. Seeds that are known to catch a mutant are played
-first (``mutant_seeds``); ``--quick`` plays only a few others after them.
+A profile says what its seeds draw; ``any`` draws from all features at once and reports which two of them met, and which
+two the product refuses, and why. A seed that breaks an invariant prints the command that plays it again. Seeds that
+were played are noted under ``.seeds`` by a digest of the code, so a run that was stopped goes on where it was.
+
+Mutants, deliberate bugs in the protocol, show that the checks can fail. Seeds that are known to catch a mutant are
+played first; ``--quick`` plays only a few others after them.
 """
 
 from __future__ import annotations
@@ -17,33 +22,41 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from typing import Any
 
 from benchmarks.common import finish, say
-from benchmarks.mutant_seeds import MUTANT_SEEDS, hunt_mutants, make_table, play
-from benchmarks.trust_seeds import hunt_trust_mutants, play_trust
+from benchmarks.mutant_seeds import MUTANT_SEEDS, hunt_crossings, hunt_mutants, make_table, play
+from benchmarks.seed_notes import SeedNotes
+from benchmarks.trust_seeds import hunt_trust_mutants
+from dst.case import case
+from dst.features import Pair, drawn_in, pairs, refusals
 from dst.flock_fuzz import fuzz_flock
-from shoal.sim.fuzz_case import fuzz_case
+from dst.pinned import COVER
+from dst.profiles import PROFILES
+from shoal.sim.garbage import collected_seldom
 
 COUNT = 10_000
-QUICK_COUNT = 80
+QUICK_COUNT = 100
 QUICK_MUTANT_SEEDS = 12
 #: How long a search for seeds that catch mutants may take.
 FIND_S = 900.0
 
-#: Violations told in full; after so many it is clear that something is broken.
+#: Violations told in full; after this many it is clear that something is broken.
 TOLD_MAX = 20
 
-#: Where the updates of a seed's jobs meet; in a chain there is no cluster, and so one flock is played for four of the
-#: others.
+#: Seeds that one process plays before it notes them.
+PART = 20
+
+#: In a chain there is no cluster: one flock is played for this many seeds.
 CHAIN = "chain"
-SHAPES = ("star", "tree", "shard")
 CLUSTERS_A_FLOCK = 4
+
+#: A seed of a profile.
+Seed = tuple[str, int]
 
 
 def play_flock(seed: int) -> str:
-    """Play one seed of a flock; what went wrong, or nothing."""
+    """Play one seed of a flock; return what went wrong, or nothing."""
     try:
         fuzz_flock(seed)
     except Exception as error:
@@ -51,94 +64,143 @@ def play_flock(seed: int) -> str:
     return ""
 
 
-def play_range(first: int, count: int, *, shape: str = "", tell: bool = True) -> dict[int, str]:
-    """With a shape, only the seeds among them whose jobs have it."""
-    wrong: dict[int, str] = {}
-    for number in range(count):
-        if shape and shape != CHAIN and fuzz_case(first + number).topology != shape:
-            continue
-        reason = play_flock(first + number) if shape == CHAIN else play(first + number)
-        if reason:
-            wrong[first + number] = reason
-        if tell and (number + 1) % 500 == 0:
-            say(f"{number + 1} of {count} seeds from {first}: {len(wrong)} violations")
+def play_part(seeds: list[Seed]) -> dict[str, str]:
+    """Play these one after the other; return what went wrong, by ``profile seed``."""
+    wrong: dict[str, str] = {}
+    with collected_seldom():
+        for profile, seed in seeds:
+            reason = play_flock(seed) if profile == CHAIN else play(profile, seed)
+            if reason:
+                wrong[f"{profile} {seed}"] = reason
     return wrong
 
 
-def play_in_processes(first: int, count: int, processes: int, *, shape: str = "") -> dict[int, str]:
-    """Split over processes of their own; each prints its violations as JSON."""
-    share = max(1, -(-count // processes))
-    children = []
-    for start in range(first, first + count, share):
-        part = min(share, first + count - start)
-        command = [sys.executable, "-m", "benchmarks.protocol_seeds", "--first", str(start), "--count", str(part)]
-        command += ["--part", *(["--topology", shape] if shape else [])]
-        children.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    wrong: dict[int, str] = {}
-    for child in children:
+def play_seeds(seeds: list[Seed]) -> dict[str, str]:
+    """Play these on all cores, each part in a process of its own that starts fresh; note each part that is done."""
+    notes = SeedNotes.open()
+    wrong = {name: reason for name, reason in notes.wrong.items() if tuple_of(name) in set(seeds)}
+    left = [seed for seed in seeds if seed not in notes.played]
+    if len(left) < len(seeds):
+        say(f"{len(seeds) - len(left)} of {len(seeds)} seeds were played before at this code")
+    parts = [left[start : start + PART] for start in range(0, len(left), PART)]
+    running: list[tuple[list[Seed], subprocess.Popen[str]]] = []
+    done, began_s = 0, time.monotonic()
+    while parts or running:
+        while parts and len(running) < (os.cpu_count() or 1):
+            running.append((parts[0], _started(parts.pop(0))))
+        part, child = running.pop(0)
         out, _ = child.communicate()
         if child.returncode != 0:
             raise SystemExit("a part of the seeds could not be played: see above")
-        wrong |= {int(seed): reason for seed, reason in json.loads(out.splitlines()[-1]).items()}
+        found: dict[str, str] = json.loads(out.splitlines()[-1])
+        notes.add(part, found)
+        for name, reason in found.items():
+            say(f"seed {name}: {reason[:400]}\n  {again(name)}")
+        wrong |= found
+        done += len(part)
+        if done % (25 * PART) < len(part):
+            say(f"{done} of {len(left)} seeds, {len(wrong)} violations, {time.monotonic() - began_s:.0f} s")
     return wrong
 
 
-def flocks_played(first: int, count: int) -> dict[str, Any]:
-    """Flocks, in processes of their own."""
-    wrong = play_in_processes(first, count, os.cpu_count() or 1, shape=CHAIN)
-    for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
-        again = f"python -m benchmarks.protocol_seeds --topology {CHAIN} --first {seed} --count 1"
-        say(f"flock {seed}: {reason}\n  {again}")
-    return {"flock_seeds": count, "flock_violations": len(wrong), "flock_failing": sorted(wrong)[:TOLD_MAX]}
+def _started(part: list[Seed]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.protocol_seeds", "--part", json.dumps(part)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def tuple_of(name: str) -> Seed:
+    profile, _, seed = name.rpartition(" ")
+    return profile, int(seed)
+
+
+def again(name: str) -> str:
+    profile, seed = tuple_of(name)
+    trace = "" if profile == CHAIN else f" --trace {profile}-{seed}.jsonl"
+    return f"python -m benchmarks.protocol_seeds --profile {profile} --first {seed} --count 1{trace}"
+
+
+def feature_pairs(seeds: list[Seed]) -> dict[str, Any]:
+    """Which two features met in these seeds, which two the product refuses, and which are neither."""
+    wanted, refused = pairs(), refusals()
+    drawn: set[Pair] = set()
+    for profile, seed in seeds:
+        drawn |= drawn_in(case(profile, seed))
+    neither = [pair for pair in wanted if pair not in drawn and pair not in refused]
+    for one, other in neither:
+        say(f"{one} and {other} were not drawn together, and nothing refuses them")
+    for (one, other), reason in refused.items():
+        say(f"refused: {one} with {other}: {reason}")
+    return {
+        "feature_pairs": len(wanted),
+        "feature_pairs_drawn": sum(pair in drawn for pair in wanted),
+        "feature_pairs_refused": sum(pair in refused and pair not in drawn for pair in wanted),
+        "feature_pairs_neither": [" x ".join(pair) for pair in neither],
+    }
+
+
+def chosen_seeds(profile: str, first: int, count: int, *, quick: bool) -> list[Seed]:
+    if profile == "any" and quick and not first and not count:
+        # A few seeds in which every two features meet that the product accepts together.
+        return [("any", seed) for seed in COVER]
+    count = count or (QUICK_COUNT if quick else COUNT)
+    if profile:
+        return [(profile, seed) for seed in range(first, first + count)]
+    each = max(1, count // len(PROFILES))
+    return [(name, seed) for name in PROFILES for seed in range(first, first + each)]
+
+
+def hunt(profile: str, *, quick: bool) -> dict[str, Any]:
+    """Hold the mutants of a profile against seeds."""
+    if profile == "any":
+        return hunt_crossings(QUICK_MUTANT_SEEDS if quick else MUTANT_SEEDS)
+    if profile in ("", "plain"):
+        return hunt_mutants(QUICK_MUTANT_SEEDS if quick else MUTANT_SEEDS)
+    return hunt_trust_mutants(profile)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--profile", default="", choices=(*PROFILES, CHAIN), help="what the seeds draw; every profile")
     parser.add_argument("--count", type=int, default=0, help=f"how many seeds; {COUNT:,} unless --quick")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--topology", default="", choices=(*SHAPES, CHAIN), help="only seeds of this shape")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_COUNT} seeds")
-    parser.add_argument("--trust", action="store_true", help="seeds that draw trust, as many of each range")
+    parser.add_argument("--quick", action="store_true", help="few seeds")
+    parser.add_argument("--no-mutants", action="store_true", help="only play seeds")
     parser.add_argument("--trace", default="", help="write the trace of one seed to this file")
-    parser.add_argument("--find", action="store_true", help="look for seeds that catch mutants, and write the table")
+    parser.add_argument("--find", action="store_true", help="look for seeds that catch mutants, and write the tables")
     parser.add_argument("--limit-s", type=float, default=FIND_S, help=f"of --find; {FIND_S:g} unless told")
+    parser.add_argument("--profiles", action="store_true", help="list the profiles")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
-    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--part", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    count = given.count or (QUICK_COUNT if given.quick else COUNT)
     if given.part:
-        print(json.dumps(play_range(given.first, count, shape=given.topology)))
+        print(json.dumps(play_part([(profile, seed) for profile, seed in json.loads(given.part)])))
+        return 0
+    if given.profiles:
+        for name, profile in PROFILES.items():
+            say(f"{name:<16} {', '.join(part for part, _ in profile.plans) or 'plain jobs'}")
         return 0
     began_s = time.monotonic()
     if given.find:
         made = make_table(given.limit_s)
         finish(made | {"seconds": time.monotonic() - began_s})
         return 1 if made["mutants_not_caught"] else 0
-    if given.trust:
-        trusted = play_trust(count) | hunt_trust_mutants()
-        finish(trusted | {"seconds": time.monotonic() - began_s})
-        return 1 if trusted["violations"] or trusted["mutants_not_caught"] else 0
-    if count == 1:
-        reason = play_flock(given.first) if given.topology == CHAIN else play(given.first, given.trace)
-        finish({"seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
+    profile = given.profile
+    if given.count == 1 and profile:
+        reason = play_flock(given.first) if profile == CHAIN else play(profile, given.first, given.trace)
+        finish({"profile": profile, "seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
         return 1 if reason else 0
-    if given.topology == CHAIN:
-        flocks = flocks_played(given.first, count)
-        finish(flocks | {"seconds": time.monotonic() - began_s})
-        return 1 if flocks["flock_violations"] else 0
-    wrong = play_in_processes(given.first, count, os.cpu_count() or 1, shape=given.topology)
-    for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
-        again = f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl"
-        say(f"seed {seed}: {reason}\n  {again}")
-    shapes = Counter(fuzz_case(given.first + number).topology for number in range(count))
-    played = {shape: shapes[shape] for shape in SHAPES if not given.topology or shape == given.topology}
-    result: dict[str, Any] = {"seeds": sum(played.values()), "seeds_of_shape": played}
+    seeds = chosen_seeds(profile, given.first, given.count, quick=given.quick)
+    if not profile:
+        seeds += [(CHAIN, seed) for seed in range(given.first, given.first + len(seeds) // CLUSTERS_A_FLOCK)]
+    wrong = play_seeds(seeds)
+    result: dict[str, Any] = {"profile": profile or "every", "seeds": len(seeds)}
     result |= {"violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX]}
-    if not given.topology:
-        result |= flocks_played(given.first, count // CLUSTERS_A_FLOCK)
-    result |= hunt_mutants(QUICK_MUTANT_SEEDS if given.quick else MUTANT_SEEDS)
+    if profile == "any":
+        result |= feature_pairs(seeds)
+    if profile != CHAIN and not given.no_mutants:
+        result |= hunt(profile, quick=given.quick)
     finish(result | {"seconds": time.monotonic() - began_s})
-    return 1 if wrong or result.get("flock_violations") or result["mutants_not_caught"] else 0
+    return 1 if wrong or result.get("mutants_not_caught") or result.get("feature_pairs_neither") else 0
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dst.case import case
+from dst.run import FuzzRun
 from dst.seal_oracle import LabelCount
 from shoal.learning.partial import Partial
 from shoal.sealing import pair
@@ -25,8 +27,6 @@ from shoal.sealing.group import MaskGraph
 from shoal.sealing.helped import seal_for_helper, sum_of_masks
 from shoal.sealing.label import Label
 from shoal.sealing.opening import SumOpening, unmask
-from shoal.sim.fuzz_case import fuzz_case
-from shoal.sim.fuzz_run import FuzzRun
 
 COLLUDING, LOST = 0.1, 0.3
 
@@ -193,7 +193,7 @@ def labels_of(seeds: Iterable[int]) -> dict[str, int]:
     used = twice = moved = 0
     for seed in seeds:
         count = LabelCount()
-        FuzzRun(fuzz_case(seed), observers=[count]).run()
+        FuzzRun(case("sealed", seed), observers=[count]).run()
         used, twice = used + count.used, twice + count.twice
         jobs = [job for job, _ in count.terms]
         moved += sum(jobs.count(job) > 1 for job in set(jobs))

@@ -42,7 +42,6 @@ from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.aggregation.comparing import ComparedRound
 from shoal.roles.events import Received
 from shoal.roles.leader.weighing import NearestWeighing, in_memory, weighing_of
-from shoal.sim.fuzz_case import SEALED_AFTER
 from shoal.wire.messages import Reduce, ReduceResult, SetUpAggregator, UpdateShard
 
 DEVICES, LIARS = 40, 8
@@ -428,7 +427,7 @@ def measure(setting: Setting, *, is_quick: bool) -> dict[str, object]:
     result |= measure_sealed(PERNET)
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         private = pool.submit(measure_private, setting.seeds)
-        labels = pool.submit(labels_of, range(SEALED_AFTER + 1, SEALED_AFTER + 1 + setting.label_seeds))
+        labels = pool.submit(labels_of, range(setting.label_seeds))
         result |= (
             measure_led(pool, setting)
             | measure_words(pool, setting)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dst.block_oracle import BlockOracle
+from dst.case import FuzzCase, case
 from dst.helper_oracle import HelperOracle
 from dst.hub_oracle import HubOracle
 from dst.oracles import HistoryOracle
 from dst.parts_oracle import PartsOracle
 from dst.privacy_oracle import PrivacyOracle
+from dst.run import FuzzRun
 from dst.seal_oracle import SealOracle
 from dst.sealed_shape_oracle import SealedShapeOracle
+from dst.shelf_oracle import ShelfOracle
 from dst.sum_oracle import SumOracle
+from dst.tab_oracle import TabOracle
 from shoal.compress.codec import Codec
-from shoal.sim.fuzz_case import FuzzCase, fuzz_case
-from shoal.sim.fuzz_run import FuzzRun
 from shoal.sim.invariants import Invariants, Violation
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.observe import Observer
@@ -43,7 +45,8 @@ class CheckedRun(FuzzRun):
         self.world.observers += [PrivacyOracle(specs), SealOracle(specs), PartsOracle(specs, sums), SealedShapeOracle()]
         self.world.observers.append(HelperOracle(specs))
         hubs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_hub]
-        self.world.observers += [HubOracle(specs, hubs), BlockOracle()]
+        tabs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_browser]
+        self.world.observers += [HubOracle(specs, hubs), BlockOracle(), TabOracle(specs, tabs), ShelfOracle(specs)]
 
     def begin(self) -> None:
         super().begin()
@@ -80,6 +83,6 @@ def _update_bytes(job: SimulatedJob) -> int:
     return bytes_max(Codec.parse(job.spec.plan.codec), sizes_of(job.layout))
 
 
-def fuzz(seed: int) -> None:
+def fuzz(profile: str, seed: int) -> None:
     """Play a seed; raises a Violation where an invariant breaks."""
-    CheckedRun(fuzz_case(seed)).run()
+    CheckedRun(case(profile, seed)).run()

@@ -22,6 +22,7 @@ from shoal.wire.messages import (
     SetUpAggregator,
     Update,
     UpdateReady,
+    Welcome,
     Work,
 )
 
@@ -49,6 +50,9 @@ class HubOracle:
 
     def _manager(self, step: Step) -> None:
         for action in step.actions:
+            if isinstance(action, Send) and isinstance(action.message, Welcome):
+                is_sent = action.to in self._hubs and action.message.come_s > 0
+                self._hold(not is_sent, step, f"{action.to} is a hub, and was told to come again later")
             if not isinstance(action, Send) or not isinstance(action.message, Assign):
                 continue
             role, job = action.message.role, action.message.job

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dst.toy_task import LAYOUT
 from shoal.compress.codec import Codec
 from shoal.learning.blt_table import TABLE
 from shoal.learning.privacy import Privacy, SharedPrivacy
@@ -21,7 +22,6 @@ from shoal.roles.actions import Send
 from shoal.roles.events import Received
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
-from shoal.sim.toy_task import LAYOUT
 from shoal.wire.coded import cut, decode, norm_of, sizes_of
 from shoal.wire.messages import Hop, JobSpec, Ready, Route, Update, UpdateShard
 
@@ -200,3 +200,6 @@ class PrivacyOracle:
         told = ready.state.participations if ready.state is not None else 0
         if told < left:
             raise Violation(f"at {step.at_s:.3f} s: {step.node} says that it took part {told} times, and did {left}")
+        counted = len(self._counted.get((step.node, step.job), ()))
+        if told > counted:
+            raise Violation(f"at {step.at_s:.3f} s: {step.node} says that it took part {told} times, of {counted}")

@@ -8,7 +8,7 @@ held back of those before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +64,7 @@ class SealOracle:
         self._updates: dict[tuple[str, str, int, int], np.ndarray] = {}
         #: (node, job, term, lease) -> the group in which it was opened.
         self._opened: dict[tuple[str, str, int, int], int] = {}
-        self._rests = RestOracle()
+        self._rests = RestOracle({spec.job: spec.plan.clip_update for spec in specs if spec.plan.is_cut_unseen})
 
     def mark(self, mark: Mark) -> None:
         pass
@@ -146,7 +146,9 @@ class _Rest:
 class RestOracle:
     """Sums of some places alone: their places, and what devices hold back."""
 
-    def __init__(self) -> None:
+    def __init__(self, clips: Mapping[str, float] | None = None) -> None:
+        #: Job -> the length to which its devices clip what they seal, where they do.
+        self._clips = clips or {}
         #: (job, term, group) -> its places, as they were told first.
         self._told: dict[tuple[str, int, int], bytes] = {}
         self._rests: dict[tuple[str, str], _Rest | None] = {}
@@ -211,12 +213,24 @@ class RestOracle:
         else:
             known = [rest.before, rest.after] if rest.is_back else [rest.after]
         room = 1e-5 * (1 + float(np.abs(total).max()))
-        self._hold(
-            any(np.allclose(held, each, rtol=1e-4, atol=room) for each in known),
-            step,
-            f"{node} added {held} to lease {action.lease}, and held back {rest.after}, before that {rest.before}",
+        delta = rest.trained[1]
+        # Clipped last of all, so that whatever was held back, what leaves a device is bounded.
+        found = next(
+            (each for each in known if np.allclose(total, self._clipped(step.job, delta + each), rtol=1e-4, atol=room)),
+            None,
         )
-        rest.before, rest.after, rest.total, rest.is_back = held, held, total, True
+        self._hold(
+            found is not None,
+            step,
+            f"{node} sealed {total} for lease {action.lease}, trained {delta} and held back {rest.after}, before that"
+            f" {rest.before}",
+        )
+        rest.before = held if step.job not in self._clips or found is None else found
+        rest.after, rest.total, rest.is_back = rest.before, total, True
         rest.sealed = (label.term, action.lease)
+
+    def _clipped(self, job: str, update: np.ndarray) -> np.ndarray:
+        length = float(np.linalg.norm(update))
+        return update * min(1.0, self._clips[job] / length) if job in self._clips and length else update
 
     _hold = staticmethod(SealOracle._hold)

@@ -318,6 +318,11 @@ class Plan:
                 )
         if self.data == "local" and self.work == "fixed":
             raise Misuse("with data = 'local' every device has its own examples: work is 'leased' or 'sized'")
+        if self.share_labels and self.data != "local":
+            raise Misuse(
+                f"share_labels has no effect with data = {self.data!r}: only devices with examples of their own report"
+                " labels. Set data = 'local', or leave share_labels out"
+            )
         if self.staleness == "similar" and not self.share_labels:
             raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")
 

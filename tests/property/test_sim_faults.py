@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dst.fault_draw import ENDS_WITHIN_S, draw
 from shoal.errors import Misuse
-from shoal.sim.fault_draw import ENDS_WITHIN_S, draw
 from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import (
     KINDS,

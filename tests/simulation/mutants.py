@@ -6,8 +6,9 @@ A mutant puts a wrong variant in the place of one part's code. What the invarian
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from heapq import heapify
@@ -37,12 +38,14 @@ from shoal.roles.events import (
     EvaluationDone,
     Liveness,
     PeerChanged,
+    Reassigned,
     Received,
     Stored,
     StoreFailed,
     Trained,
     TrainerFailed,
 )
+from shoal.roles.helper import Helper
 from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.checkpointing import Durability, Snapshot
@@ -54,7 +57,7 @@ from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
-from shoal.roles.manager import cluster_state
+from shoal.roles.manager import cluster_state, publishing
 from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, NodeRecord
 from shoal.roles.manager.failover import Failover
@@ -66,6 +69,7 @@ from shoal.roles.manager.seat_watch import Seat, SeatWatch
 from shoal.roles.node.device_router import DeviceRouter
 from shoal.roles.node.failure_detector import FailureDetector
 from shoal.roles.node.host_router import Delivery, HostRouter, _Led
+from shoal.roles.participation import Participation
 from shoal.roles.worker import Worker
 from shoal.scheduling.admission import Admission
 from shoal.scheduling.block_ledger import BlockLedger
@@ -77,12 +81,14 @@ from shoal.sim.shared_store import SharedDisk, SharedStore, SimSeats, SimTenure
 from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
+    AskMasks,
     Assign,
     BlockDone,
     Checkpoint,
     CheckpointKept,
     CheckpointRefused,
     Dismiss,
+    EvaluationView,
     Go,
     HandOver,
     Hello,
@@ -2132,4 +2138,145 @@ UNCAUGHT: dict[str, Mutant] = _named(
     numbers_of_the_other_side_used_again,
     # One of two jobs must lose its workers to the other for good: seed 5117 without its cut, which a test plays.
     plenty_beside_want,
+)
+
+
+# Where two features meet ----------------------------------------------------------------------------------
+
+
+def tab_leads() -> Patched:
+    """Browsers and leaders on devices: a tab counts as a node that may lead."""
+    return patch.object(NodeRecord, "can_lead", property(lambda self: self.is_available))
+
+
+def tab_given_any_job() -> Patched:
+    """Browsers and every plan that asks more of a worker: an engine is all that counts."""
+
+    def suits(self: NodeRecord, spec: JobSpec) -> bool:
+        return bool(self.facts.torch or (self.facts.onnx and spec.graphs))
+
+    return patch.object(NodeRecord, "suits", suits)
+
+
+def tab_given_a_job_led_elsewhere() -> Patched:
+    """Browsers and leaders on devices: a tab is given a job whose leader it cannot dial."""
+    take = ClusterState.take
+    return patch.object(ClusterState, "take", lambda self, spec, *, is_led_here: take(self, spec, is_led_here=True))
+
+
+def tab_sent_to_another_manager() -> Patched:
+    """Browsers and two managers: a tab is sent to the jobs of another manager."""
+
+    def any_free(self: ClusterState, now_s: float) -> NodeRecord | None:
+        return self._take_free(lambda node: not node.stays and node.goes_s <= now_s)
+
+    return patch.object(ClusterState, "take_for_others", any_free)
+
+
+def evaluation_known_by_its_number() -> Patched:
+    """Published versions and cuts: after another leader's history is kept, an evaluation counts as weighed that has the
+    number of one that was."""
+
+    def by_number(
+        evaluations: Sequence[EvaluationView], serving: publishing.Serving, served: object = None
+    ) -> EvaluationView | None:
+        latest = next((view for view in reversed(evaluations) if publishing.is_sound(view)), None)
+        return latest if latest is not None and latest.version != serving.judged else None
+
+    return patch.object(publishing, "news", by_number)
+
+
+def served_version_dropped() -> Patched:
+    """Published versions and cuts: the oldest published one is dropped by its version, not by when it was published."""
+
+    def by_version(kept: Sequence[publishing.Published], *, served: int, keep: int) -> list[publishing.Published]:
+        return sorted(kept, key=lambda each: each.version)[: max(0, len(kept) - keep)]
+
+    return patch.object(publishing, "surplus", by_version)
+
+
+def hub_sent_away() -> Patched:
+    """Hubs and check-ins: a hub without a job is told to come again later, as a device would be."""
+    come_s = Manager._come_s
+
+    def any_node(self: Manager, node: NodeRecord) -> float:
+        stays, node.stays = node.stays, node.stays and not node.facts.is_hub
+        try:
+            return come_s(self, node)
+        finally:
+            node.stays = stays
+
+    return patch.object(Manager, "_come_s", any_node)
+
+
+def participations_read_twice() -> Patched:
+    """Private jobs and check-ins: a device that comes again adds what its disk says to what it remembers."""
+    restore = Participation.restore
+
+    def adds(self: Participation, taken: tuple[tuple[int, int], ...], *, epsilon_left: float = math.inf) -> None:
+        restore(self, (*taken, *taken[-1:]), epsilon_left=epsilon_left)
+
+    return patch.object(Participation, "restore", adds)
+
+
+def participations_begin_again() -> Patched:
+    """Private jobs and check-ins: a device that was let go and comes again has taken part in nothing."""
+    restore = Participation.restore
+
+    def forgets(self: Participation, taken: tuple[tuple[int, int], ...], *, epsilon_left: float = math.inf) -> None:
+        restore(self, (), epsilon_left=epsilon_left)
+
+    return patch.object(Participation, "restore", forgets)
+
+
+@contextmanager
+def word_of_a_dead_term_summed() -> Iterator[None]:
+    """Sealed sums and takeovers: words that were sealed for an earlier leader count for the group that has their number
+    now."""
+    on_received = Leader._on_received
+
+    def without_terms(self: Leader, event: Received) -> None:
+        if isinstance(event.message, Update) and event.message.group:
+            event = replace(event, message=replace(event.message, term=self._term))
+        on_received(self, event)
+
+    with patch.object(Leader, "_on_received", without_terms):
+        yield
+
+
+def group_bound_under_a_dead_term() -> Patched:
+    """Sealed sums and new leaders: a device keeps its term when it is given to another leader, and seals for that."""
+    reassigned = Worker._on_reassigned
+
+    def keeps_its_term(self: Worker, event: Reassigned) -> None:
+        sealed = self._spec.plan.believes.sealed is not None
+        reassigned(self, replace(event, term=self.term) if sealed and event.term > self.term else event)
+
+    return patch.object(Worker, "_on_reassigned", keeps_its_term)
+
+
+def helper_answers_any_term() -> Patched:
+    """Helpers and new leaders: a helper answers whoever asks, under whatever term, once for each group number."""
+    on_question = Helper._on_question
+
+    def any_term(self: Helper, ask: AskMasks) -> None:
+        self._newest = (ask.term, ask.group - 1)
+        on_question(self, ask)
+
+    return patch.object(Helper, "_on_question", any_term)
+
+
+OF_CROSSINGS: dict[str, Mutant] = _named(
+    tab_leads,
+    tab_given_any_job,
+    tab_given_a_job_led_elsewhere,
+    tab_sent_to_another_manager,
+    evaluation_known_by_its_number,
+    served_version_dropped,
+    hub_sent_away,
+    participations_read_twice,
+    participations_begin_again,
+    word_of_a_dead_term_summed,
+    group_bound_under_a_dead_term,
+    helper_answers_any_term,
 )

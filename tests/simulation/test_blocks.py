@@ -8,9 +8,9 @@ import pytest
 from mutants import OF_BLOCKS
 
 from dst.block_oracle import BlockOracle
+from dst.case import FuzzCase, case
 from dst.fuzz import CheckedRun, fuzz
 from shoal.sim.faults import Crash, Duplicate
-from shoal.sim.fuzz_case import BLOCKS_UNTIL, HUBS_UNTIL, FuzzCase, fuzz_case
 from shoal.sim.invariants import Violation
 
 GROUPS = 6
@@ -29,35 +29,22 @@ SHOWN_BY = {
 }
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_no_invariant_breaks(group: int) -> None:
-    first = HUBS_UNTIL + 1 + group * GROUP
-    for seed in range(first, first + GROUP):
-        try:
-            fuzz(seed)
-        except BaseException as error:
-            error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
-            raise
+def _asks(what: FuzzCase) -> bool:
+    return any(job.spec.plan.work == "blocks" for job in what.jobs)
 
 
-def _asks(case: FuzzCase) -> bool:
-    return any(job.spec.plan.work == "blocks" for job in case.jobs)
-
-
-def test_only_these_seeds_ask_for_blocks_and_everything_befalls_them() -> None:
-    around = (HUBS_UNTIL - 5, HUBS_UNTIL, BLOCKS_UNTIL + 1, BLOCKS_UNTIL + 5, 7, 90_007, 150_007)
-    assert not any(_asks(fuzz_case(seed)) for seed in around)
-    cases = [fuzz_case(seed) for seed in range(HUBS_UNTIL + 1, HUBS_UNTIL + 61)]
-    assert sum(_asks(case) for case in cases) > 40
-    assert all(any(build.is_hub for build in case.builds) for case in cases)
-    assert sum(any(isinstance(fault, Duplicate) for fault in case.faults) for case in cases) > 20
-    assert sum(any(isinstance(fault, Crash) for fault in case.faults) for case in cases) > 40
+def test_seeds_ask_for_blocks_and_everything_befalls_them() -> None:
+    cases = [case("blocks", seed) for seed in range(160_000 + 1, 160_000 + 61)]
+    assert sum(_asks(what) for what in cases) > 40
+    assert all(any(build.is_hub for build in what.builds) for what in cases)
+    assert sum(any(isinstance(fault, Duplicate) for fault in what.faults) for what in cases) > 20
+    assert sum(any(isinstance(fault, Crash) for fault in what.faults) for what in cases) > 40
 
 
 def test_seeds_have_blocks_merged_taken_back_and_sublet_again() -> None:
     seen = dict.fromkeys(("merged", "taken_back", "returned", "sublet_again", "refused"), 0)
     for seed in (5, 6, 12):
-        checked = CheckedRun(fuzz_case(HUBS_UNTIL + seed))
+        checked = CheckedRun(case("blocks", 160_000 + seed))
         checked.run()
         (oracle,) = (each for each in checked.world.observers if isinstance(each, BlockOracle))
         seen = {what: count + getattr(oracle, what) for what, count in seen.items()}
@@ -68,7 +55,7 @@ def test_seeds_have_blocks_merged_taken_back_and_sublet_again() -> None:
 def _says(seed: int, said: str) -> bool:
     """Whether a seed fails, and for this reason."""
     try:
-        fuzz(HUBS_UNTIL + seed)
+        fuzz("blocks", 160_000 + seed)
     except Violation as violation:
         return re.search(said, str(violation)) is not None
     return False
@@ -81,10 +68,10 @@ def test_a_mutant_of_blocks_is_caught(name: str) -> None:
         shown = next((seed for seed in seeds if _says(seed, said)), None)
     assert shown is not None, f"none of the seeds {seeds} shows it"
     # The seed fails for the mutant's sake alone.
-    fuzz(HUBS_UNTIL + shown)
+    fuzz("blocks", 160_000 + shown)
 
 
 def test_a_history_that_is_adopted_and_not_handed_over_is_gone_on_from() -> None:
     """The newest leader hands over, the manager adopts an older one's history, and that one does not hand over in
     time."""
-    fuzz(161_010)
+    fuzz("blocks", 161_010)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import pytest
 
-from dst.fuzz import CheckedRun, fuzz
-from shoal.learning.outer_rule import ADAPTIVE
+from dst.case import case
+from dst.fuzz import CheckedRun
 from shoal.roles.actions import Send, Train
 from shoal.sim.faults import HOME, Crash, Deaf, Mute, PartitionFault
-from shoal.sim.fuzz_case import OUTER_AFTER, fuzz_case
 from shoal.sim.observe import Mark, Step
 from shoal.wire.messages import ReduceResult
 
@@ -54,50 +52,13 @@ KEPT = (
 )
 
 
-@pytest.mark.parametrize("block", range(SEEDS // BLOCK))
-def test_no_invariant_breaks(block: int) -> None:
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        try:
-            fuzz(seed)
-        except BaseException as error:
-            error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
-            raise
-
-
-@pytest.mark.parametrize("block", range(OUTER_SEEDS // OUTER_BLOCK))
-def test_no_invariant_breaks_by_an_adaptive_step_or_a_schedule(block: int) -> None:
-    first = OUTER_AFTER + 1 + block * OUTER_BLOCK
-    for seed in range(first, first + OUTER_BLOCK):
-        try:
-            fuzz(seed)
-        except BaseException as error:
-            error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
-            raise
-
-
-def test_seeds_above_a_number_draw_every_outer_step_and_those_below_none() -> None:
-    before = [job.spec.plan for seed in range(200) for job in fuzz_case(seed).jobs]
-    assert {plan.outer for plan in before} == {"sgd", "nesterov"}
-    assert not any(plan.schedule for plan in before)
-    seeds = range(OUTER_AFTER + 1, OUTER_AFTER + 1 + OUTER_SEEDS)
-    after = [job.spec.plan for seed in seeds for job in fuzz_case(seed).jobs]
-    assert {(plan.topology, plan.outer) for plan in after} >= set(itertools.product(("star", "shard"), ADAPTIVE))
-    assert {bool(plan.schedule) for plan in after if plan.outer in ADAPTIVE} == {False, True}
-    assert {plan.pace for plan in after if plan.outer in ADAPTIVE} == {"sync", "buffered", "async"}
-
-
-@pytest.mark.parametrize("seed", KEPT)
-def test_what_was_mended_stays_so(seed: int) -> None:
-    fuzz(seed)
-
-
 def test_a_job_below_its_least_number_is_helped_out_by_another() -> None:
     """Seed 5117, as it was before the manager's cable was cut in it too."""
-    CheckedRun(fuzz_case(5117, has_cuts=False)).run()
+    CheckedRun(case("plain", 5117, has_cuts=False)).run()
 
 
 def test_seeds_cut_the_managers_cable_in_every_way() -> None:
-    drawn = [set(fuzz_case(seed).faults) - set(fuzz_case(seed, has_cuts=False).faults) for seed in range(300)]
+    drawn = [set(case("plain", seed).faults) - set(case("plain", seed, has_cuts=False).faults) for seed in range(300)]
     cuts = [fault for faults in drawn for fault in faults if not isinstance(fault, Crash)]
     assert len(cuts) > 30
     assert {type(fault) for fault in cuts} == {PartitionFault, Mute, Deaf}
@@ -107,7 +68,7 @@ def test_seeds_cut_the_managers_cable_in_every_way() -> None:
 
 
 def test_seeds_are_of_every_shape() -> None:
-    shapes = Counter(fuzz_case(seed).topology for seed in range(100))
+    shapes = Counter(case("plain", seed).topology for seed in range(100))
     assert shapes["star"] > 30
     assert shapes["tree"] > 15
     assert shapes["shard"] > 15
@@ -132,8 +93,8 @@ class Formations:
 @pytest.mark.parametrize("shape", ["tree", "shard"])
 def test_hunts_see_formations_at_work(shape: str) -> None:
     seen = Formations()
-    seeds = [seed for seed in range(40) if fuzz_case(seed).topology == shape]
+    seeds = [seed for seed in range(40) if case("plain", seed).topology == shape]
     for seed in seeds[:4]:
-        CheckedRun(fuzz_case(seed), observers=[seen]).run()
+        CheckedRun(case("plain", seed), observers=[seen]).run()
     assert seen.sums > 20
     assert seen.staged > 20

@@ -26,7 +26,6 @@ from shoal.sealing import helped, pair
 from shoal.sealing.group import HELPER_ENVELOPE_BYTES, bits_of
 from shoal.sealing.label import Label
 from shoal.sim.driver.seal_keys import SimSealKeys
-from shoal.sim.fuzz_case import HELPED_AFTER, HELPED_UNTIL, fuzz_case
 from shoal.sim.invariants import Violation
 from shoal.wire.messages import AskMasks, Bind, MaskSum, MemberKey, Message, Ready, SealRefused, Update
 
@@ -34,7 +33,7 @@ NAMES = [f"d{number}" for number in range(6)]
 TRUST = f"sealed(4, helper={HELPER})"
 
 #: A bug that seeds are to find is found by one of these: in some of them a group comes to nothing.
-SEEDS = range(HELPED_AFTER + 21, HELPED_AFTER + 41)
+SEEDS = range(140_000 + 21, 140_000 + 41)
 
 Story = Callable[[], None]
 
@@ -304,30 +303,12 @@ def test_a_bug_is_caught(mutant: Callable[[], AbstractContextManager[Any]]) -> N
 # Seeds ----------------------------------------------------------------------------------------------------------
 
 
-def test_only_seeds_of_their_range_draw_helpers() -> None:
-    def is_helped(seed: int) -> bool:
-        return any(job.spec.plan.believes.helper is not None for job in fuzz_case(seed).jobs)
-
-    outside = (*range(HELPED_AFTER - 60, HELPED_AFTER + 1), *range(HELPED_UNTIL + 1, HELPED_UNTIL + 60))
-    assert not any(is_helped(seed) for seed in outside)
-    assert sum(is_helped(seed) for seed in range(HELPED_AFTER + 1, HELPED_AFTER + 61)) > 35
-
-
-#: The last two stood still once: a helper that had been frozen told its key to nobody, and two updates waited for a
-#: third although the accounts of all other devices were spent.
-@pytest.mark.parametrize(
-    "seed", [*range(HELPED_AFTER + 1, HELPED_AFTER + 13), HELPED_AFTER + 1007, HELPED_AFTER + 2582]
-)
-def test_a_seed_holds(seed: int) -> None:
-    fuzz(seed)
-
-
 @pytest.mark.parametrize("mutant", [envelopes_are_open, an_update_is_sealed_again, the_sum_is_opened_before_all_came])
 def test_a_bug_is_caught_by_seeds(mutant: Callable[[], AbstractContextManager[Any]]) -> None:
     with mutant():
         for seed in SEEDS:
             try:
-                fuzz(seed)
+                fuzz("helper", seed)
             except Violation:
                 return
     pytest.fail(f"{mutant.__name__} was not seen in {len(SEEDS)} seeds")

@@ -7,10 +7,10 @@ import re
 import pytest
 from mutants import OF_HUBS
 
+from dst.case import FuzzCase, case
 from dst.fuzz import CheckedRun, fuzz
 from dst.hub_oracle import HubOracle
 from shoal.sim.faults import Crash, Slow, SlowLink
-from shoal.sim.fuzz_case import BLOCKS_UNTIL, HUBS_AFTER, FuzzCase, fuzz_case
 from shoal.sim.invariants import Violation
 
 BLOCKS = 6
@@ -28,35 +28,22 @@ SHOWN_BY = {
 }
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_no_invariant_breaks(block: int) -> None:
-    first = HUBS_AFTER + 1 + block * BLOCK
-    for seed in range(first, first + BLOCK):
-        try:
-            fuzz(seed)
-        except BaseException as error:
-            error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
-            raise
+def _hubs(what: FuzzCase) -> int:
+    return sum(build.is_hub for build in what.builds)
 
 
-def _hubs(case: FuzzCase) -> int:
-    return sum(build.is_hub for build in case.builds)
-
-
-def test_only_these_seeds_have_hubs_and_everything_befalls_them() -> None:
-    around = (HUBS_AFTER - 5, HUBS_AFTER, BLOCKS_UNTIL + 1, BLOCKS_UNTIL + 5, 7, 90_007, 120_007)
-    assert not any(_hubs(fuzz_case(seed)) for seed in around)
-    cases = [fuzz_case(seed) for seed in range(HUBS_AFTER + 1, HUBS_AFTER + 61)]
-    assert {_hubs(case) for case in cases} == {1, 2, 3}
-    plans = [job.spec.plan for case in cases for job in case.jobs]
+def test_seeds_have_hubs_and_everything_befalls_them() -> None:
+    cases = [case("hubs", seed) for seed in range(150_000 + 1, 150_000 + 61)]
+    assert {_hubs(what) for what in cases} == {1, 2, 3}
+    plans = [job.spec.plan for what in cases for job in what.jobs]
     trusts = [plan.believes for plan in plans if plan.topology == "tree"]
     assert sum(trust.sealed is not None for trust in trusts) > 5
     assert sum(trust.rule == "clip" for trust in trusts) > 5
     assert {plan.pace for plan in plans if plan.topology == "tree"} == {"sync", "buffered", "async"}
     late, killed, slow = 0, 0, 0
-    for case in cases:
-        first = len(case.builds) - _hubs(case) + 1
-        of_hubs = [fault for fault in case.faults if getattr(fault.who.parts[0], "first", 0) >= first]
+    for what in cases:
+        first = len(what.builds) - _hubs(what) + 1
+        of_hubs = [fault for fault in what.faults if getattr(fault.who.parts[0], "first", 0) >= first]
         crashes = [fault for fault in of_hubs if isinstance(fault, Crash)]
         late += sum(getattr(fault.at, "s", 1.0) < 0.1 for fault in crashes)
         killed += sum(getattr(fault.at, "s", 1.0) > 0.1 for fault in crashes)
@@ -66,8 +53,8 @@ def test_only_these_seeds_have_hubs_and_everything_befalls_them() -> None:
 
 def test_seeds_have_hubs_sum_up() -> None:
     set_up = 0
-    for seed in range(HUBS_AFTER + 1, HUBS_AFTER + 7):
-        checked = CheckedRun(fuzz_case(seed))
+    for seed in range(150_000 + 1, 150_000 + 7):
+        checked = CheckedRun(case("hubs", seed))
         checked.run()
         set_up += sum(each.set_up > 0 for each in checked.world.observers if isinstance(each, HubOracle))
     assert set_up >= 3
@@ -76,7 +63,7 @@ def test_seeds_have_hubs_sum_up() -> None:
 def _says(seed: int, said: str) -> bool:
     """Whether a seed fails, and for this reason."""
     try:
-        fuzz(HUBS_AFTER + seed)
+        fuzz("hubs", 150_000 + seed)
     except Violation as violation:
         return re.search(said, str(violation)) is not None
     return False
@@ -89,4 +76,4 @@ def test_a_mutant_of_hubs_is_caught(name: str) -> None:
         shown = next((seed for seed in seeds if _says(seed, said)), None)
     assert shown is not None, f"none of the seeds {seeds} shows it"
     # The seed fails for the mutant's sake alone.
-    fuzz(HUBS_AFTER + shown)
+    fuzz("hubs", 150_000 + shown)

@@ -12,12 +12,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from dst.case import case
 from dst.fuzz import CheckedRun
 from shoal.learning.usual import Usual
 from shoal.roles.actions import Evaluate, Train
 from shoal.roles.events import EvaluationDone, Trained
 from shoal.sim.driver.worker_driver import SimWorkerDriver
-from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.invariants import Invariants, Violation
 
 SEEDS = range(40)
@@ -58,7 +58,7 @@ def played(seed: int) -> str:
     """Play a seed with a liar in it; what is wrong with what was saved. A job whose only device lies may fail, or wait
     for others: nothing is wrong with that."""
     try:
-        CheckedRun(fuzz_case(seed)).run()
+        CheckedRun(case("plain", seed)).run()
     except Violation as violation:
         return str(violation) if "the saved model" in str(violation) else ""
     return ""

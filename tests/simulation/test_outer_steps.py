@@ -10,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from dst.case import case
 from dst.fuzz import fuzz
 from shoal.learning.outer import OuterState
 from shoal.learning.outer_rule import ADAPTIVE
@@ -17,7 +18,6 @@ from shoal.plan import Plan
 from shoal.roles.aggregation import aggregator
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.training_state import TrainingState
-from shoal.sim.fuzz_case import OUTER_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 from shoal.wire.messages import SetUpAggregator, Tensors
 
@@ -105,11 +105,11 @@ def test_a_bug_of_the_outer_step_is_caught(
     mutant: Callable[[], AbstractContextManager[Any]], shows: Callable[[Plan], bool], said: str
 ) -> None:
     with mutant():
-        for seed in range(OUTER_AFTER + 1, OUTER_AFTER + 1 + SEEDS_MAX):
-            if not any(shows(job.spec.plan) for job in fuzz_case(seed).jobs):
+        for seed in range(10_000 + 1, 10_000 + 1 + SEEDS_MAX):
+            if not any(shows(job.spec.plan) for job in case("outer", seed).jobs):
                 continue
             try:
-                fuzz(seed)
+                fuzz("outer", seed)
             except Violation as violation:
                 if said in str(violation):
                     return

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from dst.case import case
 from dst.fuzz import fuzz
 from shoal.roles.actions import Participate
 from shoal.roles.events import Participated
@@ -19,7 +20,6 @@ from shoal.roles.participation import Participation
 from shoal.roles.worker import Worker
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.worker_driver import SimWorkerDriver
-from shoal.sim.fuzz_case import PRIVATE_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 from shoal.sim.world import World
 
@@ -144,11 +144,11 @@ HISTORY = "is not what its history says"
 )
 def test_a_bug_of_a_private_job_is_caught(mutant: Callable[[], AbstractContextManager[Any]], told: str) -> None:
     with mutant():
-        for seed in range(PRIVATE_AFTER + 1, PRIVATE_AFTER + 1 + SEEDS_MAX):
-            if all(job.spec.plan.privacy is None for job in fuzz_case(seed).jobs):
+        for seed in range(30_000 + 1, 30_000 + 1 + SEEDS_MAX):
+            if all(job.spec.plan.privacy is None for job in case("private", seed).jobs):
                 continue
             try:
-                fuzz(seed)
+                fuzz("private", seed)
             except Exception as error:
                 if any(each in str(error) for each in told.split("|")):
                     return
@@ -156,17 +156,3 @@ def test_a_bug_of_a_private_job_is_caught(mutant: Callable[[], AbstractContextMa
                     continue
                 raise
     pytest.fail(f"{mutant.__name__} was not seen in {SEEDS_MAX} seeds")
-
-
-def test_seeds_of_before_draw_no_privacy() -> None:
-    for seed in (0, 499, 10_001, 20_001, PRIVATE_AFTER):
-        assert all(job.spec.plan.privacy is None for job in fuzz_case(seed).jobs)
-    plans = [job.spec.plan for seed in range(PRIVATE_AFTER + 1, PRIVATE_AFTER + 60) for job in fuzz_case(seed).jobs]
-    assert {plan.pace for plan in plans if plan.privacy} == {"sync", "buffered", "async"}
-    assert {plan.apart for plan in plans if plan.privacy} == {1, 2}
-
-
-#: Each found a fault once: versions that are passed over in one step with others, evaluations of noisy models.
-@pytest.mark.parametrize("seed", [PRIVATE_AFTER + 51, PRIVATE_AFTER + 69, PRIVATE_AFTER + 85, PRIVATE_AFTER + 148])
-def test_a_seed_holds(seed: int) -> None:
-    fuzz(seed)

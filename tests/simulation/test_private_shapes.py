@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from dst.case import case
 from dst.fuzz import CheckedRun, fuzz
 from shoal.plan import Plan
 from shoal.roles.aggregation.aggregator import Aggregator
@@ -19,7 +20,6 @@ from shoal.roles.aggregation.formations import Formations
 from shoal.roles.leader.private_sum import PrivateSum
 from shoal.roles.manager.failover import Failover
 from shoal.roles.participation import Participation
-from shoal.sim.fuzz_case import PRIVATE_SHAPES_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.sim.world import World
@@ -111,9 +111,9 @@ def pieces_leave_before_they_are_counted() -> AbstractContextManager[Any]:
 )
 def test_a_bug_of_a_private_shape_is_caught(mutant: Callable[[], AbstractContextManager[Any]], told: str) -> None:
     with mutant():
-        for seed in range(PRIVATE_SHAPES_AFTER + 1, PRIVATE_SHAPES_AFTER + 1 + SEEDS_MAX):
+        for seed in range(130_000 + 1, 130_000 + 1 + SEEDS_MAX):
             try:
-                fuzz(seed)
+                fuzz("private-shapes", seed)
             except Exception as error:
                 if any(each in str(error) for each in told.split("|")):
                     return
@@ -121,18 +121,6 @@ def test_a_bug_of_a_private_shape_is_caught(mutant: Callable[[], AbstractContext
                     continue
                 raise
     pytest.fail(f"{mutant.__name__} was not seen in {SEEDS_MAX} seeds")
-
-
-def test_only_later_seeds_draw_private_shapes() -> None:
-    def shape(seed: int) -> tuple[str, str]:
-        plans = [job.spec.plan for job in fuzz_case(seed).jobs if job.spec.plan.has_leaders_noise]
-        return next(((plan.topology, plan.pace) for plan in plans), ("", ""))
-
-    assert {shape(seed) for seed in range(PRIVATE_SHAPES_AFTER - 40, PRIVATE_SHAPES_AFTER + 1)} == {("", "")}
-    drawn = [shape(seed) for seed in range(PRIVATE_SHAPES_AFTER + 1, PRIVATE_SHAPES_AFTER + 61)]
-    assert drawn.count(("tree", "sync")) > 5
-    assert drawn.count(("tree", "buffered")) > 3
-    assert drawn.count(("shard", "sync")) > 10
 
 
 class _Sums:
@@ -156,21 +144,11 @@ class _Sums:
 def test_seeds_bring_updates_to_aggregators() -> None:
     sums = _Sums()
     for seed in SEEDS[:4]:
-        CheckedRun(fuzz_case(seed), observers=[sums]).run()
+        CheckedRun(case("private-shapes", seed), observers=[sums]).run()
     assert len(sums.kinds) >= 8
 
 
-SEEDS = [PRIVATE_SHAPES_AFTER + number for number in range(1, 9)]
-
-
-#: The last ones did not end once: a device that had another job by then was waited for since it had something left, a
-#: device waited for aggregators of a formation that was over, a slow device was asked for the same much for ever, and
-#: devices were waited for that had told nothing of their accounts, or had let a lease pass and were not heard since.
-@pytest.mark.parametrize(
-    "seed", [*SEEDS[4:], *(PRIVATE_SHAPES_AFTER + number for number in (57, 109, 289, 2540, 2609))]
-)
-def test_a_seed_holds(seed: int) -> None:
-    fuzz(seed)
+SEEDS = [130_000 + number for number in range(1, 9)]
 
 
 def kept_while_an_older_leader_is_heard() -> AbstractContextManager[Any]:
@@ -187,10 +165,10 @@ def kept_while_an_older_leader_is_heard() -> AbstractContextManager[Any]:
 
 
 #: Devices that come back from a cut are spent: the newest leader, with one worker, ends the job while another is heard.
-SEED_OF_A_CUT = PRIVATE_SHAPES_AFTER + 2503
+SEED_OF_A_CUT = 130_000 + 2503
 
 
 def test_a_job_does_not_end_while_an_older_leader_is_heard_out() -> None:
-    fuzz(SEED_OF_A_CUT)
+    fuzz("private-shapes", SEED_OF_A_CUT)
     with kept_while_an_older_leader_is_heard(), pytest.raises(Violation, match="all of it was discarded for what 1"):
-        fuzz(SEED_OF_A_CUT)
+        fuzz("private-shapes", SEED_OF_A_CUT)

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from dst.case import case
 from dst.fuzz import fuzz
 from shoal.learning import privacy as privacy_module
 from shoal.learning.privacy import SharedPrivacy
@@ -21,7 +22,6 @@ from shoal.roles.participation import Participation
 from shoal.roles.worker import Worker
 from shoal.sealing import noise
 from shoal.sealing.noise import NoisePoint
-from shoal.sim.fuzz_case import SHARES_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 
 SEEDS_MAX = 150
@@ -155,11 +155,11 @@ def divided_by_a_number_too_small() -> AbstractContextManager[Any]:
 )
 def test_a_bug_of_noise_in_shares_is_caught(mutant: Callable[[], AbstractContextManager[Any]], told: str) -> None:
     with mutant():
-        for seed in range(SHARES_AFTER + 1, SHARES_AFTER + 1 + SEEDS_MAX):
-            if all(not isinstance(job.spec.plan.privacy, SharedPrivacy) for job in fuzz_case(seed).jobs):
+        for seed in range(70_000 + 1, 70_000 + 1 + SEEDS_MAX):
+            if all(not isinstance(job.spec.plan.privacy, SharedPrivacy) for job in case("sealed-private", seed).jobs):
                 continue
             try:
-                fuzz(seed)
+                fuzz("sealed-private", seed)
             except Exception as error:
                 if any(each in str(error) for each in told.split("|")):
                     return
@@ -167,17 +167,3 @@ def test_a_bug_of_noise_in_shares_is_caught(mutant: Callable[[], AbstractContext
                     continue
                 raise
     pytest.fail(f"{mutant.__name__} was not seen in {SEEDS_MAX} seeds")
-
-
-def test_only_later_seeds_draw_noise_in_shares() -> None:
-    def is_shared(seed: int) -> bool:
-        return any(isinstance(job.spec.plan.privacy, SharedPrivacy) for job in fuzz_case(seed).jobs)
-
-    assert not any(is_shared(seed) for seed in range(SHARES_AFTER - 200, SHARES_AFTER + 1))
-    assert sum(is_shared(seed) for seed in range(SHARES_AFTER + 1, SHARES_AFTER + 101)) > 70
-
-
-#: The first replayed the chance of a worker that had been there before; in the others groups are void, devices spent.
-@pytest.mark.parametrize("seed", [SHARES_AFTER + 20, SHARES_AFTER + 3, SHARES_AFTER + 58])
-def test_a_seed_holds(seed: int) -> None:
-    fuzz(seed)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from mutants import OF_STORES
 
+from dst.case import case
 from dst.fuzz import CheckedRun, fuzz
 from shoal.roles.manager.seat_watch import Seat
-from shoal.sim.fuzz_case import STORES_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.sim.shared_store import SimSeats, SimTenure
@@ -46,17 +46,6 @@ SHOWN_BY = {
 }
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_no_invariant_breaks(block: int) -> None:
-    first = STORES_AFTER + 1 + block * BLOCK
-    for seed in range(first, first + BLOCK):
-        try:
-            fuzz(seed)
-        except BaseException as error:
-            error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
-            raise
-
-
 class Takeovers:
     """Counts what seeds are to bring about."""
 
@@ -72,24 +61,23 @@ class Takeovers:
         self.seen[f"{mark.kind} {mark.node}"] += 1
 
 
-def test_seeds_bring_takeovers_about_and_those_below_have_one_manager() -> None:
+def test_seeds_bring_takeovers_about() -> None:
     takeovers = Takeovers()
-    cases = [fuzz_case(seed) for seed in range(STORES_AFTER + 1, STORES_AFTER + 13)]
-    for case in cases:
-        CheckedRun(case, observers=[takeovers]).run()
+    cases = [case("managers", seed) for seed in range(60_000 + 1, 60_000 + 13)]
+    for what in cases:
+        CheckedRun(what, observers=[takeovers]).run()
     assert takeovers.seen["takeover"] >= 6
     assert takeovers.seen["written home"] > 0
     assert takeovers.seen["written home-2"] > 0
-    outages = [outage for case in cases for outage in case.outages]
+    outages = [outage for what in cases for outage in what.outages]
     assert {outage.is_cut for outage in outages if not outage.slow_factor} == {False, True}
     assert any(outage.slow_factor for outage in outages)
-    assert not any(fuzz_case(seed).has_two_managers for seed in range(STORES_AFTER - 20, STORES_AFTER + 1))
 
 
 def _says(seed: int, said: str) -> bool:
     """Whether a seed fails, and for this reason."""
     try:
-        fuzz(STORES_AFTER + seed)
+        fuzz("managers", 60_000 + seed)
     except Violation as violation:
         return re.search(said, str(violation)) is not None
     return False
@@ -102,7 +90,7 @@ def test_a_mutant_of_stores_is_caught(name: str) -> None:
         shown = next((seed for seed in seeds if _says(seed, said)), None)
     assert shown is not None, f"none of the seeds {seeds} shows it"
     # The seed fails for the mutant's sake alone.
-    fuzz(STORES_AFTER + shown)
+    fuzz("managers", 60_000 + shown)
 
 
 def test_the_seats_of_the_simulator_are_those_of_the_database() -> None:

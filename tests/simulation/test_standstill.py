@@ -6,10 +6,10 @@ from unittest.mock import patch
 
 import pytest
 
+from dst.case import case
 from dst.fuzz import CheckedRun
 from shoal.roles.events import Liveness, PeerChanged
 from shoal.roles.node.failure_detector import FailureDetector, Patience
-from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.observe import Mark, Step
 from shoal.sim.process import Process
 
@@ -76,7 +76,7 @@ def played(seed: int) -> Standstills:
         go_on(self)
 
     with patch.object(Process, "stop", stopped), patch.object(Process, "go_on", goes_on):
-        CheckedRun(fuzz_case(seed), observers=[seen]).run()
+        CheckedRun(case("plain", seed), observers=[seen]).run()
     return seen
 
 

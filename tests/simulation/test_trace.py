@@ -10,35 +10,41 @@ from pathlib import Path
 
 import pytest
 
+from dst.case import case
 from dst.fuzz import CheckedRun
 from shoal.errors import Corrupt
-from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.trace import TraceWriter, difference, read_header
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def trace_of(seed: int) -> str:
+def trace_of(seed: int, profile: str = "plain") -> str:
     file = io.StringIO()
-    CheckedRun(fuzz_case(seed), observers=[TraceWriter(file, {"disaster": seed})]).run()
+    CheckedRun(case(profile, seed), observers=[TraceWriter(file, {"profile": profile, "seed": seed})]).run()
     return file.getvalue()
 
 
-def trace_in_process(seed: int, path: Path, *, hash_seed: str) -> bytes:
-    command = [sys.executable, "-m", "benchmarks.protocol_seeds", "--first", str(seed), "--count", "1"]
+def trace_in_process(profile: str, seed: int, path: Path, *, hash_seed: str) -> bytes:
+    command = [sys.executable, "-m", "benchmarks.protocol_seeds", "--profile", profile]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    subprocess.run([*command, "--trace", str(path)], env=environment, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [*command, "--first", str(seed), "--count", "1", "--trace", str(path)],
+        env=environment,
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     return path.read_bytes()
 
 
 # In the last a manager takes over a job of another.
-@pytest.mark.parametrize("seed", [6, 11, 60_002])
-def test_a_seed_is_one_trace(seed: int, tmp_path: Path) -> None:
-    here = trace_of(seed)
-    assert here == trace_of(seed)
+@pytest.mark.parametrize(("profile", "seed"), [("plain", 6), ("any", 1053), ("managers", 60_002)])
+def test_a_seed_is_one_trace(profile: str, seed: int, tmp_path: Path) -> None:
+    here = trace_of(seed, profile)
+    assert here == trace_of(seed, profile)
     assert len(here.splitlines()) > 200
     for hash_seed in ("0", "1", "4711"):
-        assert trace_in_process(seed, tmp_path / "trace.jsonl", hash_seed=hash_seed) == here.encode()
+        assert trace_in_process(profile, seed, tmp_path / "trace.jsonl", hash_seed=hash_seed) == here.encode()
 
 
 def test_what_is_coded_can_be_traced() -> None:
@@ -62,6 +68,6 @@ def test_where_two_traces_part() -> None:
 
 
 def test_a_trace_knows_what_it_is_of() -> None:
-    assert read_header(io.StringIO(trace_of(3)))["disaster"] == 3
+    assert read_header(io.StringIO(trace_of(3)))["seed"] == 3
     with pytest.raises(Corrupt, match="not a trace"):
         read_header(io.StringIO('{"a": 1}\n'))

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from benchmarks.common import echo_job
+from dst.case import case
 from dst.fuzz import CheckedRun
 from shoal.identity.enrolment import Enrolled, enrol
 from shoal.identity.join_code import JoinCode
@@ -30,7 +31,6 @@ from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.runtime.role_host import RoleHost
 from shoal.sim.driver.role_host import Host
-from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Mark, Step
 from shoal.wire.messages import Message
@@ -164,7 +164,7 @@ SHAPED = (7, 8, 13)
 def test_the_runtime_does_what_the_simulator_did(seed: int) -> None:
     roles = SimulatedRoles()
     with roles.recording():
-        CheckedRun(fuzz_case(seed)).run()
+        CheckedRun(case("plain", seed)).run()
     kinds = {recorded.kind for recorded in roles.roles}
     assert kinds - {"aggregator"} == {"manager", "leader", "worker"}
     assert ("aggregator" in kinds) is (seed in SHAPED)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dst.fault_draw import CLUSTER_S, ENDS_WITHIN_S, draw
 from shoal.errors import Misuse
-from shoal.sim.fault_draw import CLUSTER_S, ENDS_WITHIN_S, draw
 from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import (
     ALL,

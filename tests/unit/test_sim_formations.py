@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from dst.toy_task import FIRST_MODEL, LAYOUT, Toy, toy_update
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import StageModel, Train
@@ -17,7 +18,6 @@ from shoal.sim.jobs import SimulatedJob, bare_spec
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rates import Steady
-from shoal.sim.toy_task import FIRST_MODEL, LAYOUT, Toy, toy_update
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.messages import (
     AggregatorReady,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from dst.case import case
 from dst.fuzz import CheckedRun
 from shoal.plan import Plan
 from shoal.roles.actions import Action, Save, Send
 from shoal.roles.events import Event, Received, Started
 from shoal.scheduling.ledger import Applied
-from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.invariants import Invariants, Violation
 from shoal.sim.jobs import bare_spec
 from shoal.sim.observe import Mark, Step
@@ -85,12 +85,12 @@ def test_a_sum_of_a_formation_that_is_no_more_takes_nothing_apart() -> None:
 
 
 def test_a_storm_is_a_violation() -> None:
-    case = CheckedRun(fuzz_case(0))
-    kernel = case.world.kernel
+    checked = CheckedRun(case("plain", 0))
+    kernel = checked.world.kernel
 
     def again() -> None:
         kernel.after(0.001, again)
 
     kernel.at(1.0, again)
     with pytest.raises(Violation, match="a storm of 10000 events"):
-        case.run()
+        checked.run()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dst.case import case
 from dst.fuzz import CheckedRun
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
@@ -20,7 +21,6 @@ from shoal.roles.actions import Action, End, Evaluate, Keep, Record, Save, Send,
 from shoal.roles.events import Event, Started, TimerFired, Trained
 from shoal.sim.devices import Build
 from shoal.sim.fault_text import parse
-from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Violation
 from shoal.sim.jobs import (
@@ -477,14 +477,14 @@ class Saves:
 
 @pytest.mark.parametrize("seed", range(41))
 def test_whatever_happens_lanes_have_no_gaps_and_evaluations_are_those_that_survived(seed: int) -> None:
-    what = fuzz_case(seed)
+    what = case("plain", seed)
     metrics, saves = Metrics(len(what.builds)), Saves()
-    case = CheckedRun(what, observers=[metrics, saves])
+    checked = CheckedRun(what, observers=[metrics, saves])
     # Whether the protocol holds is asked elsewhere; what happened is to be told rightly in any case.
     with contextlib.suppress(Violation):
-        case.run()
+        checked.run()
     for job in what.jobs:
-        outcome = metrics.outcome(case.world, job.spec.job)
+        outcome = metrics.outcome(checked.world, job.spec.job)
         check_lanes(outcome)
         for lane, device in zip(outcome.lanes, outcome.devices, strict=True):
             assert lane.node == device.node

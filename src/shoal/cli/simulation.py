@@ -240,12 +240,8 @@ def replay(path: Path, home: Path) -> Replayed:
 
 
 def _play_again(header: dict[str, Any], home: Path, compared: Comparison) -> None:
-    from shoal.sim.fuzz_case import fuzz_case
-    from shoal.sim.fuzz_run import FuzzRun
-
     writer = TraceWriter(compared, {name: value for name, value in header.items() if name != "shoal_trace"})
-    if "disaster" in header:
-        FuzzRun(fuzz_case(int(header["disaster"])), observers=[writer]).run()
-        return
+    if "simulate" not in header:
+        raise Misuse("this trace is of a test seed: play it again with `python -m dst FILE` in the repository")
     question = Question.from_header(header["simulate"])
     question._play(question._ready(home), question.plan, [writer])

@@ -16,12 +16,16 @@ little looser, is here as a check: ρ = μ²/2.
 
 from __future__ import annotations
 
+import functools
 import math
 
 from shoal.errors import Misuse
 
 #: ε is looked for up to here: beyond, there is no privacy to speak of.
 EPSILON_MAX = 1e6
+
+#: Answers that are remembered: a leader and its devices ask for the same few again with every report.
+_KEPT = 1024
 
 
 def gaussian_ratio(*, multiplier: float, participations: int) -> float:
@@ -57,6 +61,7 @@ def delta_of(ratio: float, *, epsilon: float) -> float:
     return max(0.0, math.exp(first) - math.exp(min(second, first)))
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def epsilon_of(ratio: float, *, delta: float) -> float:
     """The smallest ε of this δ, by halving; infinite if it is beyond anything one would call private."""
     if not 0 < delta < 1:
@@ -74,6 +79,7 @@ def epsilon_of(ratio: float, *, delta: float) -> float:
     return high
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def ratio_for(epsilon: float, *, delta: float) -> float:
     """The largest ratio of this ε and δ, by halving: what a plan may spend."""
     if not 0 < epsilon <= EPSILON_MAX or not 0 < delta < 1:

@@ -59,12 +59,10 @@ class Publisher:
             return
         with self._lock:
             kept, serving = self._registry.shelf(job)
-            view = publishing.news(version.evaluations, serving)
-            if view is None or version.version < 1:
+            found = publishing.on_durable(plan, kept, serving, version.evaluations)
+            if found is None or version.version < 1:
                 return
-            served = _served_of(kept, serving)
-            decision = publishing.weigh(publishing.rule_of(plan), served, serving, view, plan.judged_by)
-            serving = replace(serving, judged=view.version)
+            view, decision, serving = found
             if isinstance(decision, publishing.Publish):
                 self._publish(job, plan, version, view, serving, decision.reason)
             else:

@@ -125,6 +125,8 @@ class Build:
     presence: Presence | None = None
     #: It sums up for others, and trains nothing.
     is_hub: bool = False
+    #: It declares itself a tab of a browser: it has no PyTorch and no door, and runs a job's exported training step.
+    is_browser: bool = False
     #: What a hub says that its link carries; 0: it does not know.
     told_bytes_per_s: float = 0.0
 

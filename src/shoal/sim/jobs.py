@@ -17,6 +17,9 @@ from shoal.wire.messages import Dataset, JobSpec
 
 _NOTHING = "0" * 64
 
+#: Names the exported training step of a simulated job, which nobody fetches.
+GRAPHS = _NOTHING
+
 #: How one new example does where nothing is trained.
 _NOTHING_LEARNED = judged_sums(examples=1, loss_sum=0.0, correct=0)
 

@@ -16,7 +16,7 @@ from shoal.roles.machine import Machine
 from shoal.roles.manager.cluster_state import TERMS_KEPT, ClusterState, JobRecord, LeadershipStage, NodeRecord, Term
 from shoal.scheduling.placement import LINK_ASSUMED_BYTES_PER_S, Candidate, best_placed, is_worth_moving
 from shoal.states import JobState
-from shoal.wire.messages import Admit, Assign, HandOver, Message, Release, Revoke, StepDown, StopRequest, clip
+from shoal.wire.messages import Admit, Assign, Dismiss, HandOver, Message, Release, Revoke, StepDown, StopRequest, clip
 
 #: How long a node may take to set itself up as a leader, and to finish its round when asked to hand over.
 APPOINTED_S = 60.0
@@ -124,12 +124,25 @@ class Appointments:
 
     def introduce(self, record: JobRecord) -> None:
         """A leader is set up: tell its workers where it is, and tell it everything that its predecessor was told."""
+        self._let_tabs_go(record)
         members = self._cluster.members(record.spec.job)
         self.admit(record, members)
         for name in members:
             role = self._cluster.nodes[name].role
             self._machine.send(name, assignment(record, role, f"led by {record.leader} now"))
         self.remind(record, members)
+
+    def _let_tabs_go(self, record: JobRecord) -> None:
+        """A tab of a browser dials only its manager: it leaves a job whose leader is elsewhere now."""
+        job = record.spec.job
+        for name in self._cluster.members(job):
+            node = self._cluster.nodes[name]
+            if not self._cluster.reaches_leader(node, record, home=self._node):
+                self._cluster.place(node, None)
+                self._cluster.look(node)
+                reason = f"{record.leader} leads it now, which a tab of a browser cannot reach"
+                self._machine.record("node", f"{name} leaves the job: {reason}", job=job)
+                self._machine.send(name, Dismiss(job=job, reason=clip(reason)))
 
     def remind(self, record: JobRecord, workers: list[str]) -> None:
         """Repeat requests that the leader may not have heard."""

@@ -351,6 +351,11 @@ class ClusterState:
             self._listed.add(node.node)
             heapq.heappush(self._free, node.node)
 
+    @staticmethod
+    def reaches_leader(node: NodeRecord, record: JobRecord, *, home: str) -> bool:
+        """Whether a worker can dial the leader of a job. A tab of a browser reaches only the manager's node."""
+        return not node.facts.browser or record.leader in (None, home)
+
     def take(self, spec: JobSpec, *, is_led_here: bool) -> NodeRecord | None:
         """The first free node by name that has an engine for this job. It leaves the list. ``is_led_here``: where the
         manager is, so that a tab of a browser reaches its leader."""

@@ -270,7 +270,7 @@ class Manager(Machine):
             return
         has = (*(leads.job for leads in hello.leads), *hello.jobs)
         elsewhere = self._others.first(has, is_own=self._is_open_here)
-        if elsewhere is not None:
+        if elsewhere is not None and not hello.facts.browser:
             self._send_to_manager_of(elsewhere, sender)
             return
         node = self._nodes.get(sender)
@@ -345,6 +345,7 @@ class Manager(Machine):
         does one of a job whose manager was another until now."""
         away = [job for job in node.left_in if (known := self._jobs.get(job)) is not None and known.is_cut]
         away += [job for job in jobs if job not in away and self._has_place(node, job)]
+        away = [job for job in away if self._cluster.reaches_leader(node, self._jobs[job], home=self._node)]
         if node.job is not None or not away:
             return
         node.left_in.pop(away[-1], None)

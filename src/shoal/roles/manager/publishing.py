@@ -89,11 +89,23 @@ def measure(judged: EvaluationView | Published | Progress, judged_by: str = "") 
     return known.get("accuracy") or known.get("loss") or next(iter(known.values()), None)
 
 
-def news(evaluations: Sequence[EvaluationView], serving: Serving) -> EvaluationView | None:
-    """The latest evaluation, if it was not weighed yet. An evaluation of an older version is news too: a damaged disk
-    may have taken a job back."""
+def news(
+    evaluations: Sequence[EvaluationView], serving: Serving, served: Published | None = None
+) -> EvaluationView | None:
+    """Return the latest evaluation if it was not weighed yet, or None. An evaluation of an older version is news too: a
+    damaged disk may have taken a job back. So is one that has the number of the last that was published, and other
+    figures: after a cut, the history of another leader may have been kept, and its versions have the same numbers."""
     latest = next((view for view in reversed(evaluations) if is_sound(view)), None)
-    return latest if latest is not None and latest.version != serving.judged else None
+    if latest is None:
+        return None
+    # Only where the last decision was to publish by itself: what an operator chose stays until the next evaluation.
+    was_published = serving.verdict is None and serving.hold is None and served is not None and served.examples > 0
+    is_other = was_published and served is not None and _figures(served) != _figures(latest)
+    return latest if latest.version != serving.judged or is_other else None
+
+
+def _figures(judged: EvaluationView | Published) -> tuple[float | None, float | None, int]:
+    return judged.accuracy, judged.loss, judged.examples
 
 
 def weigh(
@@ -130,6 +142,19 @@ def weigh(
     word = "no better" if new.value == old.value else "worse"
     against = f"{new.name} {new.value:.4g} against {old.value:.4g}"
     return KeepServed(f"version {view.version:,} is {word}, {against}: keeping version {served.version:,}")
+
+
+def on_durable(
+    plan: Plan, kept: Sequence[Published], serving: Serving, evaluations: Sequence[EvaluationView]
+) -> tuple[EvaluationView, Publish | KeepServed, Serving] | None:
+    """Decide about a version that became durable with these evaluations. Return the evaluation that was weighed, the
+    decision, and what is served with that noted; or None if there is nothing to weigh."""
+    served = next((each for each in kept if each.version == serving.version), None)
+    view = news(evaluations, serving, served)
+    if view is None:
+        return None
+    decision = weigh(rule_of(plan), served, serving, view, plan.judged_by)
+    return view, decision, replace(serving, judged=view.version)
 
 
 def judged_at(evaluations: Sequence[EvaluationView], version: int) -> EvaluationView | None:

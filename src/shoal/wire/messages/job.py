@@ -69,19 +69,27 @@ class JobSpec(Message):
 
     @property
     def suits_tabs(self) -> bool:
-        """Whether a tab of a browser can work for this job: it runs captured graphs on shared examples, sends whole
-        updates to a leader at the manager's, and keeps nothing."""
+        """Whether a tab of a browser can work for this job."""
+        return self.why_no_tabs is None
+
+    @property
+    def why_no_tabs(self) -> str | None:
+        """Return why a tab of a browser cannot work for this job, or None if it can. A tab runs the exported training
+        step on shared examples, sends complete updates to a leader at the manager, and keeps nothing."""
         plan = self.plan
-        return (
-            bool(self.graphs)
-            and not self.base
-            and (plan.data, plan.topology, plan.shuffle) == ("shared", "star", "full")
-            and (plan.codec, plan.down) == ("dense", "dense")
-            and plan.privacy is None
-            and plan.believes.sealed is None
-            and not plan.device_momentum
-            and plan.work != "sized"
-        )
+        reasons = {
+            "the job has no exported training step": not self.graphs,
+            "a frozen base is too large for a tab": bool(self.base),
+            "a tab has no examples of its own": plan.data != "shared",
+            "a tab has no door that an aggregator or a worker could dial": plan.topology != "star",
+            "a tab keeps all shards, and windows are for disks": plan.shuffle != "full",
+            "a tab sends and receives complete values": (plan.codec, plan.down) != ("dense", "dense"),
+            "a tab keeps no privacy budget": plan.privacy is not None,
+            "a tab cannot mask its updates": plan.believes.sealed is not None,
+            "a tab keeps no momentum of its own": bool(plan.device_momentum),
+            "a tab does not measure how fast it is": plan.work == "sized",
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     @property
     def batches(self) -> int:

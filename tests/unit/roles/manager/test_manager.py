@@ -25,6 +25,7 @@ from shoal.wire.messages import (
     Heartbeat,
     Hello,
     JobSpec,
+    Leads,
     Leave,
     Message,
     Progress,
@@ -32,6 +33,7 @@ from shoal.wire.messages import (
     Released,
     Revoke,
     StepDown,
+    SteppedDown,
     StopJob,
     StopRequest,
     Submit,
@@ -204,6 +206,24 @@ def test_where_devices_are_to_lead_a_tab_does_not(make_spec: Make) -> None:
     ]
     assert "tab" not in leads
     assert [view.leader for view in manager.job_views()] == ["home"]
+
+
+def test_a_tab_leaves_a_job_whose_leader_moves_to_a_device(office: Office, make_spec: Make) -> None:
+    """It could not dial that leader: once, it was sent there and waited for ever."""
+    tab(office, "tab")
+    office.hello("a")
+    office.submit(dataclasses.replace(make_spec(job="digits", workers_min=1, workers_max=4), graphs="1" * 64))
+    assert office.working()["tab"] == "digits"
+    office.happens(Asked(question=7, message=TransferJob(job="digits", node="a")))
+    office.happens(Received(sender="home", message=SteppedDown(job="digits", term=1, reason="handed over")))
+    office.happens(Received(sender="a", message=Leads(job="digits", term=2, endpoint="a:9")))
+    assert [each.job for each in office.told("tab", Dismiss)] == ["digits"]
+    assert office.told("tab", Assign) == []
+    assert not office.working()["tab"]
+    # It is not given its place again when it comes back.
+    facts = Facts(host="Chromium", onnx="1.30", browser="Chromium 156")
+    office.happens(Received(sender="tab", message=Hello(node="tab", incarnation="1", facts=facts, jobs=("digits",))))
+    assert office.told("tab", Assign) == []
 
 
 def test_a_node_is_not_called_back_for_a_job_that_it_has_no_engine_for(office: Office, make_spec: Make) -> None:

@@ -315,6 +315,15 @@ def test_a_tab_is_not_sent_where_it_cannot_dial() -> None:
     assert place.sent_away() == {}
 
 
+def test_a_tab_whose_job_another_manager_has_stays_and_leaves_the_job() -> None:
+    place = Place()
+    place.sees(digits=OTHER)
+    facts = Facts(host="a", onnx="1.20", browser="Chromium 150")
+    place.happens(Received(sender="a", message=Hello(node="a", incarnation="1", facts=facts, jobs=("digits",))))
+    assert [(each.job, each.endpoint) for each in place.told("a", Dismiss)] == [("digits", "")]
+    assert place.told("a", Welcome)
+
+
 def test_a_device_that_was_sent_here_stays_for_a_while() -> None:
     place = Place()
     place.hello("a", is_referred=True)

@@ -110,6 +110,17 @@ def test_none_is_weighed_twice() -> None:
     assert news((), Serving()) is None
 
 
+def test_another_history_is_weighed_although_its_versions_have_the_same_numbers() -> None:
+    views, serving = (seen(20, 0.6),), Serving(version=21, judged=20)
+    ours = replace(made(21, share=0.6), loss=0.2)
+    assert news(views, serving, ours) is None
+    other = replace(ours, accuracy=0.9)
+    assert news(views, serving, other) == views[0]
+    # What an operator chose, or held back, stays until the next evaluation.
+    assert news(views, serving, replace(other, examples=0)) is None
+    assert news(views, replace(serving, hold="withdrawn"), other) is None
+
+
 def test_an_evaluation_speaks_for_those_that_come_soon_after() -> None:
     views = (seen(20, 0.8), seen(30, 0.9))
     assert judged_at(views, 19) is None

@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dst.case import FuzzCase
+from dst.outage import Outage
+from dst.targeted_faults import TargetedFaults
 from shoal.roles.actions import Action, End, Record, Save, Send, Store
 from shoal.roles.events import Received
 from shoal.sim.disk import FATES
@@ -16,14 +19,12 @@ from shoal.sim.faults import (
     Stop,
     resolve,
 )
-from shoal.sim.fuzz_case import FuzzCase, Outage
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Violation
 from shoal.sim.managers import LABELS
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Observer, Step
 from shoal.sim.rates import Steady
-from shoal.sim.targeted_faults import TargetedFaults
 from shoal.sim.wire_size import Encoded
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.messages import AskMasks, Assign

@@ -1,0 +1,15 @@
+"""A spell in which the store that managers share is away or slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outage:
+    at_s: float
+    for_s: float
+    #: How many times slower the store is. 0 means that it cannot be reached.
+    slow_factor: float = 0.0
+    #: Only the manager with the most jobs is cut off from the store.
+    is_cut: bool = False
