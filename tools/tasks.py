@@ -288,10 +288,16 @@ def tier(name: str) -> int:
 
 def timings(extra: Sequence[str]) -> int:
     """The slowest tests and what each tier took; --json prints that for machines, --keep writes tests/timings.json."""
-    if list(extra) == ["--keep"]:
-        figures_of_runs.keep()
-        return 0
-    print(json.dumps(figures_of_runs.report()) if list(extra) == ["--json"] else figures_of_runs.text(), flush=True)
+    match list(extra):
+        case []:
+            print(figures_of_runs.text(), flush=True)
+        case ["--json"]:
+            print(json.dumps(figures_of_runs.report()), flush=True)
+        case ["--keep"]:
+            figures_of_runs.keep()
+        case _:
+            print(f"timings takes --json or --keep, not {shlex.join(extra)}", file=sys.stderr, flush=True)
+            return 2
     return 0
 
 

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import tasks  # noqa: E402
 import timings  # noqa: E402
 from lanes import Done  # noqa: E402
 
@@ -134,3 +135,13 @@ def test_kept_figures_stand_in_where_no_run_was_made(tmp_path: Path) -> None:
     timings.keep(clone, kept)
     assert timings.report(tmp_path / "third", kept)["gate_s"] == 5.0
     assert timings.report(tmp_path / "third", kept)["full_s"] == 42.0
+
+
+def test_the_task_prints_json_and_refuses_other_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tasks.main(["timings", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"gate_s", "full_s", "gate_tests", "full_tests", "slowest"} <= set(found)
+    assert len(found["slowest"]) <= timings.SLOWEST
+    assert tasks.main(["timings"]) == 0
+    assert "wall s" in capsys.readouterr().out
+    assert tasks.main(["timings", "--jason"]) == 2
