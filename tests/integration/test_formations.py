@@ -1,4 +1,8 @@
-"""Where tensors meet: aggregators on real devices sum up, step and give out values, and may die in the middle of it."""
+"""Where tensors meet: aggregators on real devices sum up, step and give out values, and may die in the middle of it.
+
+``test_a_device_leads_in_whole_and_in_part_and_dies`` runs nightly: the seeds of ``tests/simulation/test_fuzz.py`` crash
+leaders in trees and in shards.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import pytest
 import torch
 from clouds_task import Clouds
 from kit import Site, cluster_in, run
+from shared_cluster import SharedCluster, shared_cluster
 from test_training import BATCHES, CLOUDS, PLAN, RATE, first_model, rounds, worst_difference
 from torch import nn
 
@@ -392,6 +397,10 @@ def test_the_door_closes_behind_the_last_formation(tmp_path: Path, monkeypatch: 
 # Whole clusters ---------------------------------------------------------------------------------------------
 
 WORKERS = 4
+
+cluster = shared_cluster(workers=WORKERS)
+trainers = shared_cluster(workers=3, options=())
+
 SLOW_S = 0.1
 TALLIED = 240
 EPOCHS = 3
@@ -422,31 +431,29 @@ async def _finish(site: Site, job: str) -> set[str]:
 
 def _doors(site: Site) -> list[str]:
     """The devices that listen to others."""
-    logs = {name: (site.cluster.home / f"{name}.log").read_text() for name in sorted(site.cluster.agents)}
-    return [name for name, log in logs.items() if "listens at" in log]
+    return [name for name in sorted(site.cluster.agents) if "listens at" in site.log(name)]
 
 
 @pytest.mark.parametrize("shape", ["tree", "shard"])
-def test_aggregators_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=WORKERS) as site:
-            # A lease that a busy machine delays must not look like a device that was lost.
-            job = await _training(site, shape, lease_s=60.0)
-            before = await _shaped(site, job, shape)
-            after = await site.progress(job, "ten versions more", lambda p: p.version >= before.version + 10)
-            assert after.topology == before.topology
-            # The model to each for each version, as in a star; in a tree once more to each aggregator.
-            made, model_bytes = after.version - before.version, 4 * TALLIED
-            aggregators = len(_doors(site))
-            assert aggregators == (WORKERS if shape == "shard" else 2)
-            models = WORKERS + (aggregators if shape == "tree" else 0)
-            moved = (after.bytes_down - before.bytes_down) / model_bytes / models
-            assert made - 1 <= moved <= made + 1, "what goes between devices is counted too"
-            assert await _finish(site, job) == set(site.cluster.agents)
-            assert not [event for event in site.events(job) if event.kind in ("lost", "failed", "aggregator")]
-            assert len([event for event in site.events(job) if event.kind == "topology"]) == 1
+def test_aggregators_sum_up_every_batch_once(shape: str, cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        # A lease that a busy machine delays must not look like a device that was lost.
+        job = await _training(site, shape, lease_s=60.0)
+        before = await _shaped(site, job, shape)
+        after = await site.progress(job, "ten versions more", lambda p: p.version >= before.version + 10)
+        assert after.topology == before.topology
+        # The model to each for each version, as in a star; in a tree once more to each aggregator.
+        made, model_bytes = after.version - before.version, 4 * TALLIED
+        aggregators = len(_doors(site))
+        assert aggregators == (WORKERS if shape == "shard" else 2)
+        models = WORKERS + (aggregators if shape == "tree" else 0)
+        moved = (after.bytes_down - before.bytes_down) / model_bytes / models
+        assert made - 1 <= moved <= made + 1, "what goes between devices is counted too"
+        assert await _finish(site, job) == set(site.cluster.agents)
+        assert not [event for event in site.events(job) if event.kind in ("lost", "failed", "aggregator")]
+        assert len([event for event in site.events(job) if event.kind == "topology"]) == 1
 
-    run(story())
+    cluster.run(story)
 
 
 @pytest.mark.parametrize("shape", ["tree", "shard"])
@@ -466,6 +473,7 @@ def test_a_killed_aggregator_loses_no_batch(shape: str, tmp_path: Path) -> None:
     run(story())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shape", ["tree", "shard"])
 def test_a_device_leads_in_whole_and_in_part_and_dies(shape: str, tmp_path: Path) -> None:
     """Its own worker dials its own door, twice over; with it a leader, an aggregator and a worker are gone at once."""
@@ -489,27 +497,26 @@ def test_a_device_leads_in_whole_and_in_part_and_dies(shape: str, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["tree", "shard"])
-def test_workers_under_aggregators_train_the_model_that_one_process_trains(shape: str, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=3, options=()) as site:
-            epochs = 8
-            plan = PLAN | {"workers_min": 3, "topology": shape, "until": {"epochs": epochs}}
-            job = await site.submit_task(CLOUDS, kwargs={"pause_s": 0.25}, **plan)
-            shaped = await _shaped(site, job, shape, workers=3)
-            await site.ended(job)
-            rows = site.exactly_once(job, batches=BATCHES, epochs=epochs)
-            assert max(row.version for row in rows) > shaped.version + 10
+def test_workers_under_aggregators_train_the_model_that_one_process_trains(shape: str, trainers: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        epochs = 8
+        plan = PLAN | {"workers_min": 3, "topology": shape, "until": {"epochs": epochs}}
+        job = await site.submit_task(CLOUDS, kwargs={"pause_s": 0.25}, **plan)
+        shaped = await _shaped(site, job, shape, workers=3)
+        await site.ended(job)
+        rows = site.exactly_once(job, batches=BATCHES, epochs=epochs)
+        assert max(row.version for row in rows) > shaped.version + 10
 
-            task = Clouds()
-            reference = first_model(site, task)
-            optimiser = torch.optim.SGD(reference.parameters(), lr=RATE, momentum=0.9)
-            for batches in rounds(task, rows):
-                x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-                optimiser.zero_grad()
-                nn.functional.cross_entropy(reference(x), y).backward()
-                optimiser.step()
-            model = await site.model(job)
-            assert worst_difference(model, reference) < 1e-5
-            assert worst_difference(model, first_model(site, task)) > 0.1
+        task = Clouds()
+        reference = await first_model(site, job, task)
+        optimiser = torch.optim.SGD(reference.parameters(), lr=RATE, momentum=0.9)
+        for batches in rounds(task, rows):
+            x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(reference(x), y).backward()
+            optimiser.step()
+        model = await site.model(job)
+        assert worst_difference(model, reference) < 1e-5
+        assert worst_difference(model, await first_model(site, job, task)) > 0.1
 
-    run(story())
+    trainers.run(story)

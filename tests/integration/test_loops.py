@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import HERE, Site, cluster_in, run
+from kit import HERE, Site
+from shared_cluster import SharedCluster, shared_cluster
 
 from shoal.trainer.find_script import find_script
 from shoal.trainer.package import make_ready
 from shoal.wire import tensors
 
 LOOPS = HERE / "loops"
+
+cluster = shared_cluster(workers=2, options=())
 
 
 def _needs(*packages: str) -> pytest.MarkDecorator:
@@ -121,59 +124,56 @@ def test_started_by_hand_a_loop_trains_alone() -> None:
 
 
 @pytest.mark.slow
-def test_an_error_in_a_loop_is_told_with_its_place_and_traceback(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=1, options=()) as site:
-            job = await _submit(site, "plain.py", "2", "fail", workers_min=1, until={"epochs": 1}, epoch_leases=4)
-            source = (LOOPS / "plain.py").read_text().splitlines()
-            line = next(number for number, text in enumerate(source, start=1) if "raise ValueError" in text)
-            event = await site.event(job, "failed", "the loop broke")
-            assert f"ValueError: the loop broke, at main (plain.py:{line})" in event.text
-            told = await site.operator.status(job, tracebacks=True)
-            assert any(f'File "plain.py", line {line}, in main' in event.traceback for event in told.events)
-            await site.operator.stop(job)
-            await site.ended(job, "stopped")
-            shown = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "shoal.cli.main", "status", job, "--home", str(site.cluster.home)),
-                stdout=asyncio.subprocess.PIPE,
-            )
-            text, _ = await asyncio.wait_for(shown.communicate(), 180)
-            assert "not replayable" in text.decode()
+def test_an_error_in_a_loop_is_told_with_its_place_and_traceback(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await _submit(site, "plain.py", "2", "fail", workers_min=1, until={"epochs": 1}, epoch_leases=4)
+        source = (LOOPS / "plain.py").read_text().splitlines()
+        line = next(number for number, text in enumerate(source, start=1) if "raise ValueError" in text)
+        event = await site.event(job, "failed", "the loop broke")
+        assert f"ValueError: the loop broke, at main (plain.py:{line})" in event.text
+        told = await site.operator.status(job, tracebacks=True)
+        assert any(f'File "plain.py", line {line}, in main' in event.traceback for event in told.events)
+        await site.operator.stop(job)
+        await site.ended(job, "stopped")
+        shown = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "shoal.cli.main", "status", job, "--home", str(site.cluster.home)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        text, _ = await asyncio.wait_for(shown.communicate(), 180)
+        assert "not replayable" in text.decode()
 
-    run(story())
+    cluster.run(story)
 
 
 @_needs("lightning")
 @pytest.mark.slow
-def test_a_lightning_trainer_trains_on_two_agents(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=2, options=()) as site:
-            job = await _submit(site, "with_lightning.py", until={"epochs": 2})
-            losses = await _losses(site, job)
-            assert min(losses[-2:]) < losses[0]
-            # One pass over the loader, to which the script limits its Trainer, is 50 steps: not three leases.
-            assert (await site.view(job)).progress.version == 10
-            assert set(await site.model(job)) == {f"net.{n}.{part}" for n in (0, 2) for part in ("weight", "bias")}
+def test_a_lightning_trainer_trains_on_two_agents(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await _submit(site, "with_lightning.py", until={"epochs": 2})
+        losses = await _losses(site, job)
+        assert min(losses[-2:]) < losses[0]
+        # One pass over the loader, to which the script limits its Trainer, is 50 steps: not three leases.
+        assert (await site.view(job)).progress.version == 10
+        assert set(await site.model(job)) == {f"net.{n}.{part}" for n in (0, 2) for part in ("weight", "bias")}
 
-    run(story())
+    cluster.run(story)
 
 
 @_needs("transformers", "peft", "accelerate")
 @pytest.mark.slow
-def test_a_hugging_face_trainer_sends_adapters_alone(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with cluster_in(tmp_path, workers=2, options=()) as site:
-            job = await _submit(site, "with_huggingface.py", until={"epochs": 1})
-            losses = await _losses(site, job)
-            assert min(losses[-2:]) < losses[0]
-            names = await site.model(job)
-            assert names
-            assert all("lora_" in name for name in names)
-            told = (await site.view(job)).progress
-            values = sum(array.size for array in names.values())
-            assert told.bytes_up < told.version * 2 * (4 * values + 4000), "ten updates of the adapters"
+def test_a_hugging_face_trainer_sends_adapters_alone(cluster: SharedCluster) -> None:
+    async def story(site: Site) -> None:
+        job = await _submit(site, "with_huggingface.py", until={"epochs": 1})
+        losses = await _losses(site, job)
+        assert min(losses[-2:]) < losses[0]
+        names = await site.model(job)
+        assert names
+        assert all("lora_" in name for name in names)
+        told = (await site.view(job)).progress
+        values = sum(array.size for array in names.values())
+        assert told.bytes_up < told.version * 2 * (4 * values + 4000), "ten updates of the adapters"
 
-    run(story())
+    cluster.run(story)
 
 
 @_needs("lightning", "transformers")
