@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from heapq import heapify
@@ -38,14 +38,12 @@ from shoal.roles.events import (
     EvaluationDone,
     Liveness,
     PeerChanged,
-    Reassigned,
     Received,
     Stored,
     StoreFailed,
     Trained,
     TrainerFailed,
 )
-from shoal.roles.helper import Helper
 from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.checkpointing import Durability, Snapshot
@@ -57,7 +55,7 @@ from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
-from shoal.roles.manager import cluster_state, publishing
+from shoal.roles.manager import cluster_state
 from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, NodeRecord
 from shoal.roles.manager.failover import Failover
@@ -76,19 +74,18 @@ from shoal.scheduling.block_ledger import BlockLedger
 from shoal.scheduling.check_in import CheckIns
 from shoal.scheduling.deadlines import LeaseClock
 from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
+from shoal.scheduling.placement import Candidate
 from shoal.sim.disk import Disk, Write
 from shoal.sim.shared_store import SharedDisk, SharedStore, SimSeats, SimTenure
 from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
-    AskMasks,
     Assign,
     BlockDone,
     Checkpoint,
     CheckpointKept,
     CheckpointRefused,
     Dismiss,
-    EvaluationView,
     Go,
     HandOver,
     Hello,
@@ -2173,28 +2170,6 @@ def tab_sent_to_another_manager() -> Patched:
     return patch.object(ClusterState, "take_for_others", any_free)
 
 
-def evaluation_known_by_its_number() -> Patched:
-    """Published versions and cuts: after another leader's history is kept, an evaluation counts as weighed that has the
-    number of one that was."""
-
-    def by_number(
-        evaluations: Sequence[EvaluationView], serving: publishing.Serving, served: object = None
-    ) -> EvaluationView | None:
-        latest = next((view for view in reversed(evaluations) if publishing.is_sound(view)), None)
-        return latest if latest is not None and latest.version != serving.judged else None
-
-    return patch.object(publishing, "news", by_number)
-
-
-def served_version_dropped() -> Patched:
-    """Published versions and cuts: the oldest published one is dropped by its version, not by when it was published."""
-
-    def by_version(kept: Sequence[publishing.Published], *, served: int, keep: int) -> list[publishing.Published]:
-        return sorted(kept, key=lambda each: each.version)[: max(0, len(kept) - keep)]
-
-    return patch.object(publishing, "surplus", by_version)
-
-
 def hub_sent_away() -> Patched:
     """Hubs and check-ins: a hub without a job is told to come again later, as a device would be."""
     come_s = Manager._come_s
@@ -2244,39 +2219,38 @@ def word_of_a_dead_term_summed() -> Iterator[None]:
         yield
 
 
-def group_bound_under_a_dead_term() -> Patched:
-    """Sealed sums and new leaders: a device keeps its term when it is given to another leader, and seals for that."""
-    reassigned = Worker._on_reassigned
+def helper_leads() -> Patched:
+    """Helpers and leaders on devices: the node that opens a job's sums may lead the job."""
+    candidates = Appointments._candidates
 
-    def keeps_its_term(self: Worker, event: Reassigned) -> None:
-        sealed = self._spec.plan.believes.sealed is not None
-        reassigned(self, replace(event, term=self.term) if sealed and event.term > self.term else event)
+    def with_the_helper(self: Appointments, record: JobRecord) -> list[Candidate]:
+        helper, record.helper = record.helper, None
+        try:
+            return candidates(self, record)
+        finally:
+            record.helper = helper
 
-    return patch.object(Worker, "_on_reassigned", keeps_its_term)
+    return patch.object(Appointments, "_candidates", with_the_helper)
 
 
-def helper_answers_any_term() -> Patched:
-    """Helpers and new leaders: a helper answers whoever asks, under whatever term, once for each group number."""
-    on_question = Helper._on_question
+def helper_fills_a_job() -> Patched:
+    """Helpers and trees or cohorts: the manager counts a helper among the workers of its job."""
 
-    def any_term(self: Helper, ask: AskMasks) -> None:
-        self._newest = (ask.term, ask.group - 1)
-        on_question(self, ask)
+    def count(self: ClusterState, job: str) -> int:
+        return len(self.workers(job))
 
-    return patch.object(Helper, "_on_question", any_term)
+    return patch.object(ClusterState, "count", count)
 
 
 OF_CROSSINGS: dict[str, Mutant] = _named(
+    helper_leads,
+    helper_fills_a_job,
     tab_leads,
     tab_given_any_job,
     tab_given_a_job_led_elsewhere,
     tab_sent_to_another_manager,
-    evaluation_known_by_its_number,
-    served_version_dropped,
     hub_sent_away,
     participations_read_twice,
     participations_begin_again,
     word_of_a_dead_term_summed,
-    group_bound_under_a_dead_term,
-    helper_answers_any_term,
 )
