@@ -561,6 +561,7 @@ def test_a_leaders_door_opens_to_nodes_alone_and_serves_work_alone(role: str, tm
     run(story())
 
 
+@pytest.mark.gate("a leader's door")
 def test_every_message_at_a_leaders_door_is_heard_or_refused_by_the_table(tmp_path: Path) -> None:
     async def story() -> None:
         async with door_in(tmp_path) as door:

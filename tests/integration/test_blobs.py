@@ -55,6 +55,7 @@ def blobs_of(site: Site, spec: JobSpec) -> list[str]:
     return [spec.bundle, spec.initial, spec.train.manifest, *shards]
 
 
+@pytest.mark.gate("blobs by job")
 def test_a_device_fetches_what_its_own_job_is_made_of_and_nothing_else(tmp_path: Path, cluster: SharedCluster) -> None:
     async def story(site: Site) -> None:
         site.pace(0.2)

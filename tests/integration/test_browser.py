@@ -65,6 +65,7 @@ async def shows(page: Page, state: str, *, leases: int = 0) -> None:
     await asyncio.to_thread(page.wait_for, script, seconds=300)
 
 
+@pytest.mark.gate("tab")
 def test_a_tab_trains_beside_an_agent_and_is_killed(tmp_path: Path) -> None:
     async def story() -> None:
         engine_files.install(tmp_path / "home", PACKAGE)

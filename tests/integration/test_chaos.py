@@ -32,6 +32,9 @@ from benchmarks.chaos_kit import ROOT, left_behind, tally_of
 from shoal.sim.rng import Rng
 from testbed.namespaces import left_of, why_no_namespaces
 
+#: A soak, and how it counts: what it breaks is broken one by one in test_faults.py and test_failover.py.
+pytestmark = pytest.mark.nightly
+
 DEVICES = ("a", "b", "c", "d", "e", "f")
 LIMIT_S = 330.0
 
@@ -48,7 +51,6 @@ def _nothing_left(process: subprocess.Popen[str], directory: Path) -> bool:
     return [*left_behind(directory, [process.pid]), *links, *directory.iterdir()] == []
 
 
-@pytest.mark.nightly
 @pytest.mark.needs_data
 def test_a_soak_with_the_manager_among_the_victims(tmp_path: Path, real_data: Path) -> None:
     with _started(tmp_path, "--devices", "4") as process:

@@ -23,6 +23,7 @@ async def _tallied(site: Site, **plan: Any) -> None:
     await site.tallied_once(job, batches=BATCHES, epochs=2, momentum=0.0)
 
 
+@pytest.mark.gate("sparse updates in every shape")
 def test_few_bytes_carry_every_batch_once_in_every_shape_and_pace(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3) as site:

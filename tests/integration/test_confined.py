@@ -275,6 +275,7 @@ def rising_tool():
         yield tool
 
 
+@pytest.mark.gate("confined task code")
 @as_root
 def test_roots_trainer_is_nobody_and_reaches_nothing(make_job, open_python, key, rising_tool, monkeypatch):
     # PyTorch sets it in a process that compiled something, such as the one that called shoal.fit.

@@ -69,6 +69,7 @@ async def console_of(home: Path, *options: str) -> AsyncIterator[tuple[Browser, 
         await end_process(process)
 
 
+@pytest.mark.gate("console")
 def test_a_killed_worker_is_seen_and_the_past_is_replayed(tmp_path: Path) -> None:
     async def story() -> None:
         async with (

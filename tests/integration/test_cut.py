@@ -17,6 +17,7 @@ from testbed.namespaces import why_no_namespaces
 LIMIT_S = 510.0
 
 
+@pytest.mark.gate("cut")
 @pytest.mark.slow
 @pytest.mark.needs_data
 @pytest.mark.timeout(540)

@@ -77,6 +77,7 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.gate("connections")
 def test_silent_connections_leave_files_to_others_and_are_gone_after_a_handshake(tmp_path: Path) -> None:
     async def story() -> None:
         home = tmp_path / "home"
@@ -115,6 +116,7 @@ def test_silent_connections_leave_files_to_others_and_are_gone_after_a_handshake
     run(story())
 
 
+@pytest.mark.gate("compressed messages")
 def test_a_compressed_message_is_refused_unread(tmp_path: Path) -> None:
     async def story() -> None:
         async with manager_in(tmp_path / "home") as ready:

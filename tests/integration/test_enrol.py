@@ -107,6 +107,7 @@ def test_a_door_that_was_shut_may_be_shut_again(cluster: Cluster) -> None:
 # Joining
 
 
+@pytest.mark.gate("join")
 def test_a_device_joins_and_remembers_its_cluster(cluster: Cluster, tmp_path: Path) -> None:
     async def scenario() -> Enrolled:
         async with cluster.serving() as server:

@@ -193,6 +193,7 @@ class Site:
         return export_here(settings, lambda line: None)
 
 
+@pytest.mark.gate("export")
 def test_a_program_exports_what_it_trained(site, monkeypatch):
     spec = importlib.util.spec_from_file_location("task_to_export", site.folder / "task.py")
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,12 @@
-"""The leader is moved, killed, stopped, cut off from its manager: another leads on, and every batch is applied once."""
+"""The leader is moved, killed, stopped, cut off from its manager: another leads on, and every batch is applied once.
+
+These stories run nightly, since the same roles live through them in the simulator for every change:
+
+- ``test_manager_and_leader_may_die_at_once``: ``tests/unit/test_sim_leaders.py``,
+  ``test_a_leader_that_loses_its_power_is_followed`` and ``test_a_manager_that_starts_anew_finds_the_leader_it_had``;
+- ``test_a_drained_leader_hands_over``: ``tests/unit/test_sim_leaders.py``,
+  ``test_a_role_that_is_moved_goes_on_where_it_was``.
+"""
 
 import asyncio
 import os
@@ -61,6 +69,7 @@ async def _resumed_at(site: Site, job: str, term: int) -> int:
     return int(found[1])
 
 
+@pytest.mark.gate("transfer")
 def test_a_planned_transfer_loses_no_round_and_restarts_no_worker(cluster: SharedCluster) -> None:
     async def story(site: Site) -> None:
         job = await _training(site, workers=3)
@@ -79,6 +88,7 @@ def test_a_planned_transfer_loses_no_round_and_restarts_no_worker(cluster: Share
     cluster.run(story)
 
 
+@pytest.mark.gate("kill -9 of a leader")
 def test_a_killed_leader_is_replaced_and_no_worker_restarts(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3) as site:
@@ -139,6 +149,7 @@ def test_training_goes_on_while_the_manager_is_away_and_nothing_of_it_is_lost(tm
     run(story())
 
 
+@pytest.mark.nightly
 def test_manager_and_leader_may_die_at_once(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3) as site:
@@ -152,6 +163,7 @@ def test_manager_and_leader_may_die_at_once(tmp_path: Path) -> None:
     run(story())
 
 
+@pytest.mark.nightly
 def test_a_drained_leader_hands_over(cluster: SharedCluster) -> None:
     async def story(site: Site) -> None:
         job = await _training(site, workers=2, leader="device-2")

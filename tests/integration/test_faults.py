@@ -1,4 +1,8 @@
-"""Devices and the manager are killed, stopped, hung and damaged while they train: every batch is applied once."""
+"""Devices and the manager are killed, stopped, hung and damaged while they train: every batch is applied once.
+
+``test_a_manager_killed_again_and_again_still_finishes`` runs nightly: the seeds of ``tests/simulation/test_fuzz.py``
+crash the manager several times in a run.
+"""
 
 import asyncio
 import re
@@ -37,6 +41,7 @@ async def _finish(site: Site, job: str, *, epochs: int = 2) -> set[str]:
     return {row.node for row in await site.tallied_once(job, batches=BATCHES, epochs=epochs)}
 
 
+@pytest.mark.gate("kill -9 of a worker")
 def test_a_killed_worker_is_replaced_and_comes_back_under_its_name(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3) as site:
@@ -72,6 +77,7 @@ def test_a_killed_trainer_is_started_again_by_its_agent(cluster: SharedCluster) 
     cluster.run(story)
 
 
+@pytest.mark.gate("kill -9 of the manager")
 def test_a_killed_manager_continues_from_its_durable_version_and_no_worker_restarts(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3) as site:
@@ -94,6 +100,7 @@ def test_a_killed_manager_continues_from_its_durable_version_and_no_worker_resta
     run(story())
 
 
+@pytest.mark.nightly
 def test_a_manager_killed_again_and_again_still_finishes(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=2) as site:

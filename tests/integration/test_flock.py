@@ -108,7 +108,7 @@ def peers(tmp_path: Path) -> Iterator[Peers]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("victim", ["sender", "receiver"])
+@pytest.mark.parametrize("victim", ["sender", pytest.param("receiver", marks=pytest.mark.gate("flock"))])
 def test_one_is_killed_in_the_middle_of_a_merge(tmp_path: Path, network: Network, peers: Peers, victim: str) -> None:
     hosts = {name: network.address_of(name) for name in NAMES}
     # A model of 0.2 MB at 1 Mb/s is on its way for more than a second.

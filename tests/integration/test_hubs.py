@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from kit import Site, cluster_in, run
 
 from shoal.wire.messages import Progress
@@ -25,6 +26,7 @@ async def _over(site: Site, job: str, hubs: int) -> Progress:
     return await site.progress(job, "versions of it", lambda p: holds(p) and p.version >= begun.version + 5)
 
 
+@pytest.mark.gate("hub")
 def test_a_killed_hub_loses_no_batch(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=WORKERS) as site:

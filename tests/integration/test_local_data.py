@@ -29,6 +29,7 @@ async def _start(site: Site, name: str, folder: Path, text: str) -> Path:
     return file
 
 
+@pytest.mark.gate("examples stay on the device")
 @pytest.mark.slow
 def test_devices_learn_from_their_own_examples_and_new_ones_are_judged_first(tmp_path: Path) -> None:
     async def story() -> None:

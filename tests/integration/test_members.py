@@ -26,9 +26,6 @@ from shoal.runtime.paths import Paths
 from shoal.wire.messages import AskStatus, Facts, Hello, Lane, Message, NodeView, RevokeNode, Work
 from shoal.wire.messages import Ready as WorkerReady
 
-#: What an agent on a loaded machine takes to let go of its trainer and end its process, once it was told.
-AGENT_ENDS_S = 5.0
-
 
 def test_an_operator_makes_and_takes_back_a_line(tmp_path: Path) -> None:
     async def story() -> None:
@@ -70,6 +67,7 @@ def test_a_second_operator_joins_by_a_pasted_line(tmp_path: Path, capsys: pytest
 # Revocation ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate("revocation")
 def test_a_revoked_device_is_out_within_a_heartbeat_and_its_work_is_done_by_others(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=2) as site:
@@ -77,20 +75,18 @@ def test_a_revoked_device_is_out_within_a_heartbeat_and_its_work_is_done_by_othe
             job = await site.submit_tally(batches=60, workers_min=1)
             await site.works(job, "device-1")
             thief = site.cluster.agents["device-1"]
-            asked_s = time.monotonic()
             told = await site.operator.revoke_node("device-1", "stolen")
-            acknowledged_s = time.monotonic() - asked_s
             assert "device-1 is shut out" in told
             # Its agent is told why, and gives up: nothing it could do would change it.
             assert await asyncio.wait_for(thief.wait(), WAIT_S) == 4
-            out_s = time.monotonic() - asked_s
-            assert out_s < Patience().heartbeat_s + AGENT_ENDS_S, f"out after {out_s:.2f} s"
             said = (site.cluster.home / "device-1.log").read_text().splitlines()[-1]
             assert said.startswith("shoal: permission denied: device-1: shut out: revoked by the operator on 20")
             assert "(stolen): ask for a new line, and join with `shoal join LINE --anew`" in said
-            print(f"acknowledged after {acknowledged_s * 1000:.0f} ms, the agent's process ended after {out_s:.2f} s")
 
             lost = await site.event(job, "lost", "device-1: revoked by the operator")
+            revoked = await site.event("cluster", "revoked", "device-1 was revoked by the operator")
+            # By the manager's clock: how long a process takes to end says more of the machine.
+            assert lost.at_s - revoked.at_s < Patience().heartbeat_s
             assert "not back within" not in lost.text, "its leases return at once, not after a time-out"
             site.pace(0.0)
             await site.ended(job)
@@ -99,7 +95,6 @@ def test_a_revoked_device_is_out_within_a_heartbeat_and_its_work_is_done_by_othe
             nodes = {node.node: node for node in (await site.operator.status()).nodes}
             assert (nodes["device-1"].state, nodes["device-1"].standing) == ("lost", "revoked")
             assert "stolen" in nodes["device-1"].reason
-            await site.event("cluster", "revoked", "device-1 was revoked by the operator")
 
     run(story())
 
@@ -199,6 +194,7 @@ async def node_view(operator: Operator, name: str, *, limit_s: float = WAIT_S, *
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.gate("approval")
 def test_a_newcomer_waits_for_approval_and_sees_nothing_until_then(tmp_path: Path) -> None:
     async def story() -> None:
         async with manager_in(tmp_path / "home", approve=True) as ready, Operator.open(tmp_path / "home") as operator:

@@ -108,6 +108,7 @@ async def under_way(products: Borrowed, asking: asyncio.Future[np.ndarray]) -> N
     assert not asking.done()
 
 
+@pytest.mark.gate("borrowed compute")
 def test_a_product_has_the_same_bits_from_a_pool_and_from_home(tmp_path: Path) -> None:
     async def story() -> None:
         left, right = sides()

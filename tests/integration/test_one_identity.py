@@ -71,6 +71,7 @@ def test_a_lock_that_a_dead_agent_left_stops_nobody(tmp_path: Path) -> None:
     run(story())
 
 
+@pytest.mark.gate("one process per name")
 def test_of_two_devices_with_one_certificate_the_first_is_kept_and_both_addresses_are_named(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=1) as site:

@@ -62,6 +62,7 @@ def _pids(site: Site, agents: dict[str, Any]) -> dict[str, int]:
     return {name: process.pid for name, process in sorted(agents.items())}
 
 
+@pytest.mark.gate("restore")
 def test_a_cluster_is_backed_up_while_it_trains_and_goes_on_elsewhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,7 @@ async def started(site: Site, *, torch: int, onnx: int) -> list[str]:
     return without
 
 
+@pytest.mark.gate("a device without PyTorch")
 def test_a_confined_trainer_trains_without_pytorch(tmp_path: Path) -> None:
     async def story() -> None:
         ready = await make_ready(HERE / "clouds_task.py", "clouds_task:Clouds", out=tmp_path / "out")

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import numpy as np
+import pytest
 from kit import WAIT_S, Site
 from shared_cluster import SharedCluster, shared_cluster
 
@@ -55,6 +56,7 @@ def test_one_that_leads_nothing_holds_up_no_job_by_a_checkpoint_it_promises(clus
     cluster.run(story)
 
 
+@pytest.mark.gate("tensors that nobody awaits")
 def test_an_update_without_a_lease_is_refused_in_words_and_nobody_waits_for_it(cluster: SharedCluster) -> None:
     async def story(site: Site) -> None:
         job = await site.submit_tally(batches=20, workers_min=2)

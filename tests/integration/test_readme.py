@@ -22,6 +22,7 @@ def quickstart() -> str:
     return found[1]
 
 
+@pytest.mark.gate("README: its program")
 @pytest.mark.slow
 @pytest.mark.timeout(720)
 def test_the_quickstart_runs(tmp_path: Path, real_data: Path) -> None:
@@ -46,6 +47,7 @@ def test_the_demo_reaches_97_percent(tmp_path: Path, real_data: Path) -> None:
     assert told["seconds"] > 0
 
 
+@pytest.mark.gate("README: its links")
 def test_every_link_in_the_readme_leads_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     local = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
@@ -53,6 +55,7 @@ def test_every_link_in_the_readme_leads_somewhere() -> None:
     assert [target for target in local if not (ROOT / target).exists()] == []
 
 
+@pytest.mark.gate("README: what it installs")
 def test_what_the_readme_says_to_install_is_in_this_repository() -> None:
     """Nothing is published under the project's name: an index would give a stranger's code."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

@@ -81,6 +81,7 @@ def strangers(site: Site, tmp_path: Path) -> dict[str, Identity]:
     return {who: dataclasses.replace(identity, ca_pem=home.certificate_pem) for who, identity in made.items()}
 
 
+@pytest.mark.gate("roles")
 def test_every_verb_is_open_to_its_roles_and_to_nobody_else(tmp_path: Path) -> None:
     async def story() -> None:
         async with manager_site(tmp_path) as site:
@@ -204,7 +205,7 @@ class Caller:
         return None
 
 
-@pytest.mark.parametrize("values", [21, 5_000_000])
+@pytest.mark.parametrize("values", [pytest.param(21, marks=pytest.mark.gate("memory")), 5_000_000])
 def test_an_update_larger_than_the_model_ends_the_session_and_not_the_job(cluster: SharedCluster, values: int) -> None:
     async def story(site: Site) -> None:
         job = await site.submit_tally(batches=20, workers_min=2)
@@ -237,6 +238,7 @@ def test_a_node_cannot_speak_for_another(cluster: SharedCluster) -> None:
     cluster.run(story)
 
 
+@pytest.mark.gate("no stranger")
 def test_there_is_no_way_in_without_tls_and_a_certificate(tmp_path: Path) -> None:
     async def story() -> None:
         async with manager_site(tmp_path) as site:

@@ -118,6 +118,7 @@ def alarms(home: Path) -> list[str]:
         return [event.text for event in registry.events_after(CLUSTER, 0, limit=1000) if event.kind == "alarm"]
 
 
+@pytest.mark.gate("replaced keys")
 def test_a_replaced_key_opens_no_door_and_its_use_is_an_alarm(tmp_path: Path) -> None:
     async def story() -> None:
         home = tmp_path / "home"

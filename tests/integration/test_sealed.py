@@ -46,7 +46,7 @@ async def _started(site: Site, directory: Path, codec: str = "dense") -> str:
     return await site.operator.submit(job, plan=plan)
 
 
-@pytest.mark.parametrize("codec", ["dense", "led30%+ef"])
+@pytest.mark.parametrize("codec", [pytest.param("dense", marks=pytest.mark.gate("sealed")), "led30%+ef"])
 def test_a_sealed_job_reaches_its_target(tmp_path: Path, cluster: SharedCluster, codec: str) -> None:
     async def story(site: Site) -> None:
         job = await _started(site, tmp_path, codec)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
 from kit import Site, cluster_in, run
 
 from benchmarks.common import echo_job
@@ -21,6 +22,7 @@ def _account(site: Site, name: str) -> list[list[int]]:
     return kept
 
 
+@pytest.mark.gate("private")
 def test_a_device_counts_before_it_is_in_a_sum_and_no_oftener_than_it_may(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=4, options=PULL) as site:

@@ -104,6 +104,7 @@ async def stop(site: Site) -> None:
     await site.kill(site.cluster.agents.pop(DEVICE))
 
 
+@pytest.mark.gate("signed jobs")
 def test_a_device_does_not_run_what_was_changed_in_the_registry(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=1) as site:

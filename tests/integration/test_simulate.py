@@ -26,6 +26,7 @@ def simulate(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, o
     return answer
 
 
+@pytest.mark.gate("simulate")
 def test_it_trains_and_tells(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     answer = simulate(capsys, TASK, "--devices", "4", "--epochs", "3", "--seed", "1")
     (plan,) = answer["plans"]  # type: ignore[misc]

@@ -14,6 +14,9 @@ from benchmarks.slo_fleet import draw_fleet
 from benchmarks.slo_trainers import Trainers, why_not
 from testbed import quota
 
+#: A benchmark's own tools.
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.needs_data
 def test_a_trainer_gets_the_processor_time_of_its_quota_and_is_gone_afterwards(real_data: Path, tmp_path: Path) -> None:
@@ -37,7 +40,6 @@ def test_a_trainer_gets_the_processor_time_of_its_quota_and_is_gone_afterwards(r
     assert not quota.quotas_of(os.getpid())
 
 
-@pytest.mark.nightly
 @pytest.mark.needs_data
 def test_real_agents_ask_every_profiler_and_are_held_to_their_quotas(real_data: Path, tmp_path: Path) -> None:
     if reason := why_not():

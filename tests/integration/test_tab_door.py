@@ -180,6 +180,7 @@ def token(site: Site, role: str = "browser") -> str:
     return made.join_line.rpartition("=")[2] if role == "browser" else made.join_line.rpartition("/")[2]
 
 
+@pytest.mark.gate("tab: its door")
 def test_a_tab_joins_once_with_its_token_and_speaks(tmp_path: Path) -> None:
     async def story() -> None:
         async with site_in(tmp_path) as site:

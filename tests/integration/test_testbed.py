@@ -42,6 +42,9 @@ from testbed.quota import groups
 from testbed.rates import bucket
 from testbed.sockets import listener_in
 
+#: The testbed is a tool for measuring: no promise of Shoal rests on it.
+pytestmark = pytest.mark.nightly
+
 DEVICES = ["one", "two"]
 LIMIT_S = 150.0
 ROOT = HERE.parent.parent

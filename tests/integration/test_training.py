@@ -72,6 +72,7 @@ def worst_difference(model: dict[str, np.ndarray], reference: nn.Module) -> floa
     return max(float(np.abs(model[name] - expected[name].numpy()).max()) for name in expected)
 
 
+@pytest.mark.gate("train")
 @pytest.mark.slow
 def test_three_workers_train_the_model_that_one_process_trains(cluster: SharedCluster) -> None:
     async def story(site: Site) -> None:

@@ -37,7 +37,7 @@ async def _started(site: Site, directory: Path, **plan: object) -> str:
     return await site.operator.submit(job, plan={"workers_min": 5, "until": until, **plan})
 
 
-@pytest.mark.parametrize("pace", ["sync", "buffered"])
+@pytest.mark.parametrize("pace", [pytest.param("sync", marks=pytest.mark.gate("robust")), "buffered"])
 def test_a_fifth_of_the_devices_lie_and_the_job_reaches_its_target(
     tmp_path: Path, cluster: SharedCluster, pace: str
 ) -> None:
