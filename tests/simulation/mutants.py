@@ -2242,7 +2242,13 @@ def helper_fills_a_job() -> Patched:
     return patch.object(ClusterState, "count", count)
 
 
+def helper_kept_by_another_manager() -> Patched:
+    """Helpers and two managers: a helper that started again and came to the other manager stays there."""
+    return patch.object(Manager, "_send_helpers", lambda self: None)
+
+
 OF_CROSSINGS: dict[str, Mutant] = _named(
+    helper_kept_by_another_manager,
     helper_leads,
     helper_fills_a_job,
     tab_leads,

@@ -374,6 +374,8 @@ class OtherManagersSeen:
     managers: tuple[OtherManager, ...] = ()
     #: Open job of another manager -> where that one is dialled; empty: no manager has it at this moment.
     jobs: Mapping[str, str] = field(default_factory=dict)
+    #: Open job of another manager -> the node that opens its sums, where its plan names one.
+    helpers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,6 +38,8 @@ class SharedJobs:
         #: The seats of the other managers that live.
         self._others: tuple[Seat, ...] = ()
         self._seen = OtherManagersSeen()
+        #: Open job -> the node that opens its sums; empty: its plan names none.
+        self._helpers: dict[str, str] = {}
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -51,11 +53,22 @@ class SharedJobs:
         return "" in self._seen.jobs.values()
 
     async def _tell(self) -> None:
-        managers = await asyncio.to_thread(self._registry.managers_of_open_jobs)
-        seen = seen_in_store(self._others, managers, own=self._registry.holder)
+        managers, helpers = await asyncio.to_thread(self._open_jobs)
+        seen = seen_in_store(self._others, managers, own=self._registry.holder, helpers=helpers)
         if seen != self._seen or any(manager.wants for manager in seen.managers):
             self._seen = seen
             self._post(seen)
+
+    def _open_jobs(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The manager of each open job, and the helper of those that name one. A plan does not change: it is read
+        once."""
+        managers = self._registry.managers_of_open_jobs()
+        known = {job: node for job, node in self._helpers.items() if job in managers}
+        for job in managers.keys() - known.keys():
+            if (row := self._registry.job(job)) is not None:
+                known[job] = self._record_of(row).helper or ""
+        self._helpers = known
+        return managers, {job: node for job, node in known.items() if node}
 
     async def before_hello(self, hello: Hello) -> None:
         """A device works for jobs that the role here does not have: look who has them before it is answered. While the

@@ -237,7 +237,8 @@ class SimManagers:
             others = [seat for seat in self.store.seats.look() if seat.holder != place.holder]
             records, managers = self.store.truth.jobs, self.store.managers
             open_jobs = {job: managers.get(job, "") for job, record in records.items() if record.is_open}
-            place.seen = seen_in_store(others, open_jobs, own=place.holder)
+            helpers = {job: named for job in open_jobs if (named := records[job].helper) is not None}
+            place.seen = seen_in_store(others, open_jobs, own=place.holder, helpers=helpers)
         node.to_manager(place.seen)
 
     def _is_well(self, holder: str) -> bool:

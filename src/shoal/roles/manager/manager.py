@@ -610,6 +610,7 @@ class Manager(Machine):
         led = [r for r in self._jobs.values() if r.is_open and r.is_led]
         for record in led:
             self._find_helper(record)
+        self._send_helpers()
         for record in led:
             self._staff(record, record.spec.plan.workers_least)
         self._give_away(may_grow=False)
@@ -638,6 +639,23 @@ class Manager(Machine):
             self._cluster.called_back.add(node.node)
             self.record("called-back", f"{node.node}: another job has it as its helper", job=node.job)
             self._appointments.release([node.node])
+
+    def _send_helpers(self) -> None:
+        """Send nodes that open the sums of other managers' jobs there: nobody else can take their place. A node that
+        started again has forgotten its job, and a proxy may have brought it here."""
+        own = {record.helper for record in self._cluster.open_jobs()} | {r.leader for r in self._cluster.open_jobs()}
+        for job, name in self._others.helped():
+            node = self._nodes.get(name)
+            if node is None or name in own or not node.is_available or node.facts.is_hub or node.facts.browser:
+                continue
+            if node.job is None:
+                node.sent_s = self.now_s
+                self.record("node", f"{name} is sent to the manager of job {job}, whose sums it opens")
+                self._send_to_manager_of(job, name)
+            elif name not in self._cluster.called_back:
+                self._cluster.called_back.add(name)
+                self.record("called-back", f"{name}: a job of another manager has it as its helper", job=node.job)
+                self._appointments.release([name])
 
     def _call_back(self, led: list[JobRecord]) -> None:
         """No node is free, and a job has fewer workers than its least: another job gives some of its surplus."""

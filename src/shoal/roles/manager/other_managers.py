@@ -19,8 +19,11 @@ ON_ITS_WAY_S = 6.0
 STAYS_S = 60.0
 
 
-def seen_in_store(others: Iterable[Seat], managers: Mapping[str, str], *, own: str) -> OtherManagersSeen:
-    """What the store shows of the others: their seats, and the manager of each open job, living or not."""
+def seen_in_store(
+    others: Iterable[Seat], managers: Mapping[str, str], *, own: str, helpers: Mapping[str, str] | None = None
+) -> OtherManagersSeen:
+    """What the store shows of the others: their seats, and the manager of each open job, living or not. ``helpers``:
+    job -> the node that its plan names as its helper."""
     living = {seat.holder: seat for seat in others}
     return OtherManagersSeen(
         managers=tuple(
@@ -31,6 +34,7 @@ def seen_in_store(others: Iterable[Seat], managers: Mapping[str, str], *, own: s
         jobs={
             job: living[holder].address if holder in living else "" for job, holder in managers.items() if holder != own
         },
+        helpers={job: node for job, node in (helpers or {}).items() if managers.get(job, own) != own},
     )
 
 
@@ -43,6 +47,7 @@ class OtherManagers:
     def __init__(self) -> None:
         self._managers: tuple[OtherManager, ...] = ()
         self._jobs: dict[str, str] = {}
+        self._helpers: dict[str, str] = {}
         #: Where a manager is dialled -> when devices were sent there, of late.
         self._sent_s: dict[str, list[float]] = {}
 
@@ -50,12 +55,14 @@ class OtherManagers:
         """``own``: jobs that this manager has. The store may have been read before it took one of them."""
         self._managers = event.managers
         self._jobs = {job: endpoint for job, endpoint in event.jobs.items() if job not in own}
+        self._helpers = {job: node for job, node in event.helpers.items() if job in self._jobs}
         there = {manager.endpoint for manager in event.managers}
         self._sent_s = {endpoint: sent for endpoint, sent in self._sent_s.items() if endpoint in there}
 
     def on_taken(self, job: str) -> None:
         """The job is this manager's from here on."""
         self._jobs.pop(job, None)
+        self._helpers.pop(job, None)
 
     def first(self, jobs: Iterable[str], *, is_own: Callable[[str], bool]) -> str | None:
         """The first of these jobs that is open, if it is not this manager's. None: it is, or all of them are over."""
@@ -73,6 +80,10 @@ class OtherManagers:
     def endpoint(self, job: str) -> str:
         """Where the job's manager is dialled; empty: no manager has it yet."""
         return self._jobs[job]
+
+    def helped(self) -> Iterator[tuple[str, str]]:
+        """Jobs that a living manager has, each with the node that opens its sums."""
+        return ((job, node) for job, node in sorted(self._helpers.items()) if self._jobs[job])
 
     def starving(self, now_s: float) -> int:
         """How many devices the jobs of others lack, beyond those on their way."""

@@ -315,6 +315,32 @@ def test_a_tab_is_not_sent_where_it_cannot_dial() -> None:
     assert place.sent_away() == {}
 
 
+def test_a_helper_is_sent_to_the_manager_whose_sums_it_opens() -> None:
+    """It started again and forgot its job, and the proxy brought it here: that job waited for ever."""
+    place = Place()
+    there = (OtherManager(endpoint=OTHER),)
+    seen = OtherManagersSeen(managers=there, jobs={"digits": OTHER}, helpers={"digits": "b"})
+    place.happens(seen)
+    place.hello("a")
+    place.hello("b")
+    assert place.sent_away() == {"b": OTHER}
+    place.hello("b")
+    place.happens(dataclasses.replace(seen, jobs={"digits": ""}))
+    place.hello("b")
+    assert place.sent_away() == {}, "nobody has the job at this moment"
+
+
+def test_a_helper_that_works_here_is_called_back_for_another_managers_job(make_spec: Make) -> None:
+    place = Place()
+    place.submit(make_spec(job="here", workers_min=1, workers_max=4))
+    place.hello("a")
+    place.hello("b")
+    assert place.working()["b"] == "here"
+    there = (OtherManager(endpoint=OTHER),)
+    place.happens(OtherManagersSeen(managers=there, jobs={"digits": OTHER}, helpers={"digits": "b"}))
+    assert [each.node for each in place.told("home", Release)] == ["b"]
+
+
 def test_a_tab_whose_job_another_manager_has_stays_and_leaves_the_job() -> None:
     place = Place()
     place.sees(digits=OTHER)
