@@ -72,6 +72,8 @@ PLAN_FEATURES = (
     PlanFeature("adaptive step", "outer", lambda plan: plan.outer in ADAPTIVE),
     PlanFeature("cohort", "cohort", lambda plan: plan.cohort > 0),
     PlanFeature("labels", "labels", lambda plan: plan.share_labels),
+    PlanFeature("similar staleness", "staleness", lambda plan: plan.staleness == "similar"),
+    PlanFeature("parameter staleness", "staleness", lambda plan: plan.staleness == "parameter"),
     PlanFeature("schedule", "schedule", lambda plan: bool(plan.schedule)),
     PlanFeature("published", "published", lambda plan: plan.publish in ("every", "better")),
 )
@@ -172,7 +174,12 @@ _AXES: tuple[tuple[dict[str, Any], ...], ...] = (
     ({"codec_down": "dense"}, {"codec_down": "top30%"}),
     ({"outer": "sgd"}, {"outer": "adam"}),
     ({"cohort": 0}, {"cohort": 10}),
-    ({"share_labels": False}, {"share_labels": True}),
+    (
+        {"share_labels": False, "staleness": "root"},
+        {"share_labels": True, "staleness": "root"},
+        {"share_labels": True, "staleness": "similar"},
+        {"share_labels": False, "staleness": "parameter"},
+    ),
 )
 _COMMON: dict[str, Any] = {"workers_min": 20, "workers_max": 40, "epoch_leases": 80, "until": Until(epochs=2)}
 _EXTRAS: dict[str, dict[str, Any]] = {
@@ -280,6 +287,8 @@ def _asked(chosen: dict[str, Any]) -> list[str]:
         "adaptive step": chosen["outer"] in ADAPTIVE,
         "cohort": chosen["cohort"] > 0,
         "labels": chosen["share_labels"],
+        "similar staleness": chosen["staleness"] == "similar",
+        "parameter staleness": chosen["staleness"] == "parameter",
     }
     return [feature.name for feature in PLAN_FEATURES if has.get(feature.name)]
 

@@ -128,6 +128,7 @@ def over_hubs(plan: Plan, stream: Stream) -> Plan:
     kind, is_tight = stream.pick(("plain", "plain", "plain", "cut", "sealed", "as drawn")), stream.happens(0.4)
     if kind == "as drawn":
         return plan
+    plan = replace(plan, staleness="root" if plan.staleness == "parameter" else plan.staleness)
     if kind == "cut":
         plan = replace(compared_plan(plan, stream), trust="robust(clip)", topology="tree")
     elif kind == "sealed":
@@ -137,8 +138,7 @@ def over_hubs(plan: Plan, stream: Stream) -> Plan:
     if is_tight:
         least = max(3, plan.workers_least)
         plan = replace(plan, workers_min=least, workers_max=least)
-    # Where it is not sealed after all, as ``in_shape``.
-    return replace(plan, staleness="root" if plan.staleness == "parameter" else plan.staleness)
+    return plan
 
 
 def in_blocks(plan: Plan, stream: Stream) -> Plan:

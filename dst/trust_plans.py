@@ -221,6 +221,7 @@ def sealed_shape_plan(plan: Plan, stream: Stream) -> Plan:
         topology=kind,
         aggregators=aggregators,
         codec_down="" if kind == "shard" else plan.codec_down,
+        staleness="root" if plan.staleness == "parameter" else plan.staleness,
         # Much of it carries what short words are rounded by from version to version, beyond what an oracle can tell.
         momentum=plan.momentum / 3 if plan.codec == "int16" else plan.momentum,
         workers_max=plan.workers_max + more,

@@ -323,6 +323,11 @@ class Plan:
                 f"share_labels has no effect with data = {self.data!r}: only devices with examples of their own report"
                 " labels. Set data = 'local', or leave share_labels out"
             )
+        if self.staleness == "parameter" and self.topology in ("tree", "auto"):
+            raise Misuse(
+                f"staleness = 'parameter' with topology = {self.topology!r}: an aggregator sums updates before the leader"
+                " could weigh single values of them. Set topology = 'star', or staleness = 'root'"
+            )
         if self.staleness == "similar" and not self.share_labels:
             raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")
 

@@ -136,8 +136,8 @@ PLANS = st.builds(
     outer_rate=st.floats(0.1, 2),
     nesterov=st.booleans(),
     buffer=st.integers(1, 1 << 40),
-    # The last one weighs labels, which only devices with examples of their own report.
-    staleness=st.sampled_from(STALENESS[:-1]),
+    # The others are not for every topology, or need labels, which only devices with examples of their own report.
+    staleness=st.sampled_from(STALENESS[:-2]),
     topology=st.sampled_from(("star", "tree", "auto")),
     aggregators=st.integers(0, 99),
     schedule=st.sampled_from(("", "warmup 20 cosine 2000", "step 7 x0.5")),
