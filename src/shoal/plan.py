@@ -325,8 +325,8 @@ class Plan:
             )
         if self.staleness == "parameter" and self.topology in ("tree", "auto"):
             raise Misuse(
-                f"staleness = 'parameter' with topology = {self.topology!r}: an aggregator sums updates before the leader"
-                " could weigh single values of them. Set topology = 'star', or staleness = 'root'"
+                f"staleness = 'parameter' with topology = {self.topology!r}: an aggregator sums updates before the"
+                " leader could weigh single values of them. Set topology = 'star', or staleness = 'root'"
             )
         if self.staleness == "similar" and not self.share_labels:
             raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")

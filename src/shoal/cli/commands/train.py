@@ -199,8 +199,8 @@ def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
         wanted |= {"work": "sized", "data": "local"}
         if not typed.get("budget_joules"):
             wanted["budget_s"] = 1.0
-    if typed.get("staleness") == "similar":
-        wanted["share_labels"] = True
+    if typed.get("staleness") == "similar" or typed.get("share_labels"):
+        wanted |= {"share_labels": True, "data": "local"}
     if typed.get("inner") in INNER_ADAPTIVE and "lease_batches" not in typed:
         wanted["lease_batches"] = FRESH_STEPS_LEAST * typed.get("accumulate", 1)
     elif typed.get("accumulate", 1) > 1 and "lease_batches" not in typed:
