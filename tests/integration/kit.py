@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -153,10 +154,19 @@ async def cluster_in(
     assert_no_bug_of_its_own(cluster.home)
 
 
+#: What gRPC prints, twice, for a stream that a stopping server cancels: on a busy machine the time that it gives
+#: streams to end is over before they have.
+_CANCELLED_AT_STOP = re.compile(
+    r"[ ]*Traceback \(most recent call last\):\n"
+    r"[ ]*File \"src/python/grpcio/grpc/_cython/_cygrpc/aio/server\.pyx\.pxi\", line \d+, in \S+_schedule_rpc_coro\n"
+    r"[ ]*asyncio\.exceptions\.CancelledError\n"
+)
+
+
 def assert_no_bug_of_its_own(home: Path) -> None:
     """Fail if the log of a process of this cluster shows an exception that nobody handled."""
     for log in sorted(home.glob("*.log")):
-        text = log.read_text()
+        text = _CANCELLED_AT_STOP.sub("", log.read_text())
         assert "Traceback" not in text, f"{log.name}: {text[-4000:]}"
 
 
