@@ -81,6 +81,13 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def few_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that run pytest: it loads no plugin that they do not need, for some take seconds."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
+
+
+@pytest.fixture
 def imports_forgotten(tmp_path: Path) -> Iterator[None]:
     """Take back what importing a task does to this process: every test's task is called task.py."""
     path = list(sys.path)

@@ -23,7 +23,7 @@ BLOCK = 5
 GATE_BLOCKS = 1
 FULL_BLOCKS = 6
 #: Plain jobs are the ground that all profiles stand on; ``any`` is where features meet.
-MORE = {"plain": 10, "any": 10}
+MORE = {"plain": 6, "any": 6}
 
 
 def played(profile: str, seed: int) -> None:

@@ -42,6 +42,7 @@ def test_there_is_none_at_1000_mbit() -> None:
     assert watch.progress.saturated_at == 0
 
 
+@pytest.mark.full
 def test_where_nobody_waits_it_is_found_too_but_later() -> None:
     # The link is full with 4.3 leases a second, which seven to nine workers come near to.
     watch = grow(pace="async", rate_mbit=SLOW_MBIT, seed=1, smaller=SMALLER, rounds=80)
@@ -50,6 +51,7 @@ def test_where_nobody_waits_it_is_found_too_but_later() -> None:
     assert 7 <= watch.progress.saturated_at <= 9
 
 
+@pytest.mark.full
 def test_devices_that_are_slower_are_not_mistaken_for_a_full_link() -> None:
     # Each that joins is slow: in the synchronous pace a round takes four times as long with the first of them.
     for pace in ("sync", "async"):

@@ -155,7 +155,8 @@ def divided_by_a_number_too_small() -> AbstractContextManager[Any]:
 )
 def test_a_bug_of_noise_in_shares_is_caught(mutant: Callable[[], AbstractContextManager[Any]], told: str) -> None:
     with mutant():
-        for seed in range(70_000 + 1, 70_000 + 1 + SEEDS_MAX):
+        # The first is known to show a mutant that needs a group of an update to come to nothing.
+        for seed in (70_099, *range(70_001, 70_001 + SEEDS_MAX)):
             if all(not isinstance(job.spec.plan.privacy, SharedPrivacy) for job in case("sealed-private", seed).jobs):
                 continue
             try:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import second_look  # noqa: E402
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("few_plugins")]
 
 _TESTS = """
 from pathlib import Path

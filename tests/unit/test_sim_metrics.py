@@ -475,7 +475,7 @@ class Saves:
             self.last[mark.facts["job"]] = mark.facts["save"]
 
 
-@pytest.mark.parametrize("seed", range(41))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(10, 41))])
 def test_whatever_happens_lanes_have_no_gaps_and_evaluations_are_those_that_survived(seed: int) -> None:
     what = case("plain", seed)
     metrics, saves = Metrics(len(what.builds)), Saves()

@@ -16,7 +16,7 @@ import tier_runs  # noqa: E402
 import timings  # noqa: E402
 from tiers import TIERS  # noqa: E402
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("few_plugins")]
 
 
 def test_every_tier_is_a_task_and_every_check_of_it_too() -> None:

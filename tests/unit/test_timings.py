@@ -17,7 +17,7 @@ import tasks  # noqa: E402
 import timings  # noqa: E402
 from lanes import Done  # noqa: E402
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("few_plugins")]
 
 _CONFTEST = f"""
 import sys
