@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shoal.cli.render.format import bytes_text, plural
 from shoal.compress.codec import Codec
 from shoal.plan import Plan
-from shoal.sealing.graph import COMPLETE_MAX, GROUP_MAX, GraphShape, shape_of
+from shoal.sealing.graph import GROUP_MAX, GraphShape, shape_of
 from shoal.sealing.group import COMMIT_BYTES, HELPER_ENVELOPE_BYTES, MAC_BYTES, TAG_BYTES
 from shoal.sealing.shamir import SHARE_BYTES
 from shoal.wire.coded import encode_places_bytes, entries_max
@@ -19,6 +19,9 @@ _MASK_MS, _ROUND_MS, _HASH_MS = 1.5e-6, 4e-6, 1e-5
 #: The same to round a value so that the length of an update is kept and to draw its noise, as
 #: ``benchmarks.trust_shares`` measured it.
 _NOISE_MS = 1.8e-4
+
+#: How far the claim goes today.
+_UNCHANGED = ". That is of a leader that runs Shoal's code as it is: one that was changed can see single updates"
 
 
 def extra_bytes(shape: GraphShape) -> int:
@@ -58,15 +61,15 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         f" {bytes_text(extra_bytes(shape))} more up a device, and two short questions",
     )
     yield from _places_facts(codec, round(values), words)
-    lying = "also if it lies" if shape.devices <= COMPLETE_MAX else "if it follows the protocol"
     yield (
         "learns",
         f"the leader sees sums of at least {least} devices, "
         + (
-            f"never one without noise, {lying}; and who took part when. The promise is to it as well"
+            "never one without noise; and who took part when. The promise is to it as well"
             if is_private
-            else f"{lying}; and who took part, with how many examples and what loss"
-        ),
+            else "and who took part, with how many examples and what loss"
+        )
+        + _UNCHANGED,
     )
     if plan.topology != "star":
         yield (
@@ -121,6 +124,6 @@ def _helped_facts(plan: Plan, helper: str, *, devices: int, model_bytes: float) 
     yield (
         "learns",
         f"the leader sees sums of at least {least} devices{noise}, and {helper} sees masks and no update, as long as"
-        " the two do not tell each other what they have: together they see every update",
+        " the two do not tell each other what they have: together they see every update" + _UNCHANGED,
     )
     yield "stops not", f"a device or {helper} that lies: nobody can see who spoilt a sum"
