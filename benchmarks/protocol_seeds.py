@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.common import finish, say
 from benchmarks.mutant_seeds import MUTANT_SEEDS, hunt_crossings, hunt_mutants, make_table, play
-from benchmarks.seed_notes import SeedNotes
+from benchmarks.seed_notes import SeedNotes, code_digest
 from benchmarks.trust_seeds import hunt_trust_mutants
 from dst.case import case
 from dst.features import Pair, drawn_in, pairs, refusals
@@ -92,7 +92,10 @@ def play_seeds(seeds: list[Seed]) -> dict[str, str]:
         out, _ = child.communicate()
         if child.returncode != 0:
             raise SystemExit("a part of the seeds could not be played: see above")
-        found: dict[str, str] = json.loads(out.splitlines()[-1])
+        told = json.loads(out.splitlines()[-1])
+        if told["code"] != notes.code:
+            raise SystemExit("the code changed while seeds were played: start again")
+        found: dict[str, str] = told["wrong"]
         notes.add(part, found)
         for name, reason in found.items():
             say(f"seed {name}: {reason[:400]}\n  {again(name)}")
@@ -173,7 +176,10 @@ def main() -> int:
     parser.add_argument("--part", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:
-        print(json.dumps(play_part([(profile, seed) for profile, seed in json.loads(given.part)])))
+        # Before and after: what was edited meanwhile was not played.
+        code = code_digest()
+        wrong = play_part([(profile, seed) for profile, seed in json.loads(given.part)])
+        print(json.dumps({"code": code if code == code_digest() else "", "wrong": wrong}))
         return 0
     if given.profiles:
         for name, profile in PROFILES.items():

@@ -7,25 +7,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".seeds"
 
 
+#: What may decide how a seed ends: code, the wire contract, tables.
+_SUFFIXES = (".py", ".binpb", ".json")
+
+
 def code_digest() -> str:
-    """A digest of the simulator, the roles and the oracles."""
-    digest = hashlib.sha256()
-    for folder in ("src/shoal", "dst"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    """A digest of the simulator, the roles and the oracles, and of what they run on."""
+    digest = hashlib.sha256(f"{sys.version} {np.__version__}".encode())
+    files = (path for folder in ("src/shoal", "dst", "benchmarks") for path in (ROOT / folder).rglob("*"))
+    for path in sorted(path for path in files if path.suffix in _SUFFIXES):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
 @dataclass(slots=True)
 class SeedNotes:
     path: Path
+    #: The digest that the notes are filed under.
+    code: str
     played: set[tuple[str, int]] = field(default_factory=set)
     #: ``profile seed`` -> what went wrong.
     wrong: dict[str, str] = field(default_factory=dict)
@@ -33,10 +42,15 @@ class SeedNotes:
     @classmethod
     def open(cls) -> SeedNotes:
         """Read what is noted for the present code."""
-        notes = cls(FOLDER / f"{code_digest()[:16]}.jsonl")
+        code = code_digest()
+        notes = cls(FOLDER / f"{code[:16]}.jsonl", code)
         if notes.path.exists():
-            for line in notes.path.read_text(encoding="utf-8").splitlines():
-                noted = json.loads(line)
+            for line in filter(None, notes.path.read_text(encoding="utf-8").splitlines()):
+                try:
+                    noted = json.loads(line)
+                except ValueError:
+                    # Written in part: what it named is played again.
+                    continue
                 notes.played.update((profile, seed) for profile, seed in noted["played"])
                 notes.wrong |= noted["wrong"]
         return notes
@@ -45,6 +59,7 @@ class SeedNotes:
         """Note seeds that were played. One line each time: what is killed halfway is played again."""
         self.path.parent.mkdir(exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"played": seeds, "wrong": wrong}) + "\n")
+            # A line that was written in part must not spoil this one.
+            file.write("\n" + json.dumps({"played": seeds, "wrong": wrong}) + "\n")
         self.played.update(seeds)
         self.wrong |= wrong

@@ -175,9 +175,10 @@ def any_plan(plan: Plan, stream: Stream) -> Plan:
 def _changed(plan: Plan, change: Change, stream: Stream) -> Plan:
     """Return the plan with this change, or as it was if the product refuses that."""
     try:
-        return change(plan, stream)
+        changed = change(plan, stream)
     except Misuse:
         return plan
+    return plan if changed.why_not_new is not None else changed
 
 
 def _workable(plan: Plan) -> Plan:

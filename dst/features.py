@@ -1,6 +1,8 @@
 """Which features a case has, which two of them met in one case, and which two the product refuses together.
 
-A pair that no plan accepts is refused with the reason that the product gives. Every other pair must be drawn.
+A pair that no plan accepts is refused with the reason that the product gives. Every other pair must be drawn. What is
+counted is what a case has, not what came of it: where a device leads from the first to the last second, tabs of
+browsers are there and get no work.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class ClusterFeature:
     has: Callable[[FuzzCase], bool]
     #: Returns why a job with this plan makes no use of the feature, or None if it does.
     unused: Callable[[Plan], str | None] = lambda plan: None
+    #: Whether the feature concerns this job of a case, by its place.
+    concerns: Callable[[FuzzCase, int], bool] = lambda what, place: True
 
 
 def _form(plan: Plan) -> str:
@@ -107,8 +111,16 @@ CLUSTER_FEATURES = (
     ClusterFeature("two jobs", lambda what: len(what.jobs) > 1),
     ClusterFeature("manager cut off", _has_cable_cut),
     ClusterFeature("struck between two steps", lambda what: bool(what.strike_at)),
-    ClusterFeature("struck in a formation", lambda what: bool(what.targeted)),
-    ClusterFeature("stopped by its operator", lambda what: bool(what.stops)),
+    ClusterFeature(
+        "struck in a formation",
+        lambda what: bool(what.targeted),
+        lambda plan: "a star has no aggregators that could be struck" if plan.topology == "star" else None,
+    ),
+    ClusterFeature(
+        "stopped by its operator",
+        lambda what: bool(what.stops),
+        concerns=lambda what, place: what.jobs[place].spec.job in what.stops,
+    ),
     *(ClusterFeature(f"fault {name}", _has_kind(kind)) for name, kind in KINDS.items()),
 )
 
@@ -131,10 +143,14 @@ def drawn_in(what: FuzzCase) -> set[Pair]:
     found: set[Pair] = set()
     clusters = [feature for feature in CLUSTER_FEATURES if feature.has(what)]
     used: set[str] = set()
-    for job in what.jobs:
+    for place, job in enumerate(what.jobs):
         plan = job.spec.plan
         plans = [feature.name for feature in PLAN_FEATURES if feature.has(plan)]
-        here = [feature.name for feature in clusters if feature.unused(plan) is None]
+        if not job.spec.test.examples and plan.data != "local":
+            # Nothing is evaluated, so nothing is published.
+            plans = [name for name in plans if name != "published"]
+        used_by = (feature for feature in clusters if feature.concerns(what, place))
+        here = [feature.name for feature in used_by if feature.unused(plan) is None]
         found.update(itertools.combinations(plans, 2))
         found.update(itertools.product(plans, here))
         used.update(here)
@@ -210,9 +226,14 @@ def refusals() -> dict[Pair, str]:
     refused: dict[Answers, str] = {}
     for answers in itertools.product(*(range(len(axis)) for axis in _AXES)):
         try:
-            plans[answers] = Plan(**_chosen(answers))
+            plan = Plan(**_chosen(answers))
         except Misuse as error:
             refused[answers] = str(error)
+            continue
+        if plan.why_not_new is not None:
+            refused[answers] = plan.why_not_new
+        else:
+            plans[answers] = plan
     accepted: set[Pair] = set()
     having: dict[str, list[Plan]] = {feature.name: [] for feature in PLAN_FEATURES}
     for plan in plans.values():

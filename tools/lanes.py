@@ -109,4 +109,6 @@ def side_by_side(root: Path, front: Sequence[Step], behind: Sequence[Step] = ())
         raise
     finally:
         thread.join()
+    if len(ended_behind) != len(behind):
+        raise RuntimeError(f"the lane behind ended after {len(ended_behind)} of {len(behind)} steps: see above")
     return [*ended_behind, *ended]

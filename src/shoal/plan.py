@@ -318,16 +318,6 @@ class Plan:
                 )
         if self.data == "local" and self.work == "fixed":
             raise Misuse("with data = 'local' every device has its own examples: work is 'leased' or 'sized'")
-        if self.share_labels and self.data != "local":
-            raise Misuse(
-                f"share_labels has no effect with data = {self.data!r}: only devices with examples of their own report"
-                " labels. Set data = 'local', or leave share_labels out"
-            )
-        if self.staleness == "parameter" and self.topology in ("tree", "auto"):
-            raise Misuse(
-                f"staleness = 'parameter' with topology = {self.topology!r}: an aggregator sums updates before the"
-                " leader could weigh single values of them. Set topology = 'star', or staleness = 'root'"
-            )
         if self.staleness == "similar" and not self.share_labels:
             raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")
 
@@ -625,6 +615,22 @@ class Plan:
             )
         if self.participations < 0 or self.apart < 0:
             return f"with participations = {self.participations} and apart = {self.apart}: they are numbers from 0"
+        return None
+
+    @property
+    def why_not_new(self) -> str | None:
+        """Return why a new job must not have this plan, or None if it may. Releases before accepted such plans, so one
+        that is stored, or comes from such a release, is read all the same."""
+        if self.share_labels and self.data != "local":
+            return (
+                f"share_labels has no effect with data = {self.data!r}: only devices with examples of their own report"
+                " labels. Set data = 'local', or leave share_labels out"
+            )
+        if self.staleness == "parameter" and self.topology in ("tree", "auto"):
+            return (
+                f"staleness = 'parameter' with topology = {self.topology!r}: an aggregator sums updates before the"
+                " leader could weigh single values of them. Set topology = 'star', or staleness = 'root'"
+            )
         return None
 
     @property

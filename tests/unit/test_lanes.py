@@ -66,3 +66,15 @@ def test_a_program_that_is_missing_fails_its_step(tmp_path: Path, capsys: pytest
     (done,) = lanes.side_by_side(tmp_path, [lanes.Step("lost", ("no-such-program-anywhere",))])
     assert done.code == lanes.NOT_FOUND
     assert "no-such-program-anywhere is not installed" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_lane_that_dies_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it did not come to must not count as passed."""
+
+    def full() -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(lanes.tempfile, "TemporaryFile", full)
+    with pytest.raises(RuntimeError, match="after 0 of 1 steps"):
+        lanes.side_by_side(tmp_path, [_step("front", "pass")], [_step("behind", "pass")])

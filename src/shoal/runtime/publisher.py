@@ -77,7 +77,7 @@ class Publisher:
         with self._lock:
             serving = self._registry.serving(job)
             view = publishing.judged_at(version.evaluations, version.version)
-            why = "an operator published it" + (f": {reason}" if reason else "")
+            why = publishing.BY_OPERATOR + (f": {reason}" if reason else "")
             self._publish(job, plan, version, view, serving, why)
         judged = publishing.describe(view, plan.judged_by) if view is not None else "not evaluated"
         return f"version {version.version:,} is served, {judged}"

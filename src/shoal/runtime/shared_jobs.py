@@ -13,6 +13,7 @@ from shoal.roles.events import Event, JobTaken, OtherManagersSeen
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.other_managers import seen_in_store, with_unknown
 from shoal.roles.manager.seat_watch import Seat
+from shoal.runtime.stored_jobs import spec_of
 from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import JobRow
@@ -66,7 +67,7 @@ class SharedJobs:
         known = {job: node for job, node in self._helpers.items() if job in managers}
         for job in managers.keys() - known.keys():
             if (row := self._registry.job(job)) is not None:
-                known[job] = self._record_of(row).helper or ""
+                known[job] = spec_of(row).plan.believes.helper or ""
         self._helpers = known
         return managers, {job: node for job, node in known.items() if node}
 

@@ -145,7 +145,10 @@ def plan_from(values: Mapping[str, Any]) -> Plan:
     plain = dict(values)
     if isinstance(plain.get("until"), Mapping):
         plain["until"] = until_from(plain["until"])
-    return Plan(**plain)
+    plan = Plan(**plain)
+    if (why := plan.why_not_new) is not None:
+        raise Misuse(why)
+    return plan
 
 
 def trainer_settings(ready: ReadyTask, plan: Plan, *, bundle_dir: str, **options: Any) -> TrainerSettings:

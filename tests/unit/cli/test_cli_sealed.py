@@ -22,9 +22,9 @@ def device_ms(told: dict[str, str]) -> int:
 def test_a_sealed_plan_says_who_opens_what_it_costs_and_what_is_learnt() -> None:
     told = facts("dense", 16)
     assert "each masks with every other; 10 of them open a mask" in told["trust"]
-    for told in (told, facts("dense", 64)):
-        assert "sums of at least 8 devices, and who took part" in told["learns"]
-        assert "one that was changed can see single updates" in told["learns"]
+    for learns in (told["learns"], facts("dense", 64)["learns"]):
+        assert "sums of at least 8 devices, and who took part" in learns
+        assert "one that was changed can see single updates" in learns
 
 
 def test_where_words_meet_in_aggregators_it_says_what_those_learn() -> None:

@@ -102,6 +102,8 @@ class Appointments:
     def _candidates(self, record: JobRecord) -> list[Candidate]:
         """Nodes that could lead the job now: the manager's node, then devices by name."""
         nodes = self._cluster.nodes
+        if self._lives_on_tabs(record):
+            return [replace(self._home, link_bytes_per_s=self._home.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S)]
         # Devices measured their links to the manager's node: its own link is at least as good as the best of theirs.
         shown = max((node.link_bytes_per_s for node in nodes.values()), default=0.0)
         link = self._home.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S
@@ -111,6 +113,12 @@ class Appointments:
         able = sorted((node for node in here if node.node != record.helper), key=attrgetter("node"))
         now_s = self._machine.now_s
         return [home, *(node.candidate() for node in able if record.unfit.get(node.node, 0.0) <= now_s)]
+
+    def _lives_on_tabs(self, record: JobRecord) -> bool:
+        """Whether a job would lack workers without the tabs of browsers, which reach only the manager's node."""
+        members = [self._cluster.nodes[name] for name in self._cluster.members(record.spec.job)]
+        others = sum(not node.facts.browser for node in members)
+        return others < len(members) and others < record.spec.plan.workers_least
 
     def find_unfit(self, record: JobRecord, node: str) -> None:
         """Do not appoint this node to this job for a while: it was unable to lead it."""

@@ -8,7 +8,7 @@ own, and the nodes that work for them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from shoal.roles.actions import Answer, Keep
@@ -497,6 +497,9 @@ class Manager(Machine):
             reason = "a chain of pairs has no manager: run `shoal flock train` on each device (docs/flock.md)"
             self._deny(question, reason)
             return
+        if (why := spec.plan.why_not_new) is not None:
+            self._deny(question, why)
+            return
         if spec.plan.believes.helper == self._node:
             reason = f"{self._node} is the manager's node, which may lead the job: name a helper of somebody else"
             self._deny(question, reason)
@@ -629,9 +632,11 @@ class Manager(Machine):
 
     def _find_helper(self, record: JobRecord) -> None:
         """Give a job the node that opens its sums, as soon as it is here. Another job that it trains for lets it go. A
-        hub keeps no keys, and opens none."""
+        hub or a tab keeps no keys, and opens none."""
         node = self._nodes.get(record.helper) if record.helper is not None else None
-        if node is None or not node.is_available or node.facts.is_hub or node.job == record.spec.job:
+        if node is None or not node.is_available or node.job == record.spec.job:
+            return
+        if node.facts.is_hub or node.facts.browser:
             return
         if node.job is None:
             self._assign_worker(node, record, "it opens the sums of this job, and trains nothing for it")
@@ -646,7 +651,8 @@ class Manager(Machine):
         own = {record.helper for record in self._cluster.open_jobs()} | {r.leader for r in self._cluster.open_jobs()}
         for job, name in self._others.helped():
             node = self._nodes.get(name)
-            if node is None or name in own or not node.is_available or node.facts.is_hub or node.facts.browser:
+            if node is None or name in own or not node.is_available or node.stays or node.facts.browser:
+                # A node that stays leads, lends or is a hub; or it was sent before, and knows better.
                 continue
             if node.job is None:
                 node.sent_s = self.now_s
@@ -667,7 +673,7 @@ class Manager(Machine):
         }
         elsewhere = self._others.starving(self.now_s)
         needed = sum(lacking.values()) + elsewhere
-        needy = [record.spec for record in led if lacking.get(record.spec.job)]
+        needy = [record for record in led if lacking.get(record.spec.job)]
         needed -= len(cluster.called_back) + len(cluster.let_go)
         if needed <= 0:
             return
@@ -680,12 +686,19 @@ class Manager(Machine):
             kept = (record.leader, record.helper)
             others = [name for name in reversed(cluster.workers(job)) if name not in kept]
             # A node without an engine for the jobs in need would only come back.
-            useful = [name for name in others if elsewhere or any(self._nodes[name].suits(spec) for spec in needy)]
+            useful = [name for name in others if self._is_useful(self._nodes[name], needy, elsewhere=bool(elsewhere))]
             for name in [name for name in useful if name not in cluster.called_back][:spare]:
                 needed -= 1
                 cluster.called_back.add(name)
                 self.record("called-back", f"{name}: another job has fewer workers than it needs", job=job)
                 self._appointments.release([name])
+
+    def _is_useful(self, node: NodeRecord, needy: Sequence[JobRecord], *, elsewhere: bool) -> bool:
+        """Whether a node could work for a job in need, here or (``elsewhere``) at another manager."""
+        here = any(
+            node.suits(record.spec) and self._cluster.reaches_leader(node, record, home=self._node) for record in needy
+        )
+        return here or (elsewhere and not node.stays and not node.facts.browser)
 
     def _staff(self, record: JobRecord, wanted: int) -> None:
         """Give a job free nodes until it has as many workers as wanted."""

@@ -16,6 +16,10 @@ from shoal.plan import Plan
 from shoal.roles.evaluation_rows import figures_text
 from shoal.wire.messages import EvaluationView, MetricView, Progress, plain_views
 
+#: How the reason begins for which a version is served that an operator chose.
+BY_OPERATOR = "an operator published it"
+ROLLED_BACK = "rolled back"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
@@ -99,13 +103,16 @@ def news(
     if latest is None:
         return None
     # Only where the last decision was to publish by itself: what an operator chose stays until the next evaluation.
-    was_published = serving.verdict is None and serving.hold is None and served is not None and served.examples > 0
-    is_other = was_published and served is not None and _figures(served) != _figures(latest)
+    by_operator = (serving.reason or "").startswith((BY_OPERATOR, ROLLED_BACK))
+    was_published = serving.verdict is None and serving.hold is None and not by_operator and served is not None
+    is_other = was_published and served is not None and not _are_alike(served, latest)
     return latest if latest.version != serving.judged or is_other else None
 
 
-def _figures(judged: EvaluationView | Published) -> tuple[float | None, float | None, int]:
-    return judged.accuracy, judged.loss, judged.examples
+def _are_alike(served: Published, view: EvaluationView) -> bool:
+    """Whether a version was published by this evaluation, as far as figures tell. Older rows have no other metrics."""
+    plain = (served.accuracy, served.loss, served.examples) == (view.accuracy, view.loss, view.examples)
+    return plain and (not served.metrics or served.metrics == view.metrics)
 
 
 def weigh(
@@ -202,7 +209,7 @@ def after_rollback(
     return replace(
         serving,
         version=to.version,
-        reason=f"rolled back from version {serving.version:,}{why}",
+        reason=f"{ROLLED_BACK} from version {serving.version:,}{why}",
         hold=f"version {serving.version:,} was withdrawn{why}; until one {ends}",
         until_accuracy=until_accuracy,
         verdict=None,

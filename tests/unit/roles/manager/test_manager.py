@@ -226,6 +226,35 @@ def test_a_tab_leaves_a_job_whose_leader_moves_to_a_device(office: Office, make_
     assert office.told("tab", Assign) == []
 
 
+def test_a_job_that_lives_on_tabs_keeps_its_leader_at_the_manager(make_spec: Make) -> None:
+    """A device that leads would cost it the tabs, and it would wait for others for ever."""
+    office = Office()
+    office.manager = Manager(node="home", patience=Patience(), prefers_devices=True)
+    office.happens(Started())
+    tab(office, "t1")
+    tab(office, "t2")
+    office.submit(dataclasses.replace(make_spec(job="digits", workers_min=2, workers_max=4), graphs="1" * 64))
+    assert office.working() == {"t1": "digits", "t2": "digits"}
+    office.hello("d")
+    assert [view.leader for view in office.manager.job_views()] == ["home"]
+    assert office.working() == {"t1": "digits", "t2": "digits", "d": "digits"}
+
+
+def test_a_tab_opens_no_sums(office: Office, make_spec: Make) -> None:
+    office.submit(helped(make_spec, helper="tab"))
+    tab(office, "tab")
+    assert office.told("tab", Assign) == []
+
+
+def test_a_plan_that_a_release_before_took_is_denied_for_a_new_job_only(office: Office, make_spec: Make) -> None:
+    spec = make_spec(job="digits", share_labels=True)
+    denied = office.submit(spec)
+    assert isinstance(denied, Denied)
+    assert "share_labels has no effect with data = 'shared'" in denied.reason
+    again = Office([JobRecord(spec=spec, state=JobState.RUNNING, reason=None, term=1, leader=None)])
+    assert [view.job for view in again.manager.job_views()] == ["digits"]
+
+
 def test_a_node_is_not_called_back_for_a_job_that_it_has_no_engine_for(office: Office, make_spec: Make) -> None:
     for node in ("a", "b", "c"):
         office.hello(node, torch="", onnx="1.31")

@@ -341,6 +341,28 @@ def test_a_helper_that_works_here_is_called_back_for_another_managers_job(make_s
     assert [each.node for each in place.told("home", Release)] == ["b"]
 
 
+def test_a_tab_is_not_called_back_for_the_jobs_of_others(make_spec: Make) -> None:
+    place = Place()
+    facts = Facts(host="t", onnx="1.20", browser="Chromium 150")
+    place.submit(dataclasses.replace(make_spec(job="here", workers_min=1, workers_max=4), graphs="1" * 64))
+    place.hello("a")
+    place.happens(Received(sender="t", message=Hello(node="t", incarnation="1", facts=facts)))
+    assert place.working() == {"a": "here", "t": "here"}
+    place.sees(starving=1)
+    assert [each.node for each in place.told("home", Release)] == ["a"]
+
+
+def test_a_helper_that_leads_here_is_not_sent_away() -> None:
+    """Its manager has to judge what it led first; the other one would send it back."""
+    place = Place()
+    there = (OtherManager(endpoint=OTHER),)
+    place.happens(OtherManagersSeen(managers=there, jobs={"digits": OTHER}, helpers={"digits": "b"}))
+    leads = (Leads(job="old", term=1, endpoint="b:9"),)
+    facts = Facts(host="b", torch="2.13")
+    place.happens(Received(sender="b", message=Hello(node="b", incarnation="1", facts=facts, leads=leads)))
+    assert place.sent_away() == {}
+
+
 def test_a_tab_whose_job_another_manager_has_stays_and_leaves_the_job() -> None:
     place = Place()
     place.sees(digits=OTHER)

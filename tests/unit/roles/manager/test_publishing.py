@@ -117,7 +117,7 @@ def test_another_history_is_weighed_although_its_versions_have_the_same_numbers(
     other = replace(ours, accuracy=0.9)
     assert news(views, serving, other) == views[0]
     # What an operator chose, or held back, stays until the next evaluation.
-    assert news(views, serving, replace(other, examples=0)) is None
+    assert news(views, replace(serving, reason="an operator published it: a test"), other) is None
     assert news(views, replace(serving, hold="withdrawn"), other) is None
 
 
