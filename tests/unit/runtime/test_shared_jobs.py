@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from shoal.store.registry import Registry
 from shoal.store.rows import JobRow
 from shoal.store.seat import FencedDatabase, Seats, Tenure
 from shoal.store.sqlite import SqliteDatabase
+from shoal.wire.encoding import to_json
 from shoal.wire.messages import Dataset, Hello, JobSpec, Leads, StopJob
 
 pytestmark = pytest.mark.timeout(60)
@@ -26,12 +29,13 @@ pytestmark = pytest.mark.timeout(60)
 SHA = "0" * 64
 
 
-def record_of(row: JobRow) -> JobRecord:
+def spec_named(job: str, **plan: Any) -> JobSpec:
     none = Dataset(manifest=SHA, examples=1)
-    spec = JobSpec(
-        job=row.job, name=row.name, entry="task:T", bundle=SHA, initial=SHA, train=none, test=none, plan=Plan()
-    )
-    return JobRecord(spec=spec, state=row.state, term=row.term)
+    return JobSpec(job=job, name=job, entry="task:T", bundle=SHA, initial=SHA, train=none, test=none, plan=Plan(**plan))
+
+
+def record_of(row: JobRow) -> JobRecord:
+    return JobRecord(spec=spec_named(row.job), state=row.state, term=row.term)
 
 
 @dataclass
@@ -47,8 +51,9 @@ class Manager:
     def __post_init__(self) -> None:
         self.jobs = SharedJobs(self.registry, knows=self.has.__contains__, post=self.told.append, record_of=record_of)
 
-    def submit(self, job: str) -> None:
-        self.registry.add_job(job=job, name=job, spec_json="{}", now_s=1.0)
+    def submit(self, job: str, **plan: Any) -> None:
+        spec_json = json.dumps(to_json(spec_named(job, **plan)))
+        self.registry.add_job(job=job, name=job, spec_json=spec_json, now_s=1.0)
         self.has.add(job)
 
     def looks(self) -> bool:
@@ -94,6 +99,18 @@ def test_the_role_hears_who_has_which_job_and_what_is_lacking(managers: tuple[Ma
     b.seats.give_up(b.tenure)
     assert a.looks(), "a job is without a manager"
     assert a.told[-1] == OtherManagersSeen(jobs={"faces": ""}), "nobody has it at this moment"
+
+
+def test_the_role_hears_which_nodes_open_the_sums_of_others(managers: tuple[Manager, Manager]) -> None:
+    ours, theirs = managers
+    theirs.submit("sealed-1", trust="sealed(8, helper=nas)", data="local", workers_min=8, workers_max=9)
+    theirs.submit("plain-1")
+    ours.looks()
+    (seen,) = ours.told
+    assert isinstance(seen, OtherManagersSeen)
+    assert seen.helpers == {"sealed-1": "nas"}
+    theirs.looks()
+    assert not any(isinstance(event, OtherManagersSeen) and event.helpers for event in theirs.told)
 
 
 def test_before_a_device_is_answered_the_store_is_asked_for_its_jobs(managers: tuple[Manager, Manager]) -> None:
