@@ -680,7 +680,9 @@ class Manager(Machine):
         # The last job to come is the first to give.
         for record in reversed(led):
             job = record.spec.job
-            spare = min(needed, cluster.count(job) - record.spec.plan.workers_least)
+            # Those that were called back before are on their way out.
+            left = sum(name not in cluster.called_back for name in cluster.workers(job) if name != record.helper)
+            spare = min(needed, left - record.spec.plan.workers_least)
             if spare <= 0:
                 continue
             kept = (record.leader, record.helper)

@@ -457,6 +457,17 @@ def test_a_job_below_its_least_number_gets_workers_that_another_has_beyond_its_o
     assert office.working() == {"a": "first", "b": "first", "c": "second", "d": "second"}
 
 
+def test_a_job_keeps_its_least_however_much_another_lacks(office: Office, make_spec: Make) -> None:
+    """Those that were called back before counted as left, and the last one was called back too."""
+    for node in ("a", "b", "c", "d"):
+        office.hello(node)
+    office.submit(make_spec(job="first", workers_min=1, workers_max=4))
+    office.submit(make_spec(job="second", workers_min=4, workers_max=4))
+    assert [release.node for release in office.told("home", Release)] == ["d", "c", "b"]
+    office.hello("a")
+    assert office.told("home", Release) == []
+
+
 def test_since_when_a_job_stands_so_is_by_the_managers_own_clock(office: Office, make_spec: Make) -> None:
     """Spans on the manager's clock: from when it first heard of a state, not of each report of it."""
 
