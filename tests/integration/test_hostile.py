@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import numpy as np
+from grpc._cython import cygrpc
 from kit import Site, manager_in, manager_site, run
 from shared_cluster import SharedCluster, shared_cluster
 
@@ -111,7 +112,8 @@ async def said(channel: grpc.aio.Channel, lane: Lane, *frames: bytes) -> tuple[g
         await call.done_writing()
         while await call.read() is not grpc.aio.EOF:
             pass
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError, cygrpc.ExecuteBatchError):
+        # The last of them comes of closing a stream that was refused a moment before.
         pass
     await outcome.known()
     if outcome.code is not None:
