@@ -39,7 +39,7 @@ class SharedJobs:
         #: The seats of the other managers that live.
         self._others: tuple[Seat, ...] = ()
         self._seen = OtherManagersSeen()
-        #: Open job -> the node that opens its sums; empty: its plan names none.
+        #: Open job -> the node that opens its sums, or "" if its plan names none.
         self._helpers: dict[str, str] = {}
 
     @property

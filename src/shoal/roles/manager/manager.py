@@ -652,7 +652,7 @@ class Manager(Machine):
         for job, name in self._others.helped():
             node = self._nodes.get(name)
             if node is None or name in own or not node.is_available or node.stays or node.facts.browser:
-                # A node that stays leads, lends or is a hub; or it was sent before, and knows better.
+                # `stays` marks leaders, executors and hubs, and nodes that stayed although they were sent away.
                 continue
             if node.job is None:
                 node.sent_s = self.now_s

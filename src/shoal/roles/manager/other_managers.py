@@ -22,7 +22,7 @@ STAYS_S = 60.0
 def seen_in_store(
     others: Iterable[Seat], managers: Mapping[str, str], *, own: str, helpers: Mapping[str, str] | None = None
 ) -> OtherManagersSeen:
-    """What the store shows of the others: their seats, and the manager of each open job, living or not. ``helpers``:
+    """Return the other managers' seats and the manager of each open job, living or not. ``helpers``:
     job -> the node that its plan names as its helper."""
     living = {seat.holder: seat for seat in others}
     return OtherManagersSeen(
