@@ -654,7 +654,7 @@ class Plan:
                 participations=self.participations or most,
                 apart=0,
                 versions=versions,
-                certain=self.opened_least - math.ceil(round(devices * sealed.colluding, 9)),
+                certain=self.opened_least - sealed.liars_of(devices),
             )
         return Privacy(
             epsilon=private.epsilon,

@@ -7,11 +7,13 @@ outvoted; ``sealed``, who sees an update; ``private``, what a model tells of one
 from __future__ import annotations
 
 import functools
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shoal.errors import Misuse
+from shoal.sealing.graph import GROUP_MAX
 
 Rule = Literal["nearest", "clip"]
 
@@ -20,6 +22,7 @@ GRAMMAR = (
     "identity (devices with a certificate), or robust, robust(nearest), robust(nearest, 20%) with the share of devices"
     " that may lie, or robust(clip), or sealed, sealed(8), sealed(8, 10%, 30%) with the devices of a sum and the shares"
     " of them that may collude and be lost, or sealed(8, helper=NODE) with the node that opens sums for the leader, or"
+    " sealed(8, 10%, 30%, members=100) with the number of devices that the operator signed as members, or"
     " private(8), private(8, 1e-5) with the epsilon and the delta of a person, or sealed + private(8), in which devices"
     " add the noise themselves, or robust(clip) + sealed, in which they cut themselves"
 )
@@ -46,11 +49,13 @@ _NUMBER = r"(\d{1,4}(?:\.\d{1,4})?(?:e-\d{1,2})?)"
 _PARTS = {
     "robust": re.compile(rf"robust(?:\((nearest|clip)(?:, ?{_SHARE})?\))?", re.ASCII),
     "sealed": re.compile(
-        rf"sealed(?:\((\d{{1,4}})(?:, ?{_SHARE}, ?{_SHARE})?(?:, ?helper=([a-z0-9][a-z0-9-]{{0,62}}))?\))?", re.ASCII
+        rf"sealed(?:\((\d{{1,4}})(?:, ?{_SHARE}, ?{_SHARE})?(?:, ?helper=([a-z0-9][a-z0-9-]{{0,62}}))?"
+        r"(?:, ?members=(\d{1,6}))?\))?",
+        re.ASCII,
     ),
     "private": re.compile(rf"private\({_NUMBER}(?:, ?{_NUMBER})?\)", re.ASCII),
 }
-_TEXT_MAX_CHARS = 128
+_TEXT_MAX_CHARS = 192
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +69,17 @@ class Sealed:
     lost: float = 0.3
     #: The node that takes masks off for the leader, of somebody else; None: the devices do, with each other.
     helper: str | None = None
+    #: The number of devices that an operator signed as members: only they may be in a group. None if the manager
+    #: decides who is a member.
+    members: int | None = None
+
+    def liars_of(self, group: int) -> int:
+        """Return how many devices of a group may collude.
+
+        The leader chooses who is in a group, so it may put every colluding member into one. Their number is therefore a
+        share of the signed members where there are any, and only otherwise a share of the group.
+        """
+        return math.ceil(round((group if self.members is None else self.members) * self.colluding, 9))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,12 +165,30 @@ def _sealed(text: str, part: re.Match[str]) -> Sealed:
             f"trust = {text!r}: a sum of {least} tells what a device sent to the others in it: name {DEVICES_LEAST} or"
             " more, such as sealed(8)"
         )
-    if not part[2]:
-        return Sealed(least=least, helper=part[4])
-    colluding, lost = float(part[2]) / 100, float(part[3]) / 100
-    if colluding + lost >= 1:
+    members = int(part[5]) if part[5] else None
+    sealed = Sealed(least=least, helper=part[4], members=members)
+    if part[2]:
+        sealed = replace(sealed, colluding=float(part[2]) / 100, lost=float(part[3]) / 100)
+    if sealed.colluding + sealed.lost >= 1:
         raise Misuse(f"trust = {text!r}: some devices have to be honest and there: name shares below 100% together")
-    return Sealed(least=least, colluding=colluding, lost=lost, helper=part[4])
+    if members is not None:
+        _check_members(text, sealed, members)
+    return sealed
+
+
+def _check_members(text: str, sealed: Sealed, members: int) -> None:
+    if members < sealed.least:
+        raise Misuse(
+            f"trust = {text!r}: {members} members cannot make a sum of {sealed.least} devices. Name at least"
+            f" {sealed.least} members, and sign them with `shoal nodes approve`"
+        )
+    liars = sealed.liars_of(members)
+    if liars + 2 > min(members, GROUP_MAX):
+        raise Misuse(
+            f"trust = {text!r}: {liars} of {members} members may collude, and a sum has at most"
+            f" {min(members, GROUP_MAX)} devices, so that a sum may hide nobody. Name fewer members or a smaller share"
+            " that may collude"
+        )
 
 
 def _private(text: str, part: re.Match[str]) -> Private:

@@ -247,6 +247,46 @@ def test_a_plan_names_its_helper() -> None:
     assert both(trust=longest).believes.helper == "n" * 63
 
 
+def test_a_plan_says_how_many_members_the_operator_signed() -> None:
+    signed = Plan(**{**SEALED, "trust": "sealed(8, 10%, 30%, members=100)"}).believes.sealed
+    assert signed == Sealed(least=8, colluding=0.1, lost=0.3, members=100)
+    assert Plan(**{**SEALED, "trust": "sealed(8, members=24)"}).believes.sealed == Sealed(least=8, members=24)
+    helped = Plan(**{**SEALED, "trust": "sealed(8, helper=nas-2, members=24)"}).believes.sealed
+    assert helped == Sealed(least=8, helper="nas-2", members=24)
+    longest = f"sealed(8, 10.25%, 30.25%, helper={'n' * 63}, members=100) + private(8.1234, 1.1234e-05)"
+    assert both(trust=longest).believes.sealed == Sealed(
+        least=8, colluding=0.1025, lost=0.3025, helper="n" * 63, members=100
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "group", "liars"),
+    [
+        # A share of the group, rounded up; 10 % of 30 is 3, not the 4 that 30 * 0.1 = 3.0000000000000004 would give.
+        ("sealed(8)", 8, 1),
+        ("sealed(8)", 24, 3),
+        ("sealed(8)", 30, 3),
+        ("sealed(8, 0%, 30%)", 24, 0),
+        # A share of the members: all of them may be in one group.
+        ("sealed(8, members=100)", 11, 10),
+        ("sealed(8, members=100)", 100, 10),
+        ("sealed(8, 0%, 30%, members=100)", 11, 0),
+        ("sealed(8, members=101)", 24, 11),
+    ],
+)
+def test_colluding_devices_are_counted_over_the_members(text: str, group: int, liars: int) -> None:
+    sealed = Trust.parse(text).sealed
+    assert sealed is not None
+    assert sealed.liars_of(group) == liars
+
+
+def test_the_noise_that_is_certain_leaves_out_the_members_that_may_collude() -> None:
+    # 35 of 50 devices are in the smallest sum, and 10 of the 100 members may tell what they know.
+    privacy = both(trust="sealed(8, 10%, 30%, members=100) + private(8)").privacy
+    assert isinstance(privacy, SharedPrivacy)
+    assert privacy.certain == 25
+
+
 def test_sealed_words_of_16_bits_go_up_and_versions_come_down_whole() -> None:
     plan = Plan(**{**SEALED, "codec": "int16"})
     assert (plan.codec, plan.down) == ("int16", "dense")
@@ -296,6 +336,13 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
         ({"trust": "sealed(8, helper=Nas 2)"}, "is not a choice Shoal has"),
         ({"trust": "sealed(2, helper=nas)"}, "name 3 or more"),
         ({"trust": "sealed(8, helper=nas)", "cohort": 256}, "set it to 8 to 255"),
+        ({"trust": "sealed(8, members=7)"}, "7 members cannot make a sum of 8.*Name at least 8 members"),
+        ({"trust": "sealed(8, members=0)"}, "Name at least 8 members"),
+        ({"trust": "sealed(8, members=3000)"}, "300 of 3000 members may collude.*at most 256 devices"),
+        ({"trust": "sealed(8, 90%, 0%, members=9)"}, "9 of 9 members may collude.*Name fewer members or a smaller"),
+        ({"trust": "sealed(8, members=signed)"}, "is not a choice Shoal has.*members=100"),
+        ({"trust": "sealed(members=100)"}, "is not a choice Shoal has"),
+        ({"trust": "sealed(8, members=100, helper=nas)"}, "is not a choice Shoal has"),
         (
             {"trust": "sealed(256, helper=nas)", "workers_min": 256, "workers_max": 300, "epoch_leases": 300},
             "of at most 255 devices. Name fewer",
