@@ -154,7 +154,7 @@ class Slow(shoal.Callback):
     is_interrupted = False
     def on_evaluation(self, row):
         try:
-            self.wait("first")
+            self.wait("second" if self.is_interrupted else "first")
         finally:
             self.is_interrupted = True
     def on_progress(self, view):
