@@ -83,7 +83,7 @@ def versions_to_target(name: str, task: Task, *, seed: int) -> tuple[int, int]:
 
 def summary(found: dict[tuple[str, int], tuple[int, int]]) -> dict[str, object]:
     """Bytes of all seeds together, of those of ``dense``; by (codec, seed)."""
-    seals = extra_bytes(shape_of(DEVICES, 0.1, 0.3))
+    seals = extra_bytes(shape_of(DEVICES, 1, 0.3))
 
     def total(name: str, *, beside: int = 0) -> int:
         return sum(versions * (size + beside) for (of, _), (versions, size) in found.items() if of == name)

@@ -85,7 +85,8 @@ class HelperOracle:
         self._hold(
             not any(seed in part for seed in seeds for part in told), step, f"{step.node} told the leader a seed"
         )
-        self._envelopes.setdefault(key, set()).add(seals)
+        # The words of figures follow it.
+        self._envelopes.setdefault(key, set()).add(seals[:ENVELOPE_BYTES])
         lease = (step.node, step.job, update.term, update.lease)
         first = self._sent.setdefault(lease, update.group)
         self._hold(first == update.group, step, f"{step.node} sealed an update for groups {first} and {update.group}")

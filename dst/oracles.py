@@ -22,7 +22,7 @@ from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.schedule import Schedule
-from shoal.roles.actions import Send
+from shoal.roles.actions import Seal, Send, Train
 from shoal.roles.events import UpdateSealed
 from shoal.roles.leader.training_state import RESIDUAL
 from shoal.roles.node.checkpoint_transfer import gaps_in
@@ -79,6 +79,8 @@ class _Paper:
     shares: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     #: (term, lease) -> what its device masked last, where it holds the rest back.
     parts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    #: (term, lease) -> the batches that its device trained, where it chooses them itself.
+    turns: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.outer = OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size)
@@ -183,7 +185,8 @@ class _Paper:
                 # What a device holds back is its own to know (``seal_oracle`` watches it).
                 update = self.parts[term, lease]
             else:
-                trained = toy_update(self.model_of(term, version), lent[0].epoch, batches, factor=factor)
+                turn = self.turns.get((term, lease), batches)
+                trained = toy_update(self.model_of(term, version), lent[0].epoch, turn, factor=factor)
                 update = self._cut(self._sent(self._short_enough(trained)))
             counts = self._worth(term, lease, late, past) * update * self._damped(term, version, late)
             total += examples * counts
@@ -315,6 +318,8 @@ class HistoryOracle:
         self._leader_at = leader_at
         self._sums = sums
         self._papers = {spec.job: _Paper(spec, models={0: FIRST_MODEL}) for spec in specs}
+        #: (node, job, lease) -> the batches that it trained last under this number.
+        self._turns: dict[tuple[str, str, int], tuple[int, ...]] = {}
 
     def step(self, step: Step) -> None:
         if step.role == "worker":
@@ -351,9 +356,15 @@ class HistoryOracle:
                     pass
 
     def _know_part(self, step: Step) -> None:
-        """What a device sends of an update whose rest it holds back."""
+        """What a device chooses itself: the turn of its examples, and of an update whose rest it holds back what it
+        sends."""
         kept = step.event.kept if isinstance(step.event, UpdateSealed) else None
         for action in step.actions:
+            if isinstance(action, Train):
+                self._turns[step.node, step.job, action.lease] = action.batches
+            elif isinstance(action, Seal):
+                turn = self._turns[step.node, step.job, action.lease]
+                self._papers[step.job].turns[action.request.label.term, action.lease] = turn
             if kept is not None and kept.sent is not None and isinstance(action, Send):
                 assert isinstance(action.message, Update)
                 part = np.zeros(LAYOUT.size)

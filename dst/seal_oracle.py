@@ -1,7 +1,8 @@
 """What devices may say of sealed updates, from what they do themselves. Shares no code with the roles.
 
 No label is used twice by a device, whatever died in between; no device opens a sum of fewer than the plan says, or
-agrees to two sets of members under one label; no update is opened in two sums; and only masked words leave a device.
+agrees to two sets of members under one label; no update leaves sealed for two groups; and only masked words leave a
+device, without any figure of its training. A device trains with the rate that the plan has for the version.
 Where a sum has some places alone, they are the same for all its devices, and what a device adds to an update is what it
 held back of those before it.
 """
@@ -14,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dst.privacy_oracle import smallest_sum
-from shoal.roles.actions import Seal, Send
+from shoal.roles.actions import Seal, Send, Train
 from shoal.roles.events import Reassigned, Received, Started, Trained, TrainerFailed, UpdateSealed
 from shoal.sealing.label import Label
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.wire.coded import decode_places
-from shoal.wire.messages import Agree, Agreed, Bind, JobSpec, Opened, Unbind, Update, UpdateRefused, UpdateShard
+from shoal.wire.messages import Agree, Agreed, Bind, Failed, JobSpec, Opened, Unbind, Update, UpdateRefused, UpdateShard
 
 
 class LabelCount:
@@ -62,8 +63,9 @@ class SealOracle:
         self._leases: dict[tuple[str, str, int, int], int] = {}
         self._agreed: dict[tuple[str, str, int, int], tuple[bytes, bytes, bytes]] = {}
         self._updates: dict[tuple[str, str, int, int], np.ndarray] = {}
-        #: (node, job, term, lease) -> the group in which it was opened.
-        self._opened: dict[tuple[str, str, int, int], int] = {}
+        #: (node, job, term, lease) -> the group for which its words left.
+        self._left: dict[tuple[str, str, int, int], int] = {}
+        self._plans = {spec.job: spec.plan for spec in specs}
         self._rests = RestOracle({spec.job: spec.plan.clip_update for spec in specs if spec.plan.is_cut_unseen})
 
     def mark(self, mark: Mark) -> None:
@@ -78,6 +80,9 @@ class SealOracle:
         for action in step.actions:
             if isinstance(action, Seal):
                 self._sealed(step, action)
+            elif isinstance(action, Train):
+                rate = self._plans[step.job].rate_at(action.version)
+                self._hold(action.rate == rate, step, f"{step.node} trained with a rate of {action.rate}, not {rate}")
             elif isinstance(action, Send):
                 self._said(step, action.message)
 
@@ -93,20 +98,26 @@ class SealOracle:
     def _said(self, step: Step, message: object) -> None:
         match message:
             case Update() | UpdateShard():
-                told = self._updates.get((step.node, step.job, message.term, message.group))
+                update = self._updates.get((step.node, step.job, message.term, message.group))
                 carries = {"words"} if isinstance(message, UpdateShard) else {"words", "seals"}
                 if isinstance(message, Update) and message.formation:
                     carries = {"seals"}
-                is_masked = set(message.tensors) == carries and told is not None
+                is_masked = set(message.tensors) == carries and update is not None
                 self._hold(is_masked, step, f"{step.node} sent lease {message.lease} without masks")
+                lease = (step.node, step.job, message.term, message.lease)
+                first = self._left.setdefault(lease, message.group)
+                self._hold(first == message.group, step, f"{step.node} sealed an update for groups {first} and again")
+                if isinstance(message, Update):
+                    told = (message.loss_sum, message.fresh, message.fresh_metrics, message.labels, message.logged)
+                    self._hold(not any(told), step, f"{step.node} told figures of lease {message.lease}: {told}")
+            case Failed():
+                is_silent = not message.diverged and not message.traceback
+                self._hold(is_silent or not message.lease, step, f"{step.node} told how lease {message.lease} failed")
             case Agreed():
                 self._agreed_to(step, message)
             case Opened():
                 key = (step.node, step.job, message.term, message.group)
                 self._hold(key in self._agreed, step, f"{step.node} opened group {message.group} and had not agreed")
-                lease = (step.node, step.job, message.term, self._leases[key])
-                before = self._opened.setdefault(lease, message.group)
-                self._hold(before == message.group, step, f"{step.node} opened an update in groups {before} and again")
             case _:
                 pass
 
@@ -119,7 +130,7 @@ class SealOracle:
             f"{step.node} agreed to a sum of too few",
         )
         key = (step.node, step.job, message.term, message.group)
-        said = (present, message.macs, message.edges)
+        said = (present, message.macs)
         self._hold(self._agreed.setdefault(key, said) == said, step, f"{step.node} agreed to two sets")
 
     @staticmethod

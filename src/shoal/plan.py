@@ -431,7 +431,7 @@ class Plan:
                     f" {least} or more, or {fewer if trust.private is None else 'set cohort to less'}"
                 )
         if sealed.helper is None:
-            shape_of(least, sealed.colluding, sealed.lost)
+            shape_of(least, sealed.liars_of(least), sealed.lost)
         else:
             self._check_helped(said, least)
 
@@ -688,9 +688,18 @@ class Plan:
         sealed = self.believes.sealed
         if sealed is None:
             return 1
+        # Where members are signed, all that may collude can be in one group, and three more make a sum of two at least.
+        least = sealed.least if sealed.members is None else max(sealed.least, sealed.liars_of(sealed.members) + 3)
         if self.believes.private is None:
-            return sealed.least
-        return max(sealed.least, self.cohort - int(round(self.cohort * sealed.lost, 9)))
+            return least
+        return max(least, self.cohort - int(round(self.cohort * sealed.lost, 9)))
+
+    @property
+    def sealed_examples(self) -> tuple[int, int]:
+        """Of a sealed plan with the devices' own data: the fewest and the most examples of a lease. A leader that sizes
+        leases keeps within half and twice the plan's own, so that no update counts more than four times another."""
+        asked = self.lease_batches * self.batch_size
+        return (-(-asked // 2), 2 * asked) if self.work == "sized" else (asked, asked)
 
     @property
     def believes(self) -> Trust:

@@ -90,7 +90,7 @@ class TwoSets(Liar):
     def hears(self, node: str, message: Message) -> Message:
         if isinstance(message, Agreed) and self._is_fooled(node):
             # A MAC is missing, and there is an edge that nobody asked for.
-            return replace(message, macs=message.macs + bytes(MAC_BYTES), edges=b"")
+            return replace(message, macs=message.macs + bytes(MAC_BYTES))
         return message
 
     @staticmethod

@@ -30,7 +30,7 @@ def test_what_agents_seal_is_cut_whatever_the_trainer_made(tmp_path: Path, clust
         rows, _ = site.history(job)
         model = np.zeros(VALUES)
         for version in sorted({row.version for row in rows}):
-            places = [place_of(row.epoch, row.batch, VALUES) for row in rows if row.version == version]
+            places = [place_of(row.epoch, row.node, VALUES) for row in rows if row.version == version]
             np.add.at(model, places, CLIP / len(places))
         np.testing.assert_allclose((await site.model(job))["flat"], model, rtol=1e-4, atol=1e-5)
 

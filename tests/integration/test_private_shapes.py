@@ -79,7 +79,7 @@ def test_noise_is_in_the_model_once_and_accounts_outlive_an_aggregator(tmp_path:
     def _is_noised(rows: Sequence[Applied], model: np.ndarray) -> None:
         tally, versions = np.zeros(VALUES), sorted({row.version for row in rows})
         for row in rows:
-            tally[place_of(row.epoch, row.batch, VALUES)] += 1 / COHORT
+            tally[place_of(row.epoch, row.node, VALUES)] += 1 / COHORT
         privacy = Plan(**{**PRIVATE, "data": "local", "until": epochs(EPOCHS)}).privacy  # type: ignore[arg-type]
         assert privacy is not None
         noise = model - tally

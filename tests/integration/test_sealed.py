@@ -144,7 +144,7 @@ async def _is_exact(site: Site, job: str) -> None:
     rows, _ = site.history(job)
     model, versions = np.zeros(VALUES), sorted({row.version for row in rows})
     for version in versions:
-        places = [place_of(row.epoch, row.batch, VALUES) for row in rows if row.version == version]
+        places = [place_of(row.epoch, row.node, VALUES) for row in rows if row.version == version]
         assert len(places) >= 3
         np.add.at(model, places, 1 / len(places))
     np.testing.assert_allclose((await site.model(job))["flat"], model, rtol=1e-5, atol=1e-6)

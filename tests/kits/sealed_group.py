@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 
@@ -40,7 +41,8 @@ class SealedGroup:
         self.private = [drawn(seed, f"private {name}", 32) for name in self.names]
         self.members = tuple((name, pair.public_of(key)) for name, key in zip(self.names, self.private, strict=True))
         nonces = tuple(drawn(seed, f"nonce {name}", 16) for name in self.names)
-        self.group = MaskGraph.of(shape_of(devices, colluding, lost), nonces, least=least)
+        liars = math.ceil(round(devices * colluding, 9))
+        self.group = MaskGraph.of(shape_of(devices, liars, lost), nonces, least=least)
         self.fixed = FixedPoint(bound=3, devices=devices, bits=bits)
 
     def label(self, **changed: object) -> Label:
@@ -60,7 +62,8 @@ class SealedGroup:
     def seat(self, place: int, label: bytes) -> GroupPlace:
         keys = {
             other: pair.pair_key(self.private[place], self.members[place], self.members[other])
-            for other in self.group.near[place]
+            for other in range(len(self.members))
+            if other != place
         }
         return GroupPlace(self.group, place, label, keys)
 
@@ -85,7 +88,8 @@ def ask(opening: SumOpening, states: dict[int, SealedUpdate], member: int) -> No
     """Have one member open its part."""
     request = opening.request(member)
     vanished = states[member].envelopes_of(request.vanished, request.vanished_envelopes)
-    opening.on_opened(member, *states[member].open(request.macs, request.envelopes, vanished))
+    part = states[member].open(request.macs, request.envelopes, vanished)
+    opening.on_opened(member, part, request.vanished)
 
 
 def run(
@@ -110,13 +114,15 @@ def run(
         return None
     opening = SumOpening(party.group, seals, label)
     for place in sorted(opening.present - before_agree):
-        agreement = states[place].agree(opening.present)
-        opening.on_agreed(place, agreement.macs, agreement.edges)
+        opening.on_agreed(place, states[place].agree(opening.present))
     if not opening.may_open:
         return None
     opening.begin()
     for place in sorted(opening.agreed - before_open):
         ask(opening, states, place)
+    if not opening.is_enough and opening.begin_again():
+        for place in sorted(opening.opened):
+            ask(opening, states, place)
     if not opening.is_enough:
         return None
     unmask(total, opening.masks(), label)

@@ -6,6 +6,7 @@ The roles and the protocol are the real ones. What a driver does is done here as
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -118,6 +119,8 @@ class SealedTroupe:
         self.counts: Callable[[str, Participate], bool] = lambda node, action: False
         #: What is heard instead of a message; nothing: it is lost.
         self.lies: Callable[[str, str, Message], list[Message]] = lambda sender, to, message: [message]
+        #: Devices whose training gives values that are not finite.
+        self.diverges: set[str] = set()
         self.oracle = SealOracle([self.spec])
         self.helper_oracle = HelperOracle([self.spec])
         self.leader = self._leader(1)
@@ -243,7 +246,7 @@ class SealedTroupe:
             case Record():
                 self.records.append(action)
             case MakeSealKey():
-                self._works(node, SealKeyMade(term=action.term, key=device.keys.make(action.term)))
+                self._works(node, SealKeyMade(term=action.term, key=device.keys.make(action.term), chance=b"own"))
             case CheckRoster():
                 bad = device.keys.check(action.roster)
                 self._works(node, RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad))
@@ -302,11 +305,15 @@ class SealedTroupe:
         device.base = (action.lease, hashlib.sha256(device.model.data).digest())
         number = int.from_bytes(hashlib.sha256(f"{node} {action.lease}".encode()).digest()[:4], "big")
         delta = np.random.default_rng(number).normal(0, 0.1, SIZE).astype(np.float32)
-        examples = 1 + number % 7
+        # Near the lease's: a device refuses to be drowned by others.
+        examples = max(1, action.examples - number % 7)
         self.made[node, self.leader.term, action.lease] = (delta, examples)
         state = DeviceState(kind="toy", memory_total_mb=1024.0, examples=100)
+        if node in self.diverges:
+            self.made[node, self.leader.term, action.lease] = (np.zeros_like(delta), examples)
+        loss = math.nan if node in self.diverges else 1.0
         trained = Trained(
-            lease=action.lease, examples=examples, loss_sum=1.0, seconds=1.0, tensors={"delta": delta}, state=state
+            lease=action.lease, examples=examples, loss_sum=loss, seconds=1.0, tensors={"delta": delta}, state=state
         )
         self._works(node, trained)
 

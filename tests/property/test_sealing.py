@@ -97,8 +97,7 @@ def test_a_part_is_unmasked_alone_to_the_same_bits(bits: int) -> None:
 
 def _agree_all(opening: SumOpening, states: dict[int, object]) -> None:
     for place in sorted(opening.present):
-        agreement = states[place].agree(opening.present)  # type: ignore[attr-defined]
-        opening.on_agreed(place, agreement.macs, agreement.edges)
+        opening.on_agreed(place, states[place].agree(opening.present))  # type: ignore[attr-defined]
     opening.begin()
 
 
@@ -116,15 +115,14 @@ def test_a_split_view_is_refused() -> None:
     macs: dict[int, bytes] = {}
     for place in range(1, 8):
         told = everyone if place < 4 else without
-        macs[place] = states[place].agree(told).macs  # type: ignore[attr-defined]
+        macs[place] = states[place].agree(told)  # type: ignore[attr-defined]
     for place in range(1, 8):
         present = everyone if place < 4 else without
         opening = SumOpening(party.group, {p: seals[p] for p in present}, label)
         for other in sorted(present - {0}):
             if (other < 4) == (place < 4):
                 # What the others of its half said is all that fits.
-                near = party.group.absent_near(other, present)
-                opening.on_agreed(other, macs[other], bytes(16 * len(near)))
+                opening.on_agreed(other, macs[other])
         opening.begin()
         request = opening.request(place)
         with pytest.raises(PeerViolation, match="different sets"):
@@ -137,7 +135,7 @@ def test_a_device_agrees_to_one_set_and_answers_it_alike() -> None:
     state = states[2]
     first = state.agree(frozenset({0, 1, 2, 3}))  # type: ignore[attr-defined]
     assert state.agree(frozenset({0, 1, 2, 3})) == first  # type: ignore[attr-defined]
-    # An edge was given for device 4: its share is never given, whatever set is named next.
+    # The edge to device 4 may be given: its share is never given, whatever set is named next.
     with pytest.raises(PeerViolation, match="another set"):
         state.agree(frozenset(range(5)))  # type: ignore[attr-defined]
     with pytest.raises(PeerViolation, match="another size"):

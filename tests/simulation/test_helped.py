@@ -261,9 +261,16 @@ def an_update_is_sealed_again() -> AbstractContextManager[Any]:
         on_sealed(self, held, event)
         self._spent = (0, 0)
 
+    gather_offers = Sealing._gather_offers
+
+    def bound_again(self: Sealing, *, is_last: bool) -> None:
+        self._bound_once.clear()
+        gather_offers(self, is_last=is_last)
+
     stack = ExitStack()
     stack.enter_context(patch.object(DeviceSealing, "on_sealed", unspent))
-    stack.enter_context(patch.object(HelpedSealing, "_gather_offers", Sealing._gather_offers))
+    stack.enter_context(patch.object(Sealing, "_gather_offers", bound_again))
+    stack.enter_context(patch.object(Sealing, "_make_void", lambda self, group, reason: self._drop()))
     return stack
 
 

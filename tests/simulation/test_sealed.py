@@ -25,7 +25,7 @@ from shoal.roles.device_sealing import DeviceSealing
 from shoal.roles.leader import sealing as leader_sealing
 from shoal.roles.worker import Worker
 from shoal.sealing import device
-from shoal.sealing.device import Agreement, SealedUpdate
+from shoal.sealing.device import SealedUpdate
 from shoal.sealing.group import bits_of
 from shoal.sealing.label import Label
 from shoal.sealing.opening import Mask, SumOpening
@@ -121,7 +121,7 @@ def wants_an_update_in_two_sums() -> None:
     opening = _opening(troupe, uploads)
     for place, node in enumerate(NAMES):
         if node in macs:
-            opening.on_agreed(place, macs[node].macs, macs[node].edges)
+            opening.on_agreed(place, macs[node].macs)
     opening.begin()
     for place, node in enumerate(NAMES):
         request = opening.request(place)
@@ -133,8 +133,8 @@ def _agreed_by(worker: Any) -> Any:
     kept = worker._sealing._kept
     if kept is None:
         return None
-    agreement = kept[2].agree(frozenset(range(6)))
-    return type("Said", (), {"message": Agreed(job="job", term=1, group=2, macs=agreement.macs, edges=b"")})()
+    macs = kept[2].agree(frozenset(range(6)))
+    return type("Said", (), {"message": Agreed(job="job", term=1, group=2, macs=macs)})()
 
 
 def _opening(troupe: SealedTroupe, uploads: dict[str, Update]) -> SumOpening:
@@ -178,7 +178,7 @@ def sums_of_some_places_are_exact() -> None:
             raise Violation(f"version {version} is not the sum of its updates")
 
 
-def a_group_is_void_and_its_updates_are_sealed_again() -> None:
+def a_group_is_void_and_its_devices_train_again() -> None:
     """Three of six die with their uploads: too few are left, until others come."""
     troupe = _of_some_places()
     troupe.run_to(Update, count=6)
@@ -215,7 +215,7 @@ STORIES: list[Story] = [
     asks_for_too_few,
     words_of_16_bits_are_summed,
     sums_of_some_places_are_exact,
-    a_group_is_void_and_its_updates_are_sealed_again,
+    a_group_is_void_and_its_devices_train_again,
     tells_devices_other_places,
 ]
 
@@ -249,7 +249,7 @@ def share_after_edge() -> AbstractContextManager[Any]:
     """A device agrees to whatever set it is told of last."""
     agree = SealedUpdate.agree
 
-    def forgetful(self: SealedUpdate, present: frozenset[int]) -> Agreement:
+    def forgetful(self: SealedUpdate, present: frozenset[int]) -> bytes:
         self._present = None
         return agree(self, present)
 
@@ -257,34 +257,34 @@ def share_after_edge() -> AbstractContextManager[Any]:
 
 
 def labels_may_come_again() -> AbstractContextManager[Any]:
-    """A replayed group is sealed for once more."""
+    """A replayed group is sealed for once more. That an update is sealed once would hold too."""
     on_bind = DeviceSealing.on_bind
 
     def again(self: DeviceSealing, held: Any, bind: Bind) -> None:
-        self._newest = (0, 0)
+        self._newest = self._spent = (0, 0)
         on_bind(self, held, bind)
 
     return patch.object(DeviceSealing, "on_bind", again)
 
 
 def nothing_is_spent() -> AbstractContextManager[Any]:
-    """An update that was opened is sealed again."""
-    on_open = DeviceSealing.on_open
+    """An update that left sealed is sealed again."""
+    on_sealed = DeviceSealing.on_sealed
 
-    def unspent(self: DeviceSealing, message: Open) -> None:
-        on_open(self, message)
+    def unspent(self: DeviceSealing, held: Any, event: Any) -> None:
+        on_sealed(self, held, event)
         self._spent = (0, 0)
 
-    return patch.object(DeviceSealing, "on_open", unspent)
+    return patch.object(DeviceSealing, "on_sealed", unspent)
 
 
 def any_number_is_enough() -> AbstractContextManager[Any]:
     """The plan's least is not heeded by devices."""
     request = DeviceSealing._request
 
-    def of_any(self: DeviceSealing, update: Update, bind: Bind) -> Any:
+    def of_any(self: DeviceSealing, work: Any, update: Update, bind: Bind) -> Any:
         self._least = 1
-        return request(self, update, bind)
+        return request(self, work, update, bind)
 
     return patch.object(DeviceSealing, "_request", of_any)
 
@@ -327,8 +327,8 @@ def a_device_uses_other_places() -> AbstractContextManager[Any]:
     """It seals the places beside those that it was told."""
     request = DeviceSealing._request
 
-    def beside(self: DeviceSealing, update: Update, bind: Bind) -> Any:
-        asked = request(self, update, bind)
+    def beside(self: DeviceSealing, work: Any, update: Update, bind: Bind) -> Any:
+        asked = request(self, work, update, bind)
         if asked.places is None:
             return asked
         return replace(asked, places=np.sort((asked.places + 1) % asked.update.size))
@@ -354,10 +354,12 @@ def what_was_sent_is_held_back_too() -> AbstractContextManager[Any]:
     return patch.object(Worker, "_hold_back", lambda self, held, event: None)
 
 
-def sealed_again_it_is_taken_off_twice() -> AbstractContextManager[Any]:
-    """What a void group would have had is missing from then on."""
+def what_was_sent_is_taken_off_twice() -> AbstractContextManager[Any]:
+    """A part of an update is missing from then on."""
+    hold_back = Worker._hold_back
 
     def twice(self: Worker, held: Any, event: Any) -> None:
+        hold_back(self, held, event)
         if event.kept is not None and event.kept.sent is not None and self._feedback is not None:
             self._feedback.sent(Sparse(self._feedback.size, *event.kept.sent))
 
@@ -386,7 +388,7 @@ MUTANTS = [
     places_missing_from_the_label,
     nothing_is_held_back,
     what_was_sent_is_held_back_too,
-    sealed_again_it_is_taken_off_twice,
+    what_was_sent_is_taken_off_twice,
     the_sum_is_put_beside_its_places,
 ]
 

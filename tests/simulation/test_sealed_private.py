@@ -65,13 +65,12 @@ def given_back_when_nothing_came_of_it() -> AbstractContextManager[Any]:
     return patch.object(Worker, "_on_unbound", give_back)
 
 
-def counted_once_a_lease() -> AbstractContextManager[Any]:
-    """An update that is sealed for a second group is not counted again."""
+def counted_once_a_version() -> AbstractContextManager[Any]:
+    """A device that trains again, since its group came to nothing, is not counted again."""
     may_leave = Participation.may_leave
 
     def once(self: Participation, work: Any, *, group: int = 0) -> bool:
-        counted = self._counted
-        return (counted is not None and counted[:2] == (work.term, work.lease)) or may_leave(self, work, group=group)
+        return (work.term, work.version) in self._taken or may_leave(self, work, group=group)
 
     return patch.object(Participation, "may_leave", once)
 
@@ -145,7 +144,7 @@ def divided_by_a_number_too_small() -> AbstractContextManager[Any]:
         (half_the_noise, "have a variance that is"),
         (shares_for_all_who_may_come, "with too little noise"),
         (given_back_when_nothing_came_of_it, "says that it took part|is its participation"),
-        (counted_once_a_lease, "was not counted"),
+        (counted_once_a_version, "was not counted"),
         (sealed_before_it_was_counted, "was not counted"),
         (nobody_counts_to_the_last, "is its participation"),
         (rounded_up, "steps long, of"),

@@ -172,7 +172,12 @@ def groups_are_mixed_up() -> AbstractContextManager[Any]:
     total = SealedTray.total
 
     def of_any_group(self: SealedTray, group: int, leases: Sequence[int]) -> tuple[tuple[int, ...], np.ndarray]:
-        self._pieces = {member: replace(piece, group=group) for member, piece in self._pieces.items()}
+        # A lease is in one group: words of another are mixed in under the number of one that is asked for.
+        old = [member for member, piece in sorted(self._pieces.items()) if piece.group != group]
+        self._pieces = {
+            member: replace(piece, group=group, lease=leases[0] if member in old else piece.lease)
+            for member, piece in self._pieces.items()
+        }
         return total(self, group, leases)
 
     def first_stays(self: SealedTray, member: str, shard: Any) -> None:

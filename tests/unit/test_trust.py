@@ -248,8 +248,12 @@ def test_a_plan_names_its_helper() -> None:
 
 
 def test_a_plan_says_how_many_members_the_operator_signed() -> None:
-    signed = Plan(**{**SEALED, "trust": "sealed(8, 10%, 30%, members=100)"}).believes.sealed
-    assert signed == Sealed(least=8, colluding=0.1, lost=0.3, members=100)
+    signed = Plan(**{**SEALED, "trust": "sealed(8, 10%, 30%, members=100)", "workers_min": 13})
+    assert signed.believes.sealed == Sealed(least=8, colluding=0.1, lost=0.3, members=100)
+    # All ten that may collude can be in one group: a sum has three more.
+    assert signed.opened_least == 13
+    with pytest.raises(Misuse, match="a sum of fewer than 13 devices is not opened"):
+        Plan(**{**SEALED, "trust": "sealed(8, 10%, 30%, members=100)"})
     assert Plan(**{**SEALED, "trust": "sealed(8, members=24)"}).believes.sealed == Sealed(least=8, members=24)
     helped = Plan(**{**SEALED, "trust": "sealed(8, helper=nas-2, members=24)"}).believes.sealed
     assert helped == Sealed(least=8, helper="nas-2", members=24)

@@ -1,33 +1,47 @@
 """A worker's part in sealed sums: what it seals, agrees to and opens, and what it refuses. A part of the worker.
 
-The promises of a device, whatever its leader is: it takes no label that is not above its newest, so that no mask is
-used twice; it agrees to one set of members a label (``sealing.device``); it never seals an update again for which it
-answered ``Open``, so that no two sums differ by it alone; and it seals only with members whose keys the cluster's
-devices signed, and with at least as many as the plan says. Where a helper opens sums, a device seals an update once and
-answers nothing: it cannot know whether the sum was opened. Where the plan is private too, it counts a participation for
-each group before it seals for it, and refuses groups in which its share of noise would be too little.
+The promises of a device, whatever its leader does:
+
+- it trains with the learning rate and the number of examples that the signed plan says, not with the leader's word;
+- it takes no label that is not above its newest, so that no mask is used twice;
+- it seals an update once. Others may open a sum with it without asking this device, so an update that was sealed is
+  never in a second group;
+- it seals only with members whose keys the cluster's devices signed, with as many as the plan says, and with none whose
+  update counts more than ``WEIGHTS_APART`` times its own;
+- it agrees to one set of members per label, and opens nothing before enough members agreed to the same
+  (``sealing.device``);
+- figures of its training are words of the sum, and nothing else of a training leaves it.
+
+Where the plan is private too, it counts a participation for each group before it seals for it, and refuses groups in
+which its share of noise would be too little.
 
 Keys and chance are the driver's. A process that starts again has new keys.
 """
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.actions import Seal
 from shoal.roles.aggregation.delivery import Held, SealedWords, UpdateDelivery
-from shoal.roles.events import Participated, RosterChecked, SealKeyMade, UpdateSealed
+from shoal.roles.events import Participated, RosterChecked, SealKeyMade, Trained, UpdateSealed
 from shoal.roles.participation import Participation
 from shoal.roles.seal_roster import SealKeyRoster, label_of
 from shoal.roles.worker_machine import WorkerMachine
+from shoal.sealing.figures import LOSS_MAX
 from shoal.sealing.fixed import BOUND_MAX
 from shoal.sealing.graph import helped_shape, shape_of
-from shoal.sealing.group import MaskGraph, members_of
+from shoal.sealing.group import MaskGraph, bits_of, members_of
 from shoal.sealing.request import SealRequest
 from shoal.states import WorkerPhase
+from shoal.trust import WEIGHTS_APART
 from shoal.wire.coded import decode_places, entries_max, places_digest
 from shoal.wire.messages import (
     Agree,
@@ -40,11 +54,19 @@ from shoal.wire.messages import (
     SealRefused,
     SealRoster,
     Update,
+    Work,
     clip,
 )
 
 if TYPE_CHECKING:
     from shoal.sealing.device import SealedUpdate
+
+
+#: What a leader is told of a training that failed under a sealed plan.
+UNTOLD = "the training failed: its device's journal says why (`shoal logs`)"
+
+#: How far the learning rate of a lease may differ from the plan's, as a part of it: processors round differently.
+RATE_ROUNDING = 1e-6
 
 
 class DeviceSealing:
@@ -74,13 +96,52 @@ class DeviceSealing:
         self._way = 0
         #: The group of the update that was sealed last, its lease, and what is kept of it.
         self._kept: tuple[int, int, SealedUpdate] | None = None
-        #: (term, lease) of the last update for which this device answered ``Open``; with a helper, that it sent sealed.
+        #: (term, lease) of the last update whose words left sealed: a sum with it may be opened.
         self._spent = (0, 0)
+        #: A lease, and the figures of its training that only the sum tells.
+        self._figures: tuple[int, tuple[float, float]] = (0, (0.0, 0.0))
+        #: Drawn by this device and told to nobody.
+        self._chance = b""
 
     @property
     def is_on(self) -> bool:
         """Updates of this job are sealed."""
         return self._sealed is not None
+
+    # Leases --------------------------------------------------------------------------------------------
+
+    def refusal(self, work: Work) -> str | None:
+        """Return why this device does not train a lease that differs from the plan which the operator signed. A leader
+        that chose a rate or a size for each device could make a sum of many the update of one."""
+        plan = self._spec.plan
+        if self._sealed is None or work.kind != "train":
+            return None
+        rate = plan.rate_at(work.version)
+        if abs(work.rate - rate) > RATE_ROUNDING * abs(rate):
+            return f"the leader names a learning rate of {work.rate:g}, where the plan has {rate:g}"
+        if plan.data != "local":
+            return None
+        least, most = plan.sealed_examples
+        if not least <= work.examples <= most:
+            asked = f"{least}" if least == most else f"{least} to {most}"
+            return f"the leader lends {work.examples} examples, where the plan has {asked}"
+        return None
+
+    def turn_of(self, work: Work) -> tuple[int, ...]:
+        """The turn by which this device chooses and orders its own examples, drawn by itself. A leader that could name
+        it would have the same update twice, in two sums that differ by it only."""
+        if self._sealed is None or self._spec.plan.data != "local":
+            return work.batches
+        told = self._chance + f" {work.term} {work.lease}".encode()
+        return (int.from_bytes(hashlib.sha256(told).digest()[:4], "big") >> 1,)
+
+    def note(self, event: Trained, *, has_diverged: bool) -> Trained:
+        """Keep what a training tells for the sum, and return it without. A training that diverged is sealed as zeros:
+        whether one device's did would tell of its examples."""
+        loss = 0.0 if has_diverged else event.loss_sum / max(1, event.examples)
+        self._figures = (event.lease, (loss / LOSS_MAX, float(has_diverged)))
+        tensors = {"delta": np.zeros_like(event.tensors["delta"])} if has_diverged else event.tensors
+        return replace(event, tensors=tensors, loss_sum=0.0, fresh=0, fresh_metrics=(), labels=(), logged=())
 
     # Keys ----------------------------------------------------------------------------------------------
 
@@ -94,6 +155,7 @@ class DeviceSealing:
         self._roster.on_disconnected()
 
     def on_key(self, event: SealKeyMade) -> None:
+        self._chance = event.chance
         self._roster.on_key(event)
 
     def on_roster(self, message: SealRoster) -> None:
@@ -121,7 +183,7 @@ class DeviceSealing:
         self._newest, self._way = (bind.term, bind.group), bind.formation
         self._kept = self._counting = None
         try:
-            request = self._request(held.result, bind)
+            request = self._request(held.work, held.result, bind)
         except (PeerViolation, Misuse) as problem:
             self._refuse(bind.group, str(problem), about=getattr(problem, "peer", None) or "")
             return
@@ -141,33 +203,35 @@ class DeviceSealing:
             self._counting = None
             self._worker.act(Seal(lease=held.work.lease, request=request))
 
-    def _request(self, update: Update, bind: Bind) -> SealRequest:
+    def _request(self, work: Work, update: Update, bind: Bind) -> SealRequest:
         """What is to be sealed. Raises where this device would hide among too few, or among strangers."""
         sealed, key = self._sealed, self._roster.key
         assert sealed is not None
         if (update.term, update.lease) == self._spent:
-            raise PeerViolation("spent: a sum with this update was opened, or may be")
+            raise PeerViolation("this update was sealed before, and a sum with it may be opened")
         members = self._roster.members(bind)
         if key is None or key not in members:
             raise PeerViolation("the group does not have this device's key")
-        least, privacy = self._least, self._privacy
-        if len(members) < least:
-            raise PeerViolation(f"a group of {len(members)}, where at least {least} hide each other")
+        privacy, count = self._privacy, len(members)
         if privacy is not None and len(members) > privacy.devices:
             raise PeerViolation(f"a group of {len(members)}, where the plan's share of liars is of {privacy.devices}")
         if not 0 < update.examples <= bind.weight_most or abs(bind.bound) > BOUND_MAX:
             raise PeerViolation(f"an update of {update.examples} examples, of at most {bind.weight_most}")
+        if privacy is None and self._spec.plan.data == "local" and WEIGHTS_APART * update.examples < bind.weight_most:
+            raise PeerViolation(f"an update of {update.examples} examples beside one of {bind.weight_most}")
         delta, codec = update.tensors["delta"], Codec.parse(self._spec.plan.codec)
         words_at = None
         if codec.form == "led":
-            count = entries_max(codec, (delta.size,))
-            words_at = decode_places(bind.tensors, count=count, size=delta.size)
-        helper = self._helper_of(bind, members)
-        count = len(members)
-        shape = shape_of(count, sealed.colluding, sealed.lost) if helper is None else helped_shape(count)
+            words_at = decode_places(bind.tensors, count=entries_max(codec, (delta.size,)), size=delta.size)
+        helper, liars = self._helper_of(bind, members), sealed.liars_of(count)
+        shape = shape_of(count, liars, sealed.lost) if helper is None else helped_shape(count, liars)
+        if count < (least := shape.least(self._least)):
+            raise PeerViolation(f"a group of {count}, where at least {least} hide each other")
         return SealRequest(
             label=label_of(self._spec.signature, bind, members, places=places_digest(bind.tensors)),
-            group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=least),
+            version=work.version,
+            epoch=work.epoch,
+            group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=self._least),
             place=members.index(key),
             factor=update.examples / bind.weight_most if privacy is None else 1.0,
             word_bits=codec.word_bits,
@@ -175,6 +239,7 @@ class DeviceSealing:
             noise=privacy.point if privacy is not None else None,
             helper=helper,
             update=delta,
+            figures=self._figures[1] if self._figures[0] == update.lease else (0.0, 0.0),
         )
 
     def _helper_of(self, bind: Bind, members: list[MemberKey]) -> tuple[str, bytes] | None:
@@ -198,11 +263,10 @@ class DeviceSealing:
         if not worker.is_connected:
             # It is offered again with the next session, and sealed in another group.
             return
+        # Nobody has to ask this device whether a sum with it is opened. So an update is sealed for one sum.
+        self._spent = (held.work.term, event.lease)
         if self._spec.plan.believes.helper is None:
             self._kept = (event.group, event.lease, event.kept)
-        else:
-            # Nobody asks this device whether the sum is opened. So it seals an update once, and not for a second sum.
-            self._spent = (held.work.term, event.lease)
         sealed = SealedWords(event.group, event.tensors["words"], event.tensors["seals"])
         self._delivery.send_sealed(held, sealed, formation=self._way)
 
@@ -212,30 +276,32 @@ class DeviceSealing:
         if (kept := self._of(message)) is None:
             return
         try:
-            agreement = kept.agree(frozenset(members_of(message.present, kept.size)))
+            macs = kept.agree(frozenset(members_of(message.present, kept.size)))
         except PeerViolation as violation:
             self._refuse(message.group, violation.reason)
             return
         worker = self._worker
-        agreed = Agreed(
-            job=worker.job, term=message.term, group=message.group, macs=agreement.macs, edges=agreement.edges
-        )
-        worker.send(worker.leader, agreed)
+        worker.send(worker.leader, Agreed(job=worker.job, term=message.term, group=message.group, macs=macs))
 
     def on_open(self, message: Open) -> None:
-        if (kept := self._of(message)) is None or self._kept is None:
+        if (kept := self._of(message)) is None:
             return
         try:
-            vanished = kept.envelopes_of(
-                members_of(message.vanished or bytes((kept.size + 7) // 8), kept.size), message.vanished_envelopes
-            )
-            shares, edges = kept.open(message.macs, message.envelopes, vanished)
+            vanished = members_of(message.vanished or bytes((kept.size + 7) // 8), kept.size)
+            part = kept.open(message.macs, message.envelopes, kept.envelopes_of(vanished, message.vanished_envelopes))
         except PeerViolation as violation:
             self._refuse(message.group, violation.reason)
             return
         worker = self._worker
-        self._spent = (message.term, self._kept[1])
-        opened = Opened(job=worker.job, term=message.term, group=message.group, shares=shares, edges=edges)
+        opened = Opened(
+            job=worker.job,
+            term=message.term,
+            group=message.group,
+            shares=part.shares,
+            edges=part.edges,
+            vanished=bits_of(vanished, kept.size),
+            vanished_edges=part.vanished_edges,
+        )
         worker.send(worker.leader, opened)
 
     def _of(self, message: Agree | Open) -> SealedUpdate | None:

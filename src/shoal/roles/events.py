@@ -290,6 +290,8 @@ class SealKeyMade:
 
     term: int
     key: MemberKey
+    #: Chance of the device's own, which it tells nobody.
+    chance: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

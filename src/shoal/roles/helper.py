@@ -32,6 +32,7 @@ from shoal.roles.events import (
 )
 from shoal.roles.seal_roster import SealKeyRoster, label_of
 from shoal.roles.worker_machine import WorkerMachine
+from shoal.sealing.graph import helped_shape
 from shoal.sealing.group import HELPER_ENVELOPE_BYTES, members_of
 from shoal.sealing.request import MasksRequest
 from shoal.states import WorkerPhase
@@ -173,8 +174,11 @@ class Helper(WorkerMachine):
         present = members_of(ask.present, len(members))
         if key is None or any(one.node == self._node for one in members):
             raise PeerViolation("a group with its helper in it, or without a key of this helper")
-        if len(present) < self._least:
-            raise PeerViolation(f"a sum of {len(present)} members, where at least {self._least} hide each other")
+        sealed = self._spec.plan.believes.sealed
+        assert sealed is not None
+        least = helped_shape(len(members), sealed.liars_of(len(members))).least(self._least)
+        if len(present) < least:
+            raise PeerViolation(f"a sum of {len(present)} members, where at least {least} hide each other")
         if self._most is not None and len(members) > self._most:
             raise PeerViolation(f"a group of {len(members)}, where the plan's share of liars is of {self._most}")
         if len(ask.envelopes) != HELPER_ENVELOPE_BYTES * len(present) or len(ask.base) != DIGEST_BYTES:

@@ -27,7 +27,7 @@ from shoal.roles.aggregation.delivery import ASTRAY_S, ASTRAY_TIMER, TAKEN_TIMER
 from shoal.roles.aggregation.routes import ROUTE_TIMER, Routes
 from shoal.roles.aggregation.staging import Staging
 from shoal.roles.aggregation.sublets import Sublets
-from shoal.roles.device_sealing import DeviceSealing
+from shoal.roles.device_sealing import UNTOLD, DeviceSealing
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -255,7 +255,7 @@ class Worker(WorkerMachine):
         self._sealing.announce()
         self._settle_own()
         self._drop_lost_residual(work)
-        if (why := self._participation.refusal(work)) is not None:
+        if (why := self._sealing.refusal(work) or self._participation.refusal(work)) is not None:
             self._decline(work, why)
             return
         self._declined = 0
@@ -376,8 +376,8 @@ class Worker(WorkerMachine):
         train = Train(
             lease=work.lease,
             epoch=work.epoch,
-            batches=work.batches,
-            rate=work.rate,
+            batches=self._sealing.turn_of(work),
+            rate=self._spec.plan.rate_at(work.version) if self._sealing.is_on else work.rate,
             version=work.version,
             examples=work.examples,
             deadline_s=work.deadline_s,
@@ -524,7 +524,12 @@ class Worker(WorkerMachine):
         if held is None or held.work.lease != event.lease:
             return
         self.cancel(_DEADLINE)
-        if (problem := _problem(event)) is not None:
+        problem = _problem(event)
+        if self._sealing.is_on and isinstance(event, Trained):
+            if problem is not None:
+                self.record("diverged", problem, job=self.job)
+            event = self._sealing.note(event, has_diverged=problem is not None)
+        elif problem is not None:
             self._on_diverged(held, problem)
             return
         self._failures = 0
@@ -694,12 +699,14 @@ class Worker(WorkerMachine):
         self.record("trainer-failed", event.reason, job=self.job)
         held, self._held = self._held, None
         if held is not None and held.work.lease == event.lease and self.is_connected and not held.is_reported:
+            # Of a sealed job, words of the task may tell of its examples: they stay in this device's journal.
+            is_told = not self._sealing.is_on
             failed = Failed(
                 job=self.job,
                 term=held.work.term,
                 lease=held.work.lease,
-                reason=clip(event.reason),
-                traceback=clip(event.traceback, TRACEBACK_MAX_CHARS),
+                reason=clip(event.reason) if is_told else UNTOLD,
+                traceback=clip(event.traceback, TRACEBACK_MAX_CHARS) if is_told else "",
             )
             self.send(self.leader, failed)
         self._retry(event.reason)

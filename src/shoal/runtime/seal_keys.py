@@ -14,7 +14,7 @@ from shoal.sealing.carry_out import DeviceKeys, statement
 from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate
 from shoal.sealing.pair import PRIVATE_BYTES
 from shoal.sealing.request import MasksRequest, SealRequest
-from shoal.wire.messages import NONCE_BYTES, MemberKey, SealRoster
+from shoal.wire.messages import NONCE_BYTES, SEAL_FORM, MemberKey, SealRoster
 
 
 class SealKeys:
@@ -41,6 +41,7 @@ class SealKeys:
             nonce=nonce,
             signature=certificates.signature(told, member.key_pem),
             certificate=chain.der_of(member.certificate_pem),
+            form=SEAL_FORM,
         )
 
     def _statement(self, term: int, node: str, public: bytes, nonce: bytes) -> bytes:

@@ -66,6 +66,7 @@ from shoal.runtime.privacy_ledger import PrivacyLedger
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
 from shoal.runtime.shard_cache import ShardCache
+from shoal.sealing.request import NOT_THE_SIGNED_MODEL
 from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
@@ -144,6 +145,8 @@ class WorkerDriver:
         self._seal_keys: SealKeys | None = None
         self._is_sealed = spec.plan.believes.sealed is not None
         self._base: tuple[int, bytes] = (0, b"")
+        #: Where updates are sealed: the digest of the first model, which the operator signed.
+        self._first_digest = b""
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
 
@@ -299,6 +302,8 @@ class WorkerDriver:
         train = await self._shards(spec.train) if self._windows is None else ()
         bundle_dir = await asyncio.to_thread(self._unpack, spec.bundle)
         layout, first = first_model(self._blobs.path(spec.initial))
+        if self._is_sealed:
+            self._first_digest = await asyncio.to_thread(lambda: hashlib.sha256(first.data).digest())
         settings = TrainerSettings.of_plan(
             spec.plan,
             bundle_dir=str(bundle_dir),
@@ -376,7 +381,7 @@ class WorkerDriver:
         keys = self._seal_keys = self._seal_keys or SealKeys(self._member, self._spec.job)
         match action:
             case MakeSealKey():
-                return SealKeyMade(term=action.term, key=keys.make(action.term))
+                return SealKeyMade(term=action.term, key=keys.make(action.term), chance=os.urandom(16))
             case CheckRoster():
                 bad = keys.check(action.roster)
                 return RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad)
@@ -384,6 +389,8 @@ class WorkerDriver:
                 lease, group = action.lease, action.request.label.group
                 if self._base[0] != lease:
                     return UpdateSealed(lease=lease, group=group, reason="the model of this lease is not here any more")
+                if action.request.version == 0 and self._base[1] != self._first_digest:
+                    return UpdateSealed(lease=lease, group=group, reason=NOT_THE_SIGNED_MODEL)
                 try:
                     words, seals, kept = keys.seal(action.request, base=self._base[1])
                 except ShoalError as error:

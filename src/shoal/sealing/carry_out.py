@@ -8,8 +8,10 @@ import numpy as np
 
 from shoal.errors import PeerViolation
 from shoal.sealing.device import GroupPlace, SealedUpdate, rounding_of, seal
+from shoal.sealing.figures import encode_figures
 from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.helped import seal_for_helper, sum_of_masks
+from shoal.sealing.label import trained_on
 from shoal.sealing.pair import pair_key, public_of
 from shoal.sealing.request import MasksRequest, SealRequest
 
@@ -17,7 +19,7 @@ from shoal.sealing.request import MasksRequest, SealRequest
 def statement(*, cluster: str, job: str, term: int, node: str, public: bytes, nonce: bytes) -> bytes:
     """What a device signs. It begins as nothing else does that the key of a certificate signs."""
     told = [cluster, job, str(term), node, public.hex(), nonce.hex()]
-    return b"shoal seal key 1\n" + "\n".join(told).encode()
+    return b"shoal seal key 2\n" + "\n".join(told).encode()
 
 
 class DeviceKeys:
@@ -30,33 +32,41 @@ class DeviceKeys:
         self._pairs: dict[tuple[str, bytes], bytes] = {}
 
     def seal(self, request: SealRequest, *, base: bytes, entropy: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
-        """Words and seals for the leader, and what the device keeps."""
+        """Words and seals for the leader, and what the device keeps. ``base``: the digest of the model."""
+        base = trained_on(base, version=request.version, epoch=request.epoch)
         label, members = replace(request.label, base=base), request.label.members
         if members[request.place][1] != self.public:
             raise PeerViolation("the group has another key of this device")
         mine = members[request.place]
-        keys = {other: self._pair(mine, members[other]) for other in request.group.near[request.place]}
+        others = range(len(members)) if request.helper is None else ()
+        keys = {other: self._pair(mine, members[other]) for other in others if other != request.place}
         seat = GroupPlace(request.group, request.place, label.digest(), keys)
-        fixed = request.noise or FixedPoint(label.bound, request.group.size, request.word_bits)
+        fixed, figures = FixedPoint(label.bound, request.group.size, request.word_bits), None
+        if request.noise is None:
+            figures = encode_figures(request.figures, fixed, factor=request.factor)
+        point = request.noise or fixed
         values = request.update if request.places is None else request.update[request.places]
         if request.helper is None:
-            words, seals, kept = seal(seat, values, fixed=fixed, factor=request.factor, entropy=entropy)
+            words, seals, kept = seal(
+                seat, values, fixed=point, factor=request.factor, entropy=entropy, figures=figures
+            )
         else:
             words, seals = seal_for_helper(
                 values,
                 key=self._pair(mine, request.helper),
                 label=seat.label,
                 place=seat.place,
-                fixed=fixed,
+                fixed=point,
                 factor=request.factor,
                 entropy=entropy,
+                figures=figures,
             )
             kept = SealedUpdate(seat)
         if request.places is None:
             return words, seals, kept
         # As the sum has it: rounded, and cut at the bound.
-        own = fixed.encode(values, factor=request.factor, chance=rounding_of(entropy))
-        kept.sent = (request.places, fixed.decode(own, times=1.0 / request.factor))
+        own = point.encode(values, factor=request.factor, chance=rounding_of(entropy))
+        kept.sent = (request.places, point.decode(own, times=1.0 / request.factor))
         return words, seals, kept
 
     def sum_masks(self, request: MasksRequest) -> np.ndarray:

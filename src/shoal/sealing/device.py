@@ -1,14 +1,14 @@
 """One update sealed under one label: its masks, and what the device may still say of it. Pure; chance is an argument.
 
-The promise of a device, whatever a leader asks: of each neighbour and label it gives at most one of the edge that the
-two share and its share of the neighbour's own seed. It gives the edges of members that are not in the one set that it
-answered ``agree`` for, and shares of those that are.
+The promise of a device, whatever a leader asks: under a label it agrees to one set of members, and says nothing but
+that until enough members of the whole group prove that they agreed to the same set. What it gives then follows from
+that set only: shares of the own seeds of members in the set, and edges to members outside it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -17,7 +17,7 @@ import numpy as np
 from shoal.errors import Misuse, PeerViolation
 from shoal.sealing import pair
 from shoal.sealing.fixed import FixedPoint
-from shoal.sealing.group import MAC_BYTES, SEED_BYTES, TAG_BYTES, MaskGraph, bits_of
+from shoal.sealing.group import MAC_BYTES, SEED_BYTES, TAG_BYTES, MaskGraph, OpenedPart, bits_of
 from shoal.sealing.noise import NoisePoint
 from shoal.sealing.shamir import CHANCE_BYTES, SHARE_BYTES, split
 from shoal.sealing.stream import add_all, stream
@@ -30,27 +30,18 @@ _OWN, _EDGES = b"own", b"edges"
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """A device's place in a group, and the secrets that it shares with its neighbours there."""
+    """A device's place in a group, and the secrets that it shares with the other members."""
 
     group: MaskGraph
     place: int
     label: bytes
-    #: Neighbour -> the key of the two.
+    #: Other member -> the key of the two. Where a helper opens sums, a device shares none with other members.
     keys: Mapping[int, bytes] = field(repr=False)
 
     def __post_init__(self) -> None:
-        if sorted(self.keys) != sorted(self.group.near[self.place]):
-            raise Misuse("a seat has a key for each neighbour and for no other member")
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """What a device answers to ``agree``."""
-
-    #: For each neighbour that is present, in order.
-    macs: bytes
-    #: The seed of its edge to each neighbour that is not, in order.
-    edges: bytes = field(repr=False)
+        others = set(range(self.group.size)) - {self.place} if self.group.near[self.place] else set()
+        if set(self.keys) != others:
+            raise Misuse("a seat has a key for each other member")
 
 
 class SealedUpdate:
@@ -76,8 +67,9 @@ class SealedUpdate:
         ends = list(accumulate(sizes))
         return {member: joined[end - size : end] for member, size, end in zip(members, sizes, ends, strict=True)}
 
-    def agree(self, present: frozenset[int]) -> Agreement:
-        """Agree that the sum is of these members. Once: another set is refused, the same is answered alike."""
+    def agree(self, present: frozenset[int]) -> bytes:
+        """Agree that the sum is of these members: a MAC for each other of them, in order. Once: another set is refused,
+        the same is answered alike."""
         seat, group = self._seat, self._seat.group
         if self._present is not None and present != self._present:
             raise PeerViolation("another set of members than the one that this device agreed to")
@@ -87,42 +79,42 @@ class SealedUpdate:
             raise PeerViolation(f"a sum of {len(present)} members, where at least {group.least} hide each other")
         self._present = present
         told = self._told(present)
-        macs = (
+        return b"".join(
             pair.agree_mac(seat.keys[other], seat.label, seat.place, told)
-            for other in group.present_near(seat.place, present)
+            for other in group.others(seat.place, present)
         )
-        edges = (pair.edge_seed(seat.keys[other], seat.label) for other in group.absent_near(seat.place, present))
-        return Agreement(b"".join(macs), b"".join(edges))
 
-    def open(self, macs: bytes, envelopes: bytes, vanished: Mapping[int, bytes]) -> tuple[bytes, bytes]:
-        """Shares of the own seeds of neighbours that are present; and of the edges that do not cancel of those
+    def open(self, macs: bytes, envelopes: bytes, vanished: Mapping[int, bytes]) -> OpenedPart:
+        """Open this device's part of the sum that it agreed to, once enough members prove that they agreed to the same.
+        A leader may ask again for neighbours that vanished since: what is given follows from that one set.
+
+        ``macs``: what each other member that is present agreed to, in order, zeros for one that said nothing;
+        ``envelopes``: those of present neighbours to this device, in order; ``vanished``: those with shares of edges of
         neighbours that vanished after their upload.
-
-        ``macs``: what each neighbour that is present agreed to, in order, zeros for one that said nothing;
-        ``envelopes``: theirs to this device, in the same order; ``vanished``: theirs with shares of edges.
         """
         seat, group, present = self._seat, self._seat.group, self._present
         if present is None:
             raise PeerViolation("asked to open before anybody agreed on what")
-        near = group.present_near(seat.place, present)
-        if len(macs) != MAC_BYTES * len(near) or len(envelopes) != (SHARE_BYTES + TAG_BYTES) * len(near):
+        near, others = group.present_near(seat.place, present), group.others(seat.place, present)
+        if len(macs) != MAC_BYTES * len(others) or len(envelopes) != (SHARE_BYTES + TAG_BYTES) * len(near):
             raise PeerViolation("an opening of another size than this group's")
         told = self._told(present)
         agreed = 1 + sum(
             pair.is_mac(part, seat.keys[other], seat.label, other, told)
-            for other, part in zip(near, _cut(macs, MAC_BYTES), strict=True)
+            for other, part in zip(others, _cut(macs, MAC_BYTES), strict=True)
         )
-        if agreed < group.shape.threshold:
+        if agreed < group.shape.agreed:
             raise PeerViolation(
-                f"{agreed} of at least {group.shape.threshold} neighbours were told of the same members: the leader"
-                " shows devices different sets"
+                f"{agreed} of at least {group.shape.agreed} members were told of the same set: the leader shows devices"
+                " different sets"
             )
         shares = [
             self._opened(other, _OWN, envelope)
             for other, envelope in zip(near, _cut(envelopes, SHARE_BYTES + TAG_BYTES), strict=True)
         ]
-        edges = [self._edges_of(other, envelope, present) for other, envelope in sorted(vanished.items())]
-        return b"".join(shares), b"".join(edges)
+        edges = (pair.edge_seed(seat.keys[other], seat.label) for other in group.absent_near(seat.place, present))
+        of_vanished = [self._edges_of(other, envelope, present) for other, envelope in sorted(vanished.items())]
+        return OpenedPart(b"".join(shares), b"".join(edges), b"".join(of_vanished))
 
     def _edges_of(self, vanished: int, envelope: bytes, present: frozenset[int]) -> bytes:
         seat, group = self._seat, self._seat.group
@@ -142,9 +134,16 @@ class SealedUpdate:
 
 
 def seal(
-    seat: GroupPlace, update: np.ndarray, *, fixed: FixedPoint | NoisePoint, factor: float, entropy: bytes
+    seat: GroupPlace,
+    update: np.ndarray,
+    *,
+    fixed: FixedPoint | NoisePoint,
+    factor: float,
+    entropy: bytes,
+    figures: np.ndarray | None = None,
 ) -> tuple[np.ndarray, bytes, SealedUpdate]:
-    """The masked words of an update, what goes with them, and what the device keeps. ``entropy`` is used once."""
+    """The masked words of an update, what goes to the leader with them, and what the device keeps. The masked words of
+    ``figures`` come last in what goes with them. ``entropy`` is used once."""
     if len(entropy) != ENTROPY_BYTES:
         raise Misuse(f"sealing takes {ENTROPY_BYTES} bytes of chance, not {len(entropy)}")
     own, shares = entropy[:SEED_BYTES], entropy[64:]
@@ -152,8 +151,18 @@ def seal(
     label, near = seat.label, seat.group.near[seat.place]
     edges = {other: pair.edge_seed(seat.keys[other], label) for other in near}
     masks = [(pair.mask_key(seed, label), other < seat.place) for other, seed in edges.items()]
-    add_all(words, [(pair.mask_key(own, label), False), *masks])
-    return words, _seals(seat, own, edges, shares), SealedUpdate(seat)
+    masked = masked_figures(words, figures, [(pair.mask_key(own, label), False), *masks])
+    return words, _seals(seat, own, edges, shares) + masked, SealedUpdate(seat)
+
+
+def masked_figures(words: np.ndarray, figures: np.ndarray | None, masks: Sequence[tuple[bytes, bool]]) -> bytes:
+    """Mask the words of an update in place, and return those of its figures masked by what follows in the streams."""
+    add_all(words, masks)
+    if figures is None:
+        return b""
+    masked = figures.copy()
+    add_all(masked, masks, start=words.size)
+    return masked.tobytes()
 
 
 def rounding_of(entropy: bytes) -> bytes:

@@ -99,15 +99,16 @@ class FixedPoint:
             np.copyto(drawn, chances[:size])
             np.greater(steps, drawn, out=up)
             words = made[first : first + size]
-            np.copyto(self._signed(words), below, casting="unsafe")
+            np.copyto(self.signed(words), below, casting="unsafe")
             np.add(words, up, out=words)
         return made
 
     def decode(self, total: np.ndarray, *, times: float) -> np.ndarray:
         """A sum as float32, multiplied by ``times``."""
-        signed = self._signed(total).astype(np.float64)
+        signed = self.signed(total).astype(np.float64)
         signed *= times / self.steps
         return signed.astype(np.float32)
 
-    def _signed(self, words: np.ndarray) -> np.ndarray:
+    def signed(self, words: np.ndarray) -> np.ndarray:
+        """Words as numbers, half of which are below zero."""
         return words.view({32: "<i4", 16: "<i2"}[self.bits])

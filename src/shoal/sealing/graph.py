@@ -1,39 +1,42 @@
-"""Which devices of a group mask with which, and how many of them open a mask. Pure; chance comes from the members.
+"""Which devices of a group mask with which, how many of them open a mask, and how many must agree. Pure.
 
-Up to ``COMPLETE_MAX`` devices each masks with every other. In larger groups each has k neighbours on a ring in random
-order (Bell et al. 2020), few enough to be cheap and many enough that next to no group is unlucky: k and the threshold
-follow from exact hypergeometric tails.
+Up to ``COMPLETE_MAX`` devices each masks with every other. In larger groups each has k neighbours on a ring (Bell et
+al. 2020). How many is counted, not left to chance: whichever devices collude and whichever are missing, and wherever
+they are on the ring, the honest devices of a sum stay connected. The proof is in docs/sealed-protocol.md.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from shoal.errors import Misuse
 
-#: Groups up to this size are complete graphs, for which a leader that lies is borne.
+#: Groups up to this size are complete graphs.
 COMPLETE_MAX = 32
 
 #: Devices of one group. Each is told of all others in one message.
 GROUP_MAX = 256
-
-#: The chance that more than the sum can be learnt of a group, and that a group has to be made again for its losses.
-LEAK_CHANCE = 2.0**-40
-VOID_CHANCE = 2.0**-10
 
 _NEIGHBOURS_LEAST = 4
 
 
 @dataclass(frozen=True, slots=True)
 class GraphShape:
-    """How many neighbours each device of a group has, and how many of them it takes to open its mask."""
+    """How many neighbours each device of a group has, and the numbers that its members hold a leader to."""
 
     devices: int
+    #: 0 if a helper opens sums: then no device masks with another.
     neighbours: int
+    #: Neighbours whose shares open a mask.
     threshold: int
+    #: Members, the device itself included, that must have been told of the same set before it opens anything. They are
+    #: counted over the whole group, so that 2 * agreed > devices + liars leaves room for one set only.
+    agreed: int
+    #: Members that may tell the leader all they know, and members that may be missing in a sum.
+    liars: int
+    gone: int
 
     @property
     def is_complete(self) -> bool:
@@ -44,55 +47,43 @@ class GraphShape:
         """Of a complete group: devices that may vanish at the worst moment."""
         return self.devices - 1 - self.threshold
 
+    def least(self, said: int) -> int:
+        """The fewest members of a sum that is opened, where the plan says at least ``said``. Two honest members hide
+        each other; and a ring stays connected only if no more are missing than the plan allows."""
+        on_ring = 0 if self.is_complete or not self.neighbours else self.devices - self.gone
+        return max(said, self.liars + 2, on_ring)
+
 
 @lru_cache(maxsize=1024)
-def shape_of(devices: int, colluding: float, lost: float) -> GraphShape:
-    """The cheapest shape that bears these shares. Raises Misuse where none keeps a secret."""
-    if devices > GROUP_MAX:
-        raise Misuse(f"a sealed sum is of at most {GROUP_MAX} devices, not {devices}")
-    liars = math.ceil(round(devices * colluding, 9))
+def shape_of(devices: int, liars: int, lost: float) -> GraphShape:
+    """The cheapest shape for so many devices, of which ``liars`` may collude and a share may be lost. Raises Misuse if
+    none keeps a secret."""
+    _check_size(devices)
     gone = int(round(devices * lost, 9))
-    if devices > COMPLETE_MAX:
-        for neighbours in range(_NEIGHBOURS_LEAST, devices - 1, 2):
-            if (threshold := _threshold(devices, neighbours, liars, gone)) is not None:
-                return GraphShape(devices, neighbours, threshold)
-    # Two sets of devices that agree on something share more than the liars, so that they agree on one thing only.
-    threshold = (devices + liars) // 2 + 1
-    if threshold > devices - 1:
+    # Two sets of members that agree share more than the liars, so that they agree on one thing only.
+    agreed = (devices + liars) // 2 + 1
+    # A ring falls apart only where two runs of k / 2 members are taken out, and liars never have the shares of a mask.
+    neighbours = max(_NEIGHBOURS_LEAST, liars + gone + 2)
+    neighbours += neighbours % 2
+    if devices > COMPLETE_MAX and neighbours < devices - 1 and agreed <= devices - gone:
+        return GraphShape(devices, neighbours, neighbours - 1 - gone, agreed, liars, gone)
+    if agreed > devices - 1:
         raise Misuse(
             f"in a sum of {devices} devices {liars} may collude: that hides nobody. Let more devices take part, or name"
             " a smaller share that may collude"
         )
-    return GraphShape(devices, devices - 1, threshold)
+    return GraphShape(devices, devices - 1, agreed, agreed, liars, gone)
 
 
-def helped_shape(devices: int) -> GraphShape:
-    """Where a helper opens sums: nobody masks with anybody. Raises Misuse for a group that is too large."""
+def helped_shape(devices: int, liars: int) -> GraphShape:
+    """The shape where a helper opens sums: no device masks with another. Raises Misuse if a group is too large."""
+    _check_size(devices)
+    return GraphShape(devices, 0, 0, 0, liars, 0)
+
+
+def _check_size(devices: int) -> None:
     if devices > GROUP_MAX:
         raise Misuse(f"a sealed sum is of at most {GROUP_MAX} devices, not {devices}")
-    return GraphShape(devices, 0, 0)
-
-
-def _threshold(devices: int, neighbours: int, liars: int, gone: int) -> int | None:
-    """The least threshold that liars reach next to never, and that is reached in spite of losses; None: none is."""
-    others = devices - 1
-    if devices * _at_least(others, min(others, liars + gone), neighbours, neighbours) >= LEAK_CHANCE:
-        # A device whose honest neighbours are all lost has nothing but its own mask.
-        return None
-    for threshold in range(2, neighbours + 1):
-        if devices * _at_least(others, liars, neighbours, threshold) < LEAK_CHANCE:
-            is_reached = devices * (1 - _at_least(others, others - gone, neighbours, threshold)) < VOID_CHANCE
-            return threshold if is_reached else None
-    return None
-
-
-def _at_least(all_of: int, marked: int, drawn: int, least: int) -> float:
-    """The chance that of so many drawn at least ``least`` are marked (hypergeometric)."""
-    ways = sum(
-        math.comb(marked, hits) * math.comb(all_of - marked, drawn - hits)
-        for hits in range(least, min(drawn, marked) + 1)
-    )
-    return ways / math.comb(all_of, drawn)
 
 
 def neighbours_of(shape: GraphShape, seed: bytes) -> tuple[tuple[int, ...], ...]:

@@ -6,7 +6,7 @@ Pure and without a secret. Sets of members cross the wire as bits, in the order 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.errors import PeerViolation
 from shoal.sealing.graph import GraphShape, graph_seed, neighbours_of
@@ -35,6 +35,18 @@ def members_of(bits: bytes, size: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenedPart:
+    """What a member answers when it is asked to open its part of a sum."""
+
+    #: Of the own seeds of neighbours that are present, in order.
+    shares: bytes = field(repr=False)
+    #: The seed of its edge to each neighbour that is not, in order.
+    edges: bytes = field(repr=False)
+    #: Shares of the edges that do not cancel of each vanished neighbour, in order.
+    vanished_edges: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class MaskGraph:
     """The members of a sum that is to be opened."""
 
@@ -46,7 +58,8 @@ class MaskGraph:
 
     @classmethod
     def of(cls, shape: GraphShape, nonces: tuple[bytes, ...], *, least: int) -> MaskGraph:
-        return cls(shape, least, neighbours_of(shape, graph_seed(nonces)))
+        """``least``: the fewest members of a sum that the plan allows; the shape may ask for more."""
+        return cls(shape, shape.least(least), neighbours_of(shape, graph_seed(nonces)))
 
     @property
     def size(self) -> int:
@@ -86,6 +99,10 @@ class MaskGraph:
         size = self.edges_bytes(place)
         at = (COMMIT_BYTES + SHARE_BYTES + TAG_BYTES) * len(near) + COMMIT_BYTES + size * near.index(to)
         return seals[at : at + size]
+
+    def others(self, place: int, present: frozenset[int]) -> tuple[int, ...]:
+        """All other members in the sum, neighbours or not."""
+        return tuple(sorted(present - {place}))
 
     def absent_near(self, place: int, present: frozenset[int]) -> tuple[int, ...]:
         """Its neighbours that are not in the sum: the edges to them do not cancel."""

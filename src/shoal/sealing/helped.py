@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.errors import Misuse
 from shoal.sealing import pair
-from shoal.sealing.device import ENTROPY_BYTES, rounding_of
+from shoal.sealing.device import ENTROPY_BYTES, masked_figures, rounding_of
 from shoal.sealing.fixed import FixedPoint, word_type
 from shoal.sealing.group import SEED_BYTES
 from shoal.sealing.noise import NoisePoint
@@ -30,15 +30,16 @@ def seal_for_helper(
     fixed: FixedPoint | NoisePoint,
     factor: float,
     entropy: bytes,
+    figures: np.ndarray | None = None,
 ) -> tuple[np.ndarray, bytes]:
-    """The masked words of an update, and the envelope with their seed. ``key``: that of the device and the helper;
-    ``entropy`` is used once."""
+    """The masked words of an update, and the envelope with their seed, followed by the masked words of its figures.
+    ``key``: that of the device and the helper; ``entropy`` is used once."""
     if len(entropy) != ENTROPY_BYTES:
         raise Misuse(f"sealing takes {ENTROPY_BYTES} bytes of chance, not {len(entropy)}")
     seed = entropy[:SEED_BYTES]
     words = fixed.encode(update, factor=factor, chance=rounding_of(entropy))
-    add_all(words, [(pair.mask_key(seed, label), False)])
-    return words, pair.close(key, label, place, _HELPER, seed)
+    masked = masked_figures(words, figures, [(pair.mask_key(seed, label), False)])
+    return words, pair.close(key, label, place, _HELPER, seed) + masked
 
 
 def sum_of_masks(

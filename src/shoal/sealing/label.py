@@ -1,7 +1,8 @@
 """The label of a group: everything that its members must see alike. Masks are made of it, so that no mask fits two.
 
 Terms are durable before use and never given twice, and a leader counts its groups: no two groups have one label,
-whatever dies. The digest of the model is in it too: a leader that gives devices different models gets noise.
+whatever dies. The model, its version and its epoch are in it too, as each device trained on them: a leader that tells
+devices different ones gets noise.
 """
 
 from __future__ import annotations
@@ -9,6 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+
+
+def trained_on(model: bytes, *, version: int, epoch: int) -> bytes:
+    """What members must have trained on alike: the digest of the model, its version and its epoch. From the version a
+    device works out the learning rate, by the plan that the operator signed."""
+    return hashlib.sha256(b"shoal seal base 2\n" + json.dumps([model.hex(), version, epoch]).encode()).digest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +32,7 @@ class Label:
     #: The largest value of an update, as a power of two, and the largest weight.
     bound: int
     weight_most: int
-    #: The hash of the model that the members trained on.
+    #: What the members trained on (``trained_on``).
     base: bytes = b""
     #: The hash of the places that words are of; empty: they are of the whole model.
     places: bytes = b""
@@ -49,4 +56,4 @@ class Label:
             self.base.hex(),
             *([self.places.hex()] if self.places else []),
         ]
-        return hashlib.sha256(b"shoal seal label 1\n" + json.dumps(told, separators=(",", ":")).encode()).digest()
+        return hashlib.sha256(b"shoal seal label 2\n" + json.dumps(told, separators=(",", ":")).encode()).digest()

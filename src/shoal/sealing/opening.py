@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.sealing.group import MAC_BYTES, SEED_BYTES, MaskGraph
+from shoal.sealing.group import MAC_BYTES, SEED_BYTES, MaskGraph, OpenedPart
 from shoal.sealing.shamir import SHARE_BYTES, candidates
 
 _NO_MAC = bytes(MAC_BYTES)
@@ -53,36 +53,50 @@ class SumOpening:
         #: Members that answered each of the two.
         self.agreed: set[int] = set()
         self.opened: set[int] = set()
-        #: Set once devices are asked to open: nobody is waited for any longer to agree.
+        #: Members of the sum whose edges are asked of their neighbours, since they do not answer themselves.
         self.vanished: frozenset[int] = frozenset()
+        #: Member that opened -> the vanished neighbours for which it did.
+        self._opened_for: dict[int, frozenset[int]] = {}
 
-    def on_agreed(self, member: int, macs: bytes, edges: bytes) -> None:
-        near, absent = self.group.present_near(member, self.present), self.group.absent_near(member, self.present)
-        if len(macs) != MAC_BYTES * len(near) or len(edges) != SEED_BYTES * len(absent):
+    def on_agreed(self, member: int, macs: bytes) -> None:
+        others = self.group.others(member, self.present)
+        if len(macs) != MAC_BYTES * len(others):
             raise PeerViolation("an agreement of another size than its group's")
-        self._macs[member] = {other: macs[MAC_BYTES * at :][:MAC_BYTES] for at, other in enumerate(near)}
-        for at, other in enumerate(absent):
-            self._edges[member, other] = edges[SEED_BYTES * at :][:SEED_BYTES]
+        self._macs[member] = {other: macs[MAC_BYTES * at :][:MAC_BYTES] for at, other in enumerate(others)}
         self.agreed.add(member)
 
     @property
     def may_open(self) -> bool:
-        """Each member that answered has enough neighbours that did."""
-        needed = self.group.shape.threshold
-        return bool(self.agreed) and all(self._agreed_near(member) + 1 >= needed for member in self.agreed)
-
-    def _agreed_near(self, member: int) -> int:
-        return sum(other in self.agreed for other in self.group.present_near(member, self.present))
+        """Enough members answered for each of them to open."""
+        return len(self.agreed) >= self.group.shape.agreed
 
     def begin(self) -> None:
         """Members that have not agreed by now have vanished."""
         self.vanished = self.present - self.agreed
 
-    def request(self, member: int) -> OpenRequest:
+    def begin_again(self) -> bool:
+        """Members that have not opened by now have vanished too. Returns whether others can give what is missing for
+        that: then they are to be asked once more."""
+        before, self.vanished = self.vanished, self.vanished | (self.present - self.opened)
+        return any(self.group.absent_near(member, self.present) for member in self.vanished - before)
+
+    @property
+    def awaited(self) -> set[int]:
+        """Members that were asked to open and have not given all they were asked for."""
+        told = self._opened_for
+        missing = {one for one in self.opened if not set(self._vanished_near(one)) <= told[one]}
+        return missing | (self.agreed - self.opened - self.vanished)
+
+    def _vanished_near(self, member: int) -> tuple[int, ...]:
+        """The vanished neighbours of a member whose edges do not all cancel."""
         near = self.group.present_near(member, self.present)
-        vanished = tuple(o for o in near if o in self.vanished and self.group.absent_near(o, self.present))
+        return tuple(other for other in near if other in self.vanished and self.group.absent_near(other, self.present))
+
+    def request(self, member: int) -> OpenRequest:
+        near, others = self.group.present_near(member, self.present), self.group.others(member, self.present)
+        vanished = self._vanished_near(member)
         return OpenRequest(
-            macs=b"".join(self._macs.get(other, {}).get(member, _NO_MAC) for other in near),
+            macs=b"".join(self._macs.get(other, {}).get(member, _NO_MAC) for other in others),
             envelopes=b"".join(self.group.own_envelope(other, self._seals[other], member) for other in near),
             vanished=vanished,
             vanished_envelopes=b"".join(
@@ -90,43 +104,53 @@ class SumOpening:
             ),
         )
 
-    def on_opened(self, member: int, shares: bytes, edges: bytes) -> None:
-        near = self.group.present_near(member, self.present)
-        wanted = [
-            (other, absent)
-            for other in self.request(member).vanished
-            for absent in self.group.absent_near(other, self.present)
-        ]
-        if len(shares) != SHARE_BYTES * len(near) or len(edges) != SHARE_BYTES * len(wanted):
+    def on_opened(self, member: int, part: OpenedPart, vanished: tuple[int, ...]) -> None:
+        """``vanished``: the neighbours of whose edges the part has shares. Raises PeerViolation for what is no part of
+        this sum."""
+        near, absent_near = self.group.present_near(member, self.present), self.group.absent_near(member, self.present)
+        if not set(vanished) <= set(near):
+            raise PeerViolation("an opening with edges of members that are no neighbours in the sum")
+        wanted = [(other, absent) for other in vanished for absent in self.group.absent_near(other, self.present)]
+        told = (len(part.shares), len(part.edges), len(part.vanished_edges))
+        if told != (SHARE_BYTES * len(near), SEED_BYTES * len(absent_near), SHARE_BYTES * len(wanted)):
             raise PeerViolation("an opening of another size than its group's")
         for at, other in enumerate(near):
-            self._own_shares.setdefault(other, {})[member + 1] = shares[SHARE_BYTES * at :][:SHARE_BYTES]
+            self._own_shares.setdefault(other, {})[member + 1] = part.shares[SHARE_BYTES * at :][:SHARE_BYTES]
+        for at, other in enumerate(absent_near):
+            self._edges[member, other] = part.edges[SEED_BYTES * at :][:SEED_BYTES]
         for at, edge in enumerate(wanted):
-            self._edge_shares.setdefault(edge, {})[member + 1] = edges[SHARE_BYTES * at :][:SHARE_BYTES]
+            share = part.vanished_edges[SHARE_BYTES * at :][:SHARE_BYTES]
+            self._edge_shares.setdefault(edge, {})[member + 1] = share
         self.opened.add(member)
+        self._opened_for[member] = self._opened_for.get(member, frozenset()) | set(vanished)
 
     @property
     def is_enough(self) -> bool:
         """There are as many shares of each mask as it takes."""
         needed = self.group.shape.threshold
-        wanted = [(other, absent) for other in self.vanished for absent in self.group.absent_near(other, self.present)]
+        edges = ((one, absent) for one in self.present for absent in self.group.absent_near(one, self.present))
         return all(len(self._own_shares.get(member, ())) >= needed for member in self.present) and all(
-            len(self._edge_shares.get(edge, ())) >= needed for edge in wanted
+            edge in self._edges or len(self._edge_shares.get(edge, ())) >= needed for edge in edges
         )
 
     def masks(self) -> list[Mask]:
         """Every mask that is left in the sum. Raises PeerViolation where shares make no mask of a member."""
         found = []
         for member in sorted(self.present):
-            own, _ = self.group.commitments(member, self._seals[member])
+            own, edges = self.group.commitments(member, self._seals[member])
             found.append(Mask(self._joined(member, self._own_shares[member], own), was_added=True))
-        for (member, other), seed in sorted(self._edges.items()):
-            self._check_edge(member, other, seed)
-            found.append(Mask(seed, was_added=member < other))
-        for (member, other), shares in sorted(self._edge_shares.items()):
-            _, edges = self.group.commitments(member, self._seals[member])
-            found.append(Mask(self._joined(member, shares, edges[other]), was_added=member < other))
+            for other in self.group.absent_near(member, self.present):
+                found.append(Mask(self._edge(member, other, edges[other]), was_added=member < other))
         return found
+
+    def _edge(self, member: int, other: int, commit: bytes) -> bytes:
+        """The edge as its member gave it, or else from the shares of the member's neighbours."""
+        from shoal.sealing.pair import commitment
+
+        seed = self._edges.get((member, other))
+        if seed is not None and commitment(seed, self.label) == commit:
+            return seed
+        return self._joined(member, self._edge_shares.get((member, other), {}), commit)
 
     def _joined(self, member: int, shares: Mapping[int, bytes], commit: bytes) -> bytes:
         from shoal.sealing.pair import commitment
@@ -135,12 +159,6 @@ class SumOpening:
             if commitment(seed, self.label) == commit:
                 return seed
         raise PeerViolation(f"no {self.group.shape.threshold} shares make the mask that member {member} committed to")
-
-    def _check_edge(self, member: int, other: int, seed: bytes) -> None:
-        from shoal.sealing.pair import commitment
-
-        if commitment(seed, self.label) != self.group.commitments(member, self._seals[member])[1][other]:
-            raise PeerViolation(f"member {member} gave another edge than it committed to")
 
 
 def unmask(total: np.ndarray, masks: list[Mask], label: bytes, *, start: int = 0) -> None:

@@ -11,11 +11,17 @@ from shoal.sealing.group import MaskGraph
 from shoal.sealing.label import Label
 from shoal.sealing.noise import NoisePoint
 
+#: Why a driver does not seal an update that was trained on another first version than the job's.
+NOT_THE_SIGNED_MODEL = "version 0 is not the model that the operator signed"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SealRequest:
-    #: Without the model that was trained on: the driver knows its digest.
+    #: Without what was trained on: the driver knows the digest of the model.
     label: Label
+    #: Version and epoch of the lease, as this device trained it.
+    version: int
+    epoch: int
     group: MaskGraph
     place: int
     #: What the update counts for, of the largest weight.
@@ -29,6 +35,9 @@ class SealRequest:
     #: Where a helper opens sums: its name and public key.
     helper: tuple[str, bytes] | None = None
     update: np.ndarray = field(compare=False, repr=False)
+    #: Figures of the training, each from 0 to 1, of which the leader learns only the mean over the group
+    #: (``sealing.figures``). With noise, none is told.
+    figures: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

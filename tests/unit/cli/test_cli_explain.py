@@ -401,6 +401,6 @@ def test_a_sealed_and_private_plan_says_both_and_what_shares_cost() -> None:
     assert "1.29 times the deviation it needs" in told["shares"]
     assert "as far as updates that all agree could" in told["noise"]
     assert "ms of a core more a version on a device" in told["costs"]
-    assert "10.0 kB more up a device" in told["costs"]
+    assert "10.5 kB more up a device" in told["costs"]
     assert "sums of at least 35 devices, never one without noise" in told["learns"]
     assert "sums of versions" not in told["stops not"]

@@ -120,7 +120,7 @@ def test_in_a_tree_the_groups_of_other_aggregators_go_on() -> None:
     troupe.loses(share.node)
     troupe.is_exact(versions=1)
     assert rows_of(troupe, version + 1) == set(NAMES) - behind
-    edges = [each.edges for *_, each in troupe.said(Agreed) if isinstance(each, Agreed)]
+    edges = [each.edges for *_, each in troupe.said(Opened) if isinstance(each, Opened)]
     assert any(edges)
     troupe.is_exact(versions=3)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shoal.cli.render.format import bytes_text, plural
 from shoal.compress.codec import Codec
 from shoal.plan import Plan
+from shoal.sealing.figures import FIGURE_BYTES, FIGURES
 from shoal.sealing.graph import GROUP_MAX, GraphShape, shape_of
 from shoal.sealing.group import COMMIT_BYTES, HELPER_ENVELOPE_BYTES, MAC_BYTES, TAG_BYTES
 from shoal.sealing.shamir import SHARE_BYTES
@@ -25,10 +26,11 @@ _UNCHANGED = ". That is of a leader that runs Shoal's code as it is: one that wa
 
 
 def extra_bytes(shape: GraphShape) -> int:
-    """What a device sends for a version beside its words: seals, MACs and shares."""
+    """What a device sends for a version beside its words: seals, figures, MACs and shares."""
     near = shape.neighbours
     envelopes = near * (SHARE_BYTES + TAG_BYTES) + near * (SHARE_BYTES * (near - 1) + TAG_BYTES)
-    return COMMIT_BYTES * (1 + near) + envelopes + near * (MAC_BYTES + SHARE_BYTES)
+    answers = (shape.devices - 1) * MAC_BYTES + near * SHARE_BYTES
+    return COMMIT_BYTES * (1 + near) + envelopes + FIGURES * FIGURE_BYTES + answers
 
 
 def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tuple[str, str]]:
@@ -44,7 +46,8 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
     if sealed.helper is not None:
         yield from _helped_facts(plan, sealed.helper, devices=min(devices, GROUP_MAX), model_bytes=model_bytes)
         return
-    shape = shape_of(min(devices, GROUP_MAX), sealed.colluding, sealed.lost)
+    group = min(devices, GROUP_MAX)
+    shape = shape_of(group, sealed.liars_of(group), sealed.lost)
     each = "every other" if shape.is_complete else f"{shape.neighbours} neighbours"
     yield (
         "trust",
@@ -67,7 +70,7 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         + (
             "never one without noise; and who took part when. The promise is to it as well"
             if is_private
-            else "and who took part, with how many examples and what loss"
+            else "and who took part, with how many examples"
         )
         + _UNCHANGED,
     )

@@ -1,8 +1,7 @@
 """Sealed sums that a helper opens: the leader asks one node for the sum of masks, once a group. A part of the leader.
 
-A device speaks once, and a device that is lost after its upload costs nothing. Since devices cannot know whether a sum
-was opened, they seal each update for one group alone: where a group comes to nothing, its updates are trained again.
-While the helper is away nothing is lent, and no group is bound.
+A device speaks once, and a device that is lost after its upload costs nothing. While the helper is away, nothing is
+lent and no group is bound.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ class HelpedSealing(Sealing):
         if self.helper is None:
             raise Misuse("this plan has no helper")
         self._helper = self.helper
-        #: Leases that were in a group: their devices seal them for no other.
-        self._sealed_once: set[int] = set()
         #: The helper's answer about the present group.
         self._masks: np.ndarray | None = None
 
@@ -87,22 +84,15 @@ class HelpedSealing(Sealing):
 
     # Groups --------------------------------------------------------------------------------------------
 
-    def _gather_offers(self, *, is_last: bool) -> None:
-        for lease in list(self._training.ledger.leases()):
-            if lease.id in self._offered & self._sealed_once:
-                self._unbind(lease, "nothing came of its group, and it is sealed for no other")
-        super()._gather_offers(is_last=is_last)
-
     def _bind(self, leases: list[Lease]) -> bool:
         if not super()._bind(leases):
             return False
-        self._sealed_once = {lease.id for lease in leases}
         self._masks = None
         self._tell_roster(self._helper)
         return True
 
     def _shape(self, devices: int) -> GraphShape:
-        return helped_shape(devices)
+        return helped_shape(devices, self._sealed.liars_of(devices))
 
     def _make_roster(self, members: tuple[str, ...]) -> None:
         super()._make_roster((*members, self._helper))
@@ -114,7 +104,8 @@ class HelpedSealing(Sealing):
     # Its sum -------------------------------------------------------------------------------------------
 
     def _agree(self, group: SealedGroup) -> None:
-        """The set is fixed. Nobody but the helper is asked about it."""
+        """Nobody but the helper is asked about the set."""
+        self._close(group)
         group.phase, group.asked_s = SealPhase.OPENING, self._machine.now_s
         self._ask_helper(group)
 
@@ -131,7 +122,7 @@ class HelpedSealing(Sealing):
             weight_most=group.label.weight_most,
             base=group.label.base,
             places=group.label.places,
-            words=self._size,
+            words=group.total.size,
             present=bits_of(present, len(group.members)),
             envelopes=b"".join(group.seals[place] for place in present),
         )

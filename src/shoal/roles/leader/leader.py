@@ -516,6 +516,9 @@ class Leader(Machine):
     def _gather_sealed(self, sealing: Sealing) -> bool:
         """True: a group is under way, and nothing is lent until its sum is merged."""
         summed = sealing.gather(is_last=self._parting is not None)
+        if (fatal := sealing.fatal()) is not None:
+            self._end("failed", fatal)
+            return True
         if summed is None:
             return sealing.is_busy
         self._on_sum([], summed)

@@ -23,6 +23,7 @@ from shoal.scheduling.profile.features import LIMITS, Features
 from shoal.scheduling.profile.logrls import LogRls
 from shoal.scheduling.requests import Accepted, Budget, Intake, Rules, WorkRequest
 from shoal.scheduling.steering import Steering
+from shoal.trust import WEIGHTS_APART
 from shoal.wire.limits import LABELS_MAX
 from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update, views_of
 
@@ -68,6 +69,8 @@ class Online:
         now_s, device = self._machine.now_s, worker.device
         if device is not None and not device.examples:
             return NotNow("it has no examples of its own yet", EMPTY_S)
+        if device is not None and (why := self._drowns(device.examples)) is not None:
+            return NotNow(why, EMPTY_S)
         if self._intake is None:
             return self._plan.lease_batches * self._plan.batch_size, None
         if now_s < worker.not_before_s:
@@ -79,9 +82,27 @@ class Online:
         )
         answer = self._intake.decide(request, now_s=now_s, draw=self._draw())
         if isinstance(answer, Accepted):
-            return answer.examples, answer.reason
+            return self._within_plan(answer.examples), answer.reason
         worker.not_before_s = now_s + answer.retry_after_s
         return NotNow(answer.reason, answer.retry_after_s)
+
+    def _drowns(self, examples: int) -> str | None:
+        """Return why a device with so few examples does not take part in a sealed sum: beside the others its update
+        would hide nobody, and it refuses to be in it."""
+        trust, most = self._plan.believes, self._plan.sealed_examples[1]
+        if trust.sealed is None or trust.private is not None or WEIGHTS_APART * examples >= most:
+            return None
+        return (
+            f"it has {examples} examples of its own, and others of a sealed sum have up to {most}: at least one in"
+            f" {WEIGHTS_APART} of that is needed"
+        )
+
+    def _within_plan(self, examples: int) -> int:
+        """The size of a lease that its device takes: under a sealed plan, within what the operator signed."""
+        if self._plan.believes.sealed is None:
+            return examples
+        least, most = self._plan.sealed_examples
+        return min(max(examples, least), most)
 
     def _draw(self) -> float:
         """The leader's own chance: the same numbers under the same seed."""

@@ -1,9 +1,8 @@
 """Sealed sums: groups of offered updates, their words, and how the sum of those is opened. A part of the leader.
 
 The leader sees masked words and their sum, and holds no key. A group is bound when nobody trains any more: from then
-on nothing is lent until its sum is in a version, or the group is void. A group is void, and nothing of it was opened,
-where too few of its members are left; then its updates are bound in another, under another label. Once devices were
-asked to open it, its updates are spent: they are in this sum or in none.
+on nothing is lent until its sum is in a version, or the group is void. A group is void where too few of its members are
+left. A device seals an update once, so that updates of a void group are in no sum: their batches are lent again.
 
 Where updates meet in aggregators, words go there, and what goes with them comes here. The leader has the sums of all
 aggregators before it asks devices to agree (``sealed_sums``).
@@ -31,15 +30,17 @@ from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.sealed_sums import GroupSums
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
+from shoal.sealing.figures import FIGURES, LOSS_MAX, decode_figures, words_per_figure
 from shoal.sealing.fixed import BOUND_FIRST, FixedPoint, bound_after, word_type
 from shoal.sealing.graph import GROUP_MAX, GraphShape, shape_of
-from shoal.sealing.group import MaskGraph, bits_of
-from shoal.sealing.label import Label
+from shoal.sealing.group import MaskGraph, OpenedPart, bits_of, members_of
+from shoal.sealing.label import Label, trained_on
 from shoal.sealing.opening import SumOpening, unmask
 from shoal.states import SealPhase
 from shoal.wire.coded import encode_places, places_digest
 from shoal.wire.limits import ENVELOPE_MAX_BYTES
 from shoal.wire.messages import (
+    SEAL_FORM,
     Agree,
     Agreed,
     Bind,
@@ -63,6 +64,10 @@ ANSWER_S = 5.0
 
 #: What a roster says of a device beside its certificate: names, a key, a nonce, a signature, and where each begins.
 KEY_AND_NAME_MAX_BYTES = 224
+
+#: A sum of which a larger share of examples diverged is not merged, and after so many of them the job fails.
+DIVERGED_SHARE = 0.5
+DIVERGED_TIMES = 3
 
 #: So many devices that find fault with a member's key, and it is in no further group.
 ACCUSERS_LEAST = 2
@@ -88,6 +93,7 @@ class SealedGroup:
     #: Places whose updates are in the sum, and what came with them.
     reports: dict[int, ArrivedUpdate] = field(default_factory=dict)
     seals: dict[int, bytes] = field(default_factory=dict)
+    figures: dict[int, np.ndarray] = field(default_factory=dict)
     #: Places that are not waited for any longer.
     lost: set[int] = field(default_factory=set)
     opening: SumOpening | None = None
@@ -125,6 +131,10 @@ class Sealing:
         self._accused: dict[str, set[str]] = {}
         codec = Codec.parse(shared.spec.plan.codec)
         self._bits = codec.word_bits
+        #: Words of figures in a sum, after those of the update. Where devices add noise, they tell none.
+        self._figure_words = 0 if self._privacy is not None else FIGURES * words_per_figure(self._bits)
+        #: Leases of the last group: their devices seal them for no other.
+        self._bound_once: set[int] = set()
         #: Under the codec ``led``: which places the next sum has.
         self._led: LedPlaces | None = None
         if codec.form == "led":
@@ -137,6 +147,8 @@ class Sealing:
         self._bound = BOUND_FIRST[self._bits]
         #: A version, and the digest of its model.
         self._base: tuple[int, bytes] = (-1, b"")
+        #: How many sums in a row were of trainings most of which diverged.
+        self._diverged = 0
         #: Sums that were opened, and groups that came to nothing.
         self.opened = 0
         self.void = 0
@@ -173,7 +185,11 @@ class Sealing:
                     self._machine.record("seal-refused", f"answer of {node}: {violation.reason}")
 
     def _on_key(self, node: str, message: SealKey) -> None:
-        if message.key.node == node:
+        if message.key.node == node and message.key.form != SEAL_FORM:
+            self._machine.record(
+                "seal-refused", f"{node} seals by form {message.key.form}, not {SEAL_FORM}: upgrade it"
+            )
+        elif message.key.node == node:
             self._keys[node] = message.key
             # It says so with each session, and what it was sent before may be lost with the last.
             self._told.pop(node, None)
@@ -215,6 +231,12 @@ class Sealing:
 
     # Groups --------------------------------------------------------------------------------------------
 
+    def fatal(self) -> str | None:
+        """Return why the job has to fail, or None if it goes on."""
+        if self._diverged < DIVERGED_TIMES:
+            return None
+        return f"training gave values that are not finite in {self._diverged} sums in a row: try a lower learning rate"
+
     def has_offers_alone(self) -> bool:
         """Every lease that is out is an update that waits for a group, and there is none."""
         return self._current() is None and all(lease.id in self._offered for lease in self._training.ledger.leases())
@@ -247,6 +269,9 @@ class Sealing:
 
     def _gather_offers(self, *, is_last: bool) -> None:
         ledger = self._training.ledger
+        for lease in list(ledger.leases()):
+            if lease.id in self._offered & self._bound_once:
+                self._unbind(lease, "nothing came of its group, and its device seals it for no other")
         offers = [lease for lease in ledger.leases() if lease.id in self._offered]
         self._offered = {lease.id for lease in offers}
         if not offers or len(offers) < ledger.outstanding:
@@ -273,6 +298,8 @@ class Sealing:
             shape = self._shape(len(leases))
         except Misuse:
             return False
+        if len(leases) < shape.least(self._least):
+            return False
         members = tuple(lease.worker for lease in leases)
         self._make_roster(members)
         places = [place for place, key in enumerate(self._roster) if key.node in members]
@@ -290,7 +317,7 @@ class Sealing:
             members=tuple((key.node, key.public) for key in keys),
             bound=self._bound,
             weight_most=weight_most,
-            base=self._model_digest(),
+            base=trained_on(self._model_digest(), version=leases[0].version, epoch=leases[0].epoch),
             places=places_digest(told),
         )
         self._group = SealedGroup(
@@ -299,12 +326,13 @@ class Sealing:
             graph=MaskGraph.of(shape, tuple(key.nonce for key in keys), least=self._least),
             members=members,
             leases=tuple(lease.id for lease in leases),
-            total=np.zeros(self._size, dtype=word_type(self._bits)),
+            total=np.zeros(self._size + self._figure_words, dtype=word_type(self._bits)),
             at=at,
             sums=self._ways(leases),
             asked_s=self._machine.now_s,
         )
         self._training.groups += 1
+        self._bound_once = {lease.id for lease in leases}
         bits = bits_of(places, len(self._roster))
         for lease in leases:
             self._leases.extend(lease)
@@ -332,7 +360,7 @@ class Sealing:
 
     def _shape(self, devices: int) -> GraphShape:
         """Which devices of so many mask with each other."""
-        return shape_of(devices, self._sealed.colluding, self._sealed.lost)
+        return shape_of(devices, self._sealed.liars_of(devices), self._sealed.lost)
 
     def _ways(self, leases: list[Lease]) -> GroupSums:
         """Where the words of each go. A worker that could not send its words by this formation sends them here."""
@@ -381,7 +409,7 @@ class Sealing:
         group = self._current()
         place = group.place_of(lease.worker) if group is not None else None
         if group is None or place is None or update.group != group.number or lease.id != group.leases[place]:
-            # Of a group that is void: its update is offered still, and bound again.
+            # Of a group that is void.
             return
         if group.phase is not SealPhase.UPLOADING or place in group.reports or place in group.lost:
             return
@@ -389,13 +417,16 @@ class Sealing:
         by = group.sums.goes_by(lease.id)
         if update.formation != by or (by and words is not None):
             raise PeerViolation(f"a sealed update by formation {update.formation}, whose words go by {by}")
-        if not by and (words is None or words.dtype != group.total.dtype or words.shape != group.total.shape):
+        if not by and (words is None or words.dtype != group.total.dtype or words.shape != (self._size,)):
             raise PeerViolation(f"a sealed update is {self._size} words of {self._bits} bits")
-        if seals is None or seals.dtype != np.uint8 or seals.shape != (group.graph.seals_bytes(place),):
-            raise PeerViolation("a sealed update without the shares of its masks")
+        size = group.graph.seals_bytes(place)
+        all_bytes = size + self._figure_words * group.total.itemsize
+        if seals is None or seals.dtype != np.uint8 or seals.shape != (all_bytes,):
+            raise PeerViolation("a sealed update without the shares of its masks, or without its figures")
         if words is not None:
-            np.add(group.total, words, out=group.total)
-        group.seals[place] = seals.tobytes()
+            np.add(group.total[: self._size], words, out=group.total[: self._size])
+        group.seals[place] = seals[:size].tobytes()
+        group.figures[place] = np.frombuffer(seals[size:].tobytes(), dtype=group.total.dtype)
         group.reports[place] = ArrivedUpdate(lease, replace(update, tensors={}), 1.0)
         self._leases.sealed_in.add(lease.id)
         self._leases.hold(lease)
@@ -426,8 +457,8 @@ class Sealing:
         self._look_for_sums(group)
 
     def _is_void(self, group: SealedGroup) -> bool:
-        if len(group.reports) < self._least:
-            self._make_void(group, f"{len(group.reports)} of at least {self._least} updates came")
+        if len(group.reports) < group.graph.least:
+            self._make_void(group, f"{len(group.reports)} of at least {group.graph.least} updates came")
             return True
         return False
 
@@ -501,11 +532,11 @@ class Sealing:
             self._agree(group)
 
     def _leave_out(self, group: SealedGroup, place: int, lease: Lease) -> None:
-        """Its words were lost with an aggregator: it is not in the sum. Its device has the update still."""
-        del group.reports[place], group.seals[place]
+        """Its words were lost with an aggregator: it is not in the sum."""
+        del group.reports[place], group.seals[place], group.figures[place]
         self._leases.sealed_in.discard(lease.id)
-        if place in group.lost and self._training.ledger.get(lease.id) is not None:
-            self._unbind(lease, "its words were lost with an aggregator, and its device is gone")
+        if self._training.ledger.get(lease.id) is not None:
+            self._unbind(lease, "its words were lost with an aggregator")
 
     def _end_sums(self) -> None:
         """Nothing of a sum is with aggregators any more."""
@@ -514,8 +545,15 @@ class Sealing:
             for share in self._formations.now.shares if self._formations.now is not None else ():
                 share.asked = None
 
-    def _agree(self, group: SealedGroup) -> None:
+    def _close(self, group: SealedGroup) -> None:
+        """The set of members is fixed: add the figures of those that are in it."""
+        figures = group.total[self._size :]
+        for each in group.figures.values():
+            np.add(figures, each, out=figures)
         self._end_sums()
+
+    def _agree(self, group: SealedGroup) -> None:
+        self._close(group)
         group.phase = SealPhase.AGREEING
         group.opening = SumOpening(group.graph, group.seals, group.label.digest())
         self._ask(group, sorted(group.reports))
@@ -554,9 +592,10 @@ class Sealing:
             return
         if isinstance(message, Agreed):
             if group.phase is SealPhase.AGREEING and place in group.reports:
-                group.opening.on_agreed(place, message.macs, message.edges)
+                group.opening.on_agreed(place, message.macs)
         elif group.phase is SealPhase.OPENING and place in group.opening.agreed:
-            group.opening.on_opened(place, message.shares, message.edges)
+            part = OpenedPart(message.shares, message.edges, message.vanished_edges)
+            group.opening.on_opened(place, part, members_of(message.vanished, group.graph.size))
 
     def _on_refused(self, node: str, message: SealRefused) -> None:
         """A member does not seal, agree or open. It is left out of this group, and what it found fault with is kept."""
@@ -586,7 +625,7 @@ class Sealing:
     def _look_for_shares(self, group: SealedGroup) -> Summed | None:
         opening = group.opening
         assert opening is not None
-        is_over = not (opening.agreed - opening.opened - group.lost) or self._is_overdue(group)
+        is_over = not (opening.awaited - group.lost) or self._is_overdue(group)
         if opening.is_enough:
             try:
                 unmask(group.total, opening.masks(), opening.label)
@@ -595,7 +634,10 @@ class Sealing:
                 if is_over:
                     self._make_void(group, violation.reason)
                 return None
-        if is_over:
+        if is_over and opening.begin_again():
+            # Some vanished after they agreed: their neighbours have shares of their edges.
+            self._ask(group, sorted(opening.opened))
+        elif is_over:
             self._make_void(group, f"{len(opening.opened)} of {len(opening.agreed)} members opened")
         return None
 
@@ -610,7 +652,14 @@ class Sealing:
             mean = self._privacy.point.decode(group.total, times=1.0 / self._privacy.devices)
         else:
             fixed, times = FixedPoint(group.label.bound, group.graph.size, self._bits), group.label.weight_most / weight
-            mean = fixed.decode(group.total, times=times)
+            mean = fixed.decode(group.total[: self._size], times=times)
+            loss, diverged = decode_figures(group.total[self._size :], fixed, times=times)
+            # Nobody knows the loss of one device: each is said to have that of all.
+            reports = tuple(_with_loss(report, loss * LOSS_MAX) for report in reports)
+            self._diverged = self._diverged + 1 if diverged > DIVERGED_SHARE else 0
+            if self._diverged:
+                self._make_void(group, f"{min(diverged, 1.0):.0%} of its examples gave values that are not finite")
+                return None
             if (too_long := self._too_long(mean, off=len(reports) * times / fixed.steps)) is not None:
                 self._make_void(group, too_long)
                 return None
@@ -640,16 +689,12 @@ class Sealing:
     # Nothing came of it --------------------------------------------------------------------------------
 
     def _make_void(self, group: SealedGroup, reason: str) -> None:
-        """Members that are there keep their updates for the next group, unless they were asked to open this one."""
+        """Its updates are in no version: devices seal them for no other group."""
         self.void += 1
         self._machine.record("void", f"group {group.number} of {len(group.members)}: {reason}")
-        is_spent, opening = group.phase is SealPhase.OPENING, group.opening
         self._drop()
-        for place, number in enumerate(group.leases):
-            lease = self._training.ledger.get(number)
-            is_silent = group.phase is SealPhase.AGREEING and opening is not None and place not in opening.agreed
-            is_gone = place in group.lost and place in group.reports
-            if lease is not None and (is_spent or is_silent or is_gone):
+        for number in group.leases:
+            if (lease := self._training.ledger.get(number)) is not None:
                 self._unbind(lease, f"group {group.number} is void: {reason}")
 
     def _unbind(self, lease: Lease, reason: str) -> None:
@@ -673,3 +718,8 @@ class Sealing:
         if 0 < left < self._least:
             ledger.waive()
             self._machine.record("waived", f"{left} of {ledger.batches} leases: a sum is of {self._least}")
+
+
+def _with_loss(report: ArrivedUpdate, mean: float) -> ArrivedUpdate:
+    """A report with the mean loss of its group."""
+    return replace(report, update=replace(report.update, loss_sum=mean * report.update.examples))

@@ -14,7 +14,7 @@ from shoal.sealing.carry_out import DeviceKeys, statement
 from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate, rounding_of
 from shoal.sealing.pair import PRIVATE_BYTES, SEED_BYTES
 from shoal.sealing.request import MasksRequest, SealRequest
-from shoal.wire.messages import NONCE_BYTES, MemberKey, SealRoster
+from shoal.wire.messages import NONCE_BYTES, SEAL_FORM, MemberKey, SealRoster
 
 
 class SimSealKeys:
@@ -46,7 +46,13 @@ class SimSealKeys:
         self._keys = {term: keys}
         nonce = self._drawn(NONCE_BYTES)
         signature = self._signature(term, self._node, keys.public, nonce)
-        return MemberKey(node=self._node, public=keys.public, nonce=nonce, signature=signature, certificate=b"")
+        return MemberKey(
+            node=self._node, public=keys.public, nonce=nonce, signature=signature, certificate=b"", form=SEAL_FORM
+        )
+
+    def chance(self) -> bytes:
+        """Chance of the device's own."""
+        return self._drawn(16)
 
     def _signature(self, term: int, node: str, public: bytes, nonce: bytes) -> bytes:
         told = statement(cluster="simulated", job=self._job, term=term, node=node, public=public, nonce=nonce)

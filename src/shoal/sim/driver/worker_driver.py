@@ -42,6 +42,7 @@ from shoal.roles.events import (
     TrainerFailed,
     UpdateSealed,
 )
+from shoal.sealing.request import NOT_THE_SIGNED_MODEL
 from shoal.sim.devices import ComputeJob, Device
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.seal_keys import SimSealKeys
@@ -177,7 +178,7 @@ class SimWorkerDriver:
         keys = self._seal_keys
         match action:
             case MakeSealKey():
-                host.post(SealKeyMade(term=action.term, key=keys.make(action.term)))
+                host.post(SealKeyMade(term=action.term, key=keys.make(action.term), chance=keys.chance()))
             case CheckRoster():
                 roster = action.roster
                 host.post(RosterChecked(roster=roster.roster, term=roster.term, bad=keys.check(roster)))
@@ -196,6 +197,8 @@ class SimWorkerDriver:
         lease, group = action.lease, action.request.label.group
         if self._base[0] != lease:
             return UpdateSealed(lease=lease, group=group, reason="the model of this lease is not here any more")
+        if action.request.version == 0 and self._base[1] != hashlib.sha256(self._job.model.data).digest():
+            return UpdateSealed(lease=lease, group=group, reason=NOT_THE_SIGNED_MODEL)
         self._mark_share(keys, action)
         try:
             words, seals, kept = keys.seal(action.request, base=self._base[1])

@@ -22,6 +22,9 @@ PUBLIC_KEY_BYTES = 32
 NONCE_BYTES = 16
 DIGEST_BYTES = 32
 
+#: The form of the protocol of sealed sums. Form 1 gave edges away before members had compared what they were told.
+SEAL_FORM = 2
+
 
 def _check_sizes(of: Message, **most: int) -> None:
     for name, size in most.items():
@@ -39,6 +42,8 @@ class MemberKey(Message):
     nonce: bytes
     signature: bytes = field(repr=False)
     certificate: bytes = field(repr=False)
+    #: The form of the protocol that the device speaks (``SEAL_FORM``). Devices of different forms share no group.
+    form: int = 1
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -136,22 +141,21 @@ class Agree(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
 class Agreed(Message):
-    """A MAC for each neighbour in the sum, and the edge to each that is not."""
+    """A MAC for each other member of the sum."""
 
     job: str
     term: int
     group: int
     macs: bytes = field(repr=False)
-    edges: bytes = field(repr=False, default=b"")
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
-        _check_sizes(self, macs=SEAL_PARTS_MAX_BYTES, edges=SEAL_PARTS_MAX_BYTES)
+        _check_sizes(self, macs=SEAL_PARTS_MAX_BYTES)
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class Open(Message):
-    """What a device's neighbours agreed to, and their envelopes for it."""
+    """What the other members of a sum agreed to, and the envelopes of neighbours for this one."""
 
     job: str
     term: int
@@ -175,17 +179,26 @@ class Open(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
 class Opened(Message):
-    """Shares of the masks that are left in the sum."""
+    """Shares of the masks that are left in the sum, and the edges to neighbours that are not in it."""
 
     job: str
     term: int
     group: int
     shares: bytes = field(repr=False)
     edges: bytes = field(repr=False, default=b"")
+    #: The neighbours that vanished, of which shares of edges follow, as bits over the group.
+    vanished: bytes = b""
+    vanished_edges: bytes = field(repr=False, default=b"")
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
-        _check_sizes(self, shares=SEAL_PARTS_MAX_BYTES, edges=SEAL_EDGES_MAX_BYTES)
+        _check_sizes(
+            self,
+            shares=SEAL_PARTS_MAX_BYTES,
+            edges=SEAL_PARTS_MAX_BYTES,
+            vanished=SEAL_GROUP_MAX // 8,
+            vanished_edges=SEAL_EDGES_MAX_BYTES,
+        )
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
@@ -201,7 +214,7 @@ class AskMasks(Message):
     members: bytes
     bound: int
     weight_most: int
-    #: The hash of the model that the members trained on, and of the places that words are of, if there are any.
+    #: The hashes of what the members trained on, and of the places that words are of, if there are any.
     base: bytes
     places: bytes
     #: Words of the sum.
