@@ -626,6 +626,11 @@ class Plan:
                 f"share_labels has no effect with data = {self.data!r}: only devices with examples of their own report"
                 " labels. Set data = 'local', or leave share_labels out"
             )
+        if self.share_labels and self.believes.sealed is not None:
+            return (
+                f"share_labels has no effect with trust = {self.trust!r}: a device tells nothing of its examples beside"
+                " the sealed update. Leave share_labels out"
+            )
         if self.staleness == "parameter" and self.topology in ("tree", "auto"):
             return (
                 f"staleness = 'parameter' with topology = {self.topology!r}: an aggregator sums updates before the"
