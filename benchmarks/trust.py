@@ -1,6 +1,6 @@
-"""Liars against a robust plan on real handwriting: what they cost, and what it costs to outvote them. What privacy
-costs (``trust_private``), what sealed sums cost (``sealed``, ``sealed_rounds``), and what they cost at agreed places
-(``trust_led``).
+"""Liars against a robust plan on real handwriting: what they cost, and what it costs to outvote them. First come liars
+that know the rule (``trust_tailored``), and devices of three labels each. What privacy costs (``trust_private``), what
+sealed sums cost (``sealed``, ``sealed_rounds``) and what they cost at agreed places (``trust_led``).
 
 Forty devices of 13 or 14 writers each train a small network on MNIST; eight of them lie. Devices and leader are
 Shoal's own parts (``DeviceMomentum``, ``Weighing``, ``outer_step``); the network and its gradients are numpy, so that
@@ -30,6 +30,7 @@ from benchmarks import sealed_rounds, trust_led, trust_private
 from benchmarks.common import PERNET, finish, say
 from benchmarks.one_core import again_on_one_core
 from benchmarks.sealed import WordMean, labels_of, measure_sealed
+from benchmarks.trust_tailored import against_mean, norm_limited
 from shoal.compress.codec import Codec
 from shoal.data.files import data_dir
 from shoal.learning.device_momentum import DeviceMomentum
@@ -55,6 +56,10 @@ DEVIATIONS = 1.5
 INNER_PART, BOOST, WANTED, PATCH = 0.5, 5.0, 7, 3
 
 ATTACKS = ("alie", "sign flip", "x-10", "ipm", "label flip", "min-max", "free rider")
+#: Attacks whose liars train on marked images too.
+BACKDOORS = ("backdoor", "backdoor, norm-limited")
+#: Labels of each device where devices are unlike each other.
+LABELS_FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,8 @@ class Setting:
     versions: int
     batch: int
     seeds: tuple[int, ...]
+    #: Seeds of the attacks that know the rule: where devices are unlike each other, seeds differ by tens of points.
+    tailored_seeds: tuple[int, ...]
     #: Seeds of the comparison of words: what is looked for is smaller than what chance does to one of them.
     word_seeds: int
     #: Seeded simulations of sealed jobs in which labels are counted.
@@ -81,8 +88,10 @@ class Setting:
     led_seeds: int
 
 
-QUICK = Setting(versions=150, batch=32, seeds=(0,), word_seeds=1, label_seeds=12, led_seeds=2)
-WHOLE = Setting(versions=150, batch=64, seeds=(0, 1, 2), word_seeds=6, label_seeds=400, led_seeds=6)
+QUICK = Setting(versions=150, batch=32, seeds=(0,), tailored_seeds=(0, 1, 2), word_seeds=1, label_seeds=12, led_seeds=2)
+WHOLE = Setting(
+    versions=150, batch=64, seeds=(0, 1, 2), tailored_seeds=(0, 1, 2), word_seeds=6, label_seeds=400, led_seeds=6
+)
 
 
 def load(folder: Path) -> Digits:
@@ -185,8 +194,17 @@ def lies(attack: str, sent: np.ndarray, rng: np.random.Generator) -> np.ndarray:
             return rng.normal(0, float(mean.std()), own.shape).astype(np.float32)
         case "backdoor":
             return BOOST * own
+        case "backdoor, norm-limited":
+            return norm_limited(BOOST * own, honest)
+        case "tailored":
+            return np.tile(against_mean(honest, liars=LIARS, rule=_nearest), (LIARS, 1))
         case _:
             return own
+
+
+def _nearest(products: np.ndarray) -> np.ndarray:
+    """Weigh updates as the leader of a robust plan does."""
+    return nearest_weights(products, liars=liars_borne(DEVICES, LIARS / DEVICES))
 
 
 def _min_max(honest: np.ndarray, mean: np.ndarray) -> np.ndarray:
@@ -233,7 +251,7 @@ def train(
         images, labels = digits.images[chosen], digits.labels[chosen]
         if attack == "label flip":
             labels[:LIARS] = 9 - labels[:LIARS]
-        if attack == "backdoor":
+        if attack in BACKDOORS:
             half = setting.batch // 2
             images[:LIARS, :half], labels[:LIARS, :half] = stamped(images[:LIARS, :half]), WANTED
         made = leases(model, images, labels, plan.learning_rate)
@@ -388,6 +406,46 @@ def measure_words(pool: Executor, setting: Setting) -> dict[str, object]:
     return {"int16_points": float(np.mean(lost)), "int16_points_deviation": float(np.std(lost))}
 
 
+def measure_tailored(pool: Executor, setting: Setting) -> dict[str, object]:
+    """Attacks that know the rule, and devices of three labels: what a robust plan does not hold."""
+    plain, robust = Plan(learning_rate=0.1), Plan(learning_rate=0.1, trust="robust")
+    wanted = {
+        "plain": (plain, "", 0),
+        "backdoor": (robust, "backdoor, norm-limited", 0),
+        "tailored": (robust, "tailored", 0),
+        "few plain": (plain, "", LABELS_FEW),
+        "few": (robust, "", LABELS_FEW),
+        "few alie": (robust, "alie", LABELS_FEW),
+        "few tailored": (robust, "tailored", LABELS_FEW),
+    }
+    runs = {
+        name: [pool.submit(trained, plan, setting, attack, seed, few) for seed in setting.tailored_seeds]
+        for name, (plan, attack, few) in wanted.items()
+    }
+    found = {name: [run.result() for run in each] for name, each in runs.items()}
+    right = {name: np.array([outcome.accuracy for outcome in each]) for name, each in found.items()}
+    fooled = np.array([outcome.backdoor for outcome in found["backdoor"]])
+    say(f"a norm-limited backdoor works on {100 * fooled.mean():.1f} % of marked images, by seed {_by_seed(fooled)}")
+    say(f"three labels a device: nobody lies {_by_seed(right['few'])}, ALIE {_by_seed(right['few alie'])}")
+    return {
+        "backdoor_norm_limited": float(fooled.mean()),
+        "backdoor_norm_limited_by_seed": _by_seed(fooled),
+        "backdoor_norm_limited_accuracy": float(right["backdoor"].mean()),
+        "alie_three_labels": float(right["few alie"].mean()),
+        "alie_three_labels_by_seed": _by_seed(right["few alie"]),
+        "honest_three_labels": float(right["few"].mean()),
+        "honest_three_labels_by_seed": _by_seed(right["few"]),
+        "tailored_points": 100 * float((right["plain"] - right["tailored"]).mean()),
+        "tailored_points_three_labels": 100 * float((right["few plain"] - right["few tailored"]).mean()),
+        "tailored_three_labels": float(right["few tailored"].mean()),
+        "tailored_three_labels_by_seed": _by_seed(right["few tailored"]),
+    }
+
+
+def _by_seed(shares: np.ndarray) -> list[float]:
+    return [round(float(share), 3) for share in shares]
+
+
 def measure_robust(pool: Executor, setting: Setting) -> dict[str, object]:
     plain, robust = Plan(learning_rate=0.1), Plan(learning_rate=0.1, trust="robust")
     wanted = {"honest": (plain, "", 0), "backdoor": (robust, "backdoor", 0)}
@@ -429,7 +487,8 @@ def measure(setting: Setting, *, is_quick: bool) -> dict[str, object]:
         private = pool.submit(measure_private, setting.seeds)
         labels = pool.submit(labels_of, range(setting.label_seeds))
         result |= (
-            measure_led(pool, setting)
+            measure_tailored(pool, setting)
+            | measure_led(pool, setting)
             | measure_words(pool, setting)
             | measure_robust(pool, setting)
             | private.result()

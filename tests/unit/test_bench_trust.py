@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.sealed import helped_cost, sealed_cost
 from benchmarks.trust import (
     ATTACKS,
+    BACKDOORS,
     DEVICES,
     LIARS,
     SHAPES,
@@ -33,7 +34,7 @@ def sent() -> np.ndarray:
     return (1 + np.random.default_rng(0).standard_normal((DEVICES, 30))).astype(np.float32)
 
 
-@pytest.mark.parametrize("attack", [*ATTACKS, "backdoor"])
+@pytest.mark.parametrize("attack", [*ATTACKS, *BACKDOORS, "tailored"])
 def test_a_lie_is_of_the_liars_alone(attack: str) -> None:
     made = lies(attack, sent(), np.random.default_rng(1))
     assert made.shape == (LIARS, 30)
