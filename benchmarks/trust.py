@@ -1,6 +1,7 @@
 """Liars against a robust plan on real handwriting: what they cost, and what it costs to outvote them. First come liars
 that know the rule (``trust_tailored``), and devices of three labels each. What privacy costs (``trust_private``), what
-sealed sums cost (``sealed``, ``sealed_rounds``) and what they cost at agreed places (``trust_led``).
+sealed sums cost (``sealed``, ``sealed_rounds``) and what they cost at agreed places (``trust_led``); how many images a
+crafted model shows its leader in one sealed sum (``trust_imprint``).
 
 Forty devices of 13 or 14 writers each train a small network on MNIST; eight of them lie. Devices and leader are
 Shoal's own parts (``DeviceMomentum``, ``Weighing``, ``outer_step``); the network and its gradients are numpy, so that
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import sealed_rounds, trust_led, trust_private
+from benchmarks import sealed_rounds, trust_imprint, trust_led, trust_private
 from benchmarks.common import PERNET, finish, say
 from benchmarks.one_core import again_on_one_core
 from benchmarks.sealed import WordMean, labels_of, measure_sealed
@@ -446,6 +447,11 @@ def _by_seed(shares: np.ndarray) -> list[float]:
     return [round(float(share), 3) for share in shares]
 
 
+def measure_imprint() -> dict[str, object]:
+    read = digits()
+    return trust_imprint.measure(read.images, read.labels, read.test_images, read.test_labels)
+
+
 def measure_robust(pool: Executor, setting: Setting) -> dict[str, object]:
     plain, robust = Plan(learning_rate=0.1), Plan(learning_rate=0.1, trust="robust")
     wanted = {"honest": (plain, "", 0), "backdoor": (robust, "backdoor", 0)}
@@ -484,10 +490,12 @@ def measure(setting: Setting, *, is_quick: bool) -> dict[str, object]:
     result |= cost(times=3 if is_quick else 7)
     result |= measure_sealed(PERNET)
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        imprint = pool.submit(measure_imprint)
         private = pool.submit(measure_private, setting.seeds)
         labels = pool.submit(labels_of, range(setting.label_seeds))
         result |= (
             measure_tailored(pool, setting)
+            | imprint.result()
             | measure_led(pool, setting)
             | measure_words(pool, setting)
             | measure_robust(pool, setting)
