@@ -1,7 +1,8 @@
 """Liars against a robust plan on real handwriting: what they cost, and what it costs to outvote them. First come liars
 that know the rule (``trust_tailored``), and devices of three labels each. What privacy costs (``trust_private``), what
 sealed sums cost (``sealed``, ``sealed_rounds``) and what they cost at agreed places (``trust_led``); how many images a
-crafted model shows its leader in one sealed sum (``trust_imprint``).
+crafted model shows its leader in one sealed sum (``trust_imprint``); and what other people's code says of the account
+and of secret sharing (``trust_oracles``).
 
 Forty devices of 13 or 14 writers each train a small network on MNIST; eight of them lie. Devices and leader are
 Shoal's own parts (``DeviceMomentum``, ``Weighing``, ``outer_step``); the network and its gradients are numpy, so that
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import sealed_rounds, trust_imprint, trust_led, trust_private
+from benchmarks import sealed_rounds, trust_imprint, trust_led, trust_oracles, trust_private
 from benchmarks.common import PERNET, finish, say
 from benchmarks.one_core import again_on_one_core
 from benchmarks.sealed import WordMean, labels_of, measure_sealed
@@ -496,6 +497,7 @@ def measure(setting: Setting, *, is_quick: bool) -> dict[str, object]:
         result |= (
             measure_tailored(pool, setting)
             | imprint.result()
+            | trust_oracles.measure()
             | measure_led(pool, setting)
             | measure_words(pool, setting)
             | measure_robust(pool, setting)
