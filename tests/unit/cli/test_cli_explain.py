@@ -115,14 +115,17 @@ def test_a_robust_plan_says_what_it_costs_and_what_it_does_not_stop() -> None:
         "of a core more a version at the leader",
         "no bytes more; its leader keeps 8.7 MB of updates, on disk",
         "the leader sees every update",
-        "data that is poisoned without being pushed",
+        "a backdoor in updates of the usual length",
     ):
         assert part in text, part
     assert "warning" not in text
     assert "leases of 8 examples" in said(shaped(Plan(trust="robust", batch_size=8)))
     assert "leases of 32 examples" in said(shaped(Plan(trust="robust", batch_size=32, worker_momentum=0.0)))
+    nearest = job_plain(shaped(Plan(trust="robust")))["trust"]
+    assert nearest["stops not"].endswith("robust is for broken devices and crude lies")
     clipped = job_plain(shaped(Plan(trust="robust(clip)")))["trust"]
     assert clipped["stops not"].startswith("a lie that is no longer than an honest update, nor a backdoor")
+    assert clipped["stops not"].endswith("and no backdoor of the usual length")
     assert "disk" not in clipped["costs"]
     text = said(shaped(Plan(trust="robust", topology="shard"), topology="shard over 3 of 3 workers"))
     for part in (

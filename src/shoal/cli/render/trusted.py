@@ -117,10 +117,13 @@ def _by_groups(plan: Plan, *, devices: int, model_bytes: float) -> str:
 def _limits(*, nearest: bool) -> str:
     if nearest:
         return (
-            "data that is poisoned without being pushed, lies within what honest devices differ by where each has few"
-            " labels, nor one person with a majority of devices"
+            "a backdoor in updates of the usual length, lies within what honest devices differ by where each has few"
+            " labels, nor one person with a majority of devices: robust is for broken devices and crude lies"
         )
-    return "a lie that is no longer than an honest update, nor a backdoor: for those, robust(nearest)"
+    return (
+        "a lie that is no longer than an honest update, nor a backdoor. robust(nearest) stops some such lies where"
+        " devices have similar data, and no backdoor of the usual length"
+    )
 
 
 def _ms(number: float) -> str:
