@@ -413,6 +413,7 @@ def measure_tailored(pool: Executor, setting: Setting) -> dict[str, object]:
     plain, robust = Plan(learning_rate=0.1), Plan(learning_rate=0.1, trust="robust")
     wanted = {
         "plain": (plain, "", 0),
+        "robust": (robust, "", 0),
         "backdoor": (robust, "backdoor, norm-limited", 0),
         "tailored": (robust, "tailored", 0),
         "few plain": (plain, "", LABELS_FEW),
@@ -435,6 +436,7 @@ def measure_tailored(pool: Executor, setting: Setting) -> dict[str, object]:
         "backdoor_norm_limited_accuracy": float(right["backdoor"].mean()),
         "alie_three_labels": float(right["few alie"].mean()),
         "alie_three_labels_by_seed": _by_seed(right["few alie"]),
+        "honest_all_labels": float(right["robust"].mean()),
         "honest_three_labels": float(right["few"].mean()),
         "honest_three_labels_by_seed": _by_seed(right["few"]),
         "tailored_points": 100 * float((right["plain"] - right["tailored"]).mean()),

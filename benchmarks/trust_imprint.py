@@ -69,7 +69,7 @@ def images_of(update: np.ndarray, *, low: float, high: float) -> np.ndarray:
     apart = np.append(biases[:-1] - biases[1:], biases[-1])
     learned = np.append(weights[:, :-1] - weights[:, 1:], weights[:, -1:], axis=1)
     some = np.abs(apart) > 1e-9 * np.abs(biases).max()
-    return np.clip((learned[:, some] / apart[some]).T, low, high)
+    return np.asarray(np.clip((learned[:, some] / apart[some]).T, low, high))
 
 
 def recovered(candidates: np.ndarray, images: np.ndarray) -> int:
@@ -114,7 +114,7 @@ def measure(
     read, noisy = (
         images_of(sealed_sum(updates, point, seed=seed), low=low, high=high) for point in (fixed, privacy.point)
     )
-    result = {
+    result: dict[str, object] = {
         "imprint_images_of_160": recovered(read, own),
         "imprint_images_of_160_private": recovered(noisy, own),
         # Nobody's images: what the same candidates find by chance.
