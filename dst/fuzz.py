@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from dst.block_oracle import BlockOracle
 from dst.case import FuzzCase, case
 from dst.helper_oracle import HelperOracle
 from dst.hub_oracle import HubOracle
+from dst.joint_oracle import JointOracle
 from dst.oracles import HistoryOracle
 from dst.parts_oracle import PartsOracle
 from dst.privacy_oracle import PrivacyOracle
@@ -31,6 +33,9 @@ LONG_BOUND_S = 1000.0
 
 _CHECK_EVERY_S = 5.0
 
+#: What goes with sealed words is long. It is searched for secrets in one seed of this many.
+SEALS_EVERY = 8
+
 
 class CheckedRun(FuzzRun):
     """A case under way, with everything watching that must hold."""
@@ -43,7 +48,9 @@ class CheckedRun(FuzzRun):
         self._history = HistoryOracle(specs, self.world.leader_at, sums)
         self.world.observers += [self._invariants, sums, self._history]
         self.world.observers += [PrivacyOracle(specs), SealOracle(specs), PartsOracle(specs, sums), SealedShapeOracle()]
-        self.world.observers.append(HelperOracle(specs))
+        firsts = {job.spec.job: hashlib.sha256(job.model.data).digest() for job in what.jobs}
+        self._joint = JointOracle(specs, firsts=firsts, searches_seals=what.seed % SEALS_EVERY == 0)
+        self.world.observers += [HelperOracle(specs), self._joint]
         hubs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_hub]
         tabs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_browser]
         self.world.observers += [HubOracle(specs, hubs), BlockOracle(), TabOracle(specs, tabs), ShelfOracle(specs)]
@@ -53,6 +60,7 @@ class CheckedRun(FuzzRun):
         self.world.kernel.after(_CHECK_EVERY_S, self._check_progress)
 
     def on_end(self) -> None:
+        self._joint.finish()
         for job in self.what.jobs:
             self._check_end(job.spec.job)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dst.helper_oracle import HelperOracle
+from dst.joint_oracle import JointOracle
 from dst.seal_oracle import SealOracle
 from shoal.errors import ShoalError
 from shoal.learning.layout import Layout
@@ -123,6 +124,7 @@ class SealedTroupe:
         self.diverges: set[str] = set()
         self.oracle = SealOracle([self.spec])
         self.helper_oracle = HelperOracle([self.spec])
+        self.joint = JointOracle([self.spec], firsts={"job": hashlib.sha256(self.first.data).digest()})
         self.leader = self._leader(1)
         self.saves: list[Save] = []
         self._leads(Started())
@@ -231,6 +233,12 @@ class SealedTroupe:
     def _observe(self, step: Step) -> None:
         self.oracle.step(step)
         self.helper_oracle.step(step)
+        self.joint.step(step)
+
+    def _mark(self, node: str, kind: str, **facts: object) -> None:
+        mark = Mark(self.now_s, node, kind, {"job": "job", **facts})
+        self.helper_oracle.mark(mark)
+        self.joint.mark(mark)
 
     def _works(self, node: str, event: Event) -> None:
         device = self.devices[node]
@@ -254,8 +262,9 @@ class SealedTroupe:
                 self.sealed.append((node, action))
                 self._notes_share(node, device, action)
                 label = action.request.label
-                told = {"job": "job", "term": label.term, "group": label.group, "seed": device.keys.next_seed()}
-                self.helper_oracle.mark(Mark(self.now_s, node, "seed", told))
+                self._mark(node, "seed", term=label.term, group=label.group, seed=device.keys.next_seed())
+                entropy = device.keys.next_entropy()
+                self._mark(node, "entropy", lease=action.lease, request=action.request, entropy=entropy)
                 words, seals, kept = device.keys.seal(action.request, base=device.base[1])
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
                 group = action.request.label.group
@@ -303,6 +312,7 @@ class SealedTroupe:
         assert device.model is not None
         device.trained.append(action)
         device.base = (action.lease, hashlib.sha256(device.model.data).digest())
+        self._mark(node, "trains", lease=action.lease, model=device.model)
         number = int.from_bytes(hashlib.sha256(f"{node} {action.lease}".encode()).digest()[:4], "big")
         delta = np.random.default_rng(number).normal(0, 0.1, SIZE).astype(np.float32)
         # Near the lease's: a device refuses to be drowned by others.

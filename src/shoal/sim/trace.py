@@ -24,7 +24,7 @@ FORMAT = 1
 _LONG = ("save", "again")
 
 #: Marks that only checks read: the action that began it is in the trace.
-_UNWRITTEN = ("trains",)
+_UNWRITTEN = ("trains", "entropy")
 
 
 class Sink(Protocol):

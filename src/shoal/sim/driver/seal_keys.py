@@ -30,13 +30,14 @@ class SimSealKeys:
 
     def next_rounding(self) -> bytes:
         """The chance that the next sealed update takes for its rounding and its noise. Oracles read it."""
-        return rounding_of(self._next_entropy())
+        return rounding_of(self.next_entropy())
 
     def next_seed(self) -> bytes:
         """The seed of the mask of the next sealed update. Oracles read it."""
-        return self._next_entropy()[:SEED_BYTES]
+        return self.next_entropy()[:SEED_BYTES]
 
-    def _next_entropy(self) -> bytes:
+    def next_entropy(self) -> bytes:
+        """Return all the chance that the next sealed update takes. Oracles read it."""
         count = self._count
         entropy, self._count = self._drawn(ENTROPY_BYTES), count
         return entropy

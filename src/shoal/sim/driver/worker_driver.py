@@ -210,6 +210,10 @@ class SimWorkerDriver:
     def _mark_share(self, keys: SimSealKeys, action: Seal) -> None:
         """What is masked, and the noise in it: nobody but an observer knows either."""
         request, label = action.request, action.request.label
+        entropy = keys.next_entropy()
+        self._around.process.mark(
+            "entropy", job=self._job.spec.job, lease=action.lease, request=request, entropy=entropy
+        )
         if request.helper is not None:
             told = {"job": self._job.spec.job, "term": label.term, "group": label.group}
             self._around.process.mark("seed", seed=keys.next_seed(), **told)
