@@ -9,8 +9,9 @@ only if it has the same factor at both ends of each unknown edge, and the factor
 no words left. So the readable sums are the connected pieces of the graph of unknown edges, which union-find gives. If a
 helper opens sums, the readable sums are the sets that it answered for.
 
-A readable sum must be of enough honest devices, of updates that were trained alike, and of no update that is in another
-readable sum.
+Under one label at most one sum may be readable. It must be of enough honest devices, of updates that were trained
+alike, and of no update that is in another readable sum. Seeds and shares leave in ``Opened`` only, and all devices that
+open one label agreed to the same members.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 from dst.privacy_oracle import smallest_sum
 from shoal.plan import Plan
 from shoal.roles.actions import Send, SumMasks, Train
-from shoal.roles.events import Received, Started, Trained, UpdateSealed
+from shoal.roles.events import Received, SealKeyMade, Started, Trained, UpdateSealed
 from shoal.sealing import pair
 from shoal.sealing.device import GroupPlace
 from shoal.sealing.fixed import FixedPoint
@@ -37,7 +38,7 @@ from shoal.sealing.stream import add_all, stream
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rng import Rng
-from shoal.wire.messages import JobSpec, MaskSum, Update, UpdateShard, Work
+from shoal.wire.messages import Agree, Agreed, JobSpec, MaskSum, Opened, Update, UpdateShard, Work
 
 #: Stands for the device's own seed where otherwise an edge's other end is named.
 OWN = -1
@@ -101,8 +102,9 @@ class _Label:
     #: (owner, what) -> the holders whose share left; and the secrets that left themselves.
     shares: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     plain: set[tuple[int, int]] = field(default_factory=set)
-    #: The sets for which a helper answered.
+    #: The sets for which a helper answered, and those for which devices opened, as bits.
     answers: list[frozenset[int]] = field(default_factory=list)
+    opened: set[bytes] = field(default_factory=set)
 
     @property
     def liars(self) -> int:
@@ -144,6 +146,15 @@ class _Label:
             if all(place in self.seen and self._is_known(place, OWN, bad) for place in piece):
                 yield frozenset(piece)
 
+    def hiding(self, place: int) -> list[int]:
+        """Return the neighbours whose edges to this place are unknown, or all others if it masks with nobody."""
+        near = self.updates[place].near
+        if not near:
+            return [other for other in range(len(self.names)) if other != place]
+        return [
+            other for other in near if not (self._is_known(place, other, set()) or self._is_known(other, place, set()))
+        ]
+
     def _is_known(self, owner: int, what: int, bad: set[int]) -> bool:
         if (owner, what) in self.plain:
             return True
@@ -171,10 +182,14 @@ class JointOracle:
         self._places: dict[tuple[str, str, int, int], tuple[_Label, int]] = {}
         #: (node, job, lease, group) -> what is being sealed, and the randomness that it takes.
         self._sealing: dict[tuple[str, str, int, int], tuple[SealRequest, bytes]] = {}
+        #: Devices whose process drew a key and randomness of its own.
+        self._drew: set[_Device] = set()
         #: The turn that the leader named last, the trainings under way, and the one that ended last.
         self._named: dict[_Device, tuple[int, ...]] = {}
         self._under_way: dict[_Device, list[_Training]] = {}
         self._ended: dict[_Device, _Training] = {}
+        #: (node, job, term, group) -> the members that it agreed to, as bits.
+        self._agreed: dict[tuple[str, str, int, int], bytes] = {}
         #: (job, term, group) -> the question that a helper works on.
         self._asked: dict[tuple[str, int, int], tuple[bytes, frozenset[int]]] = {}
         #: The updates and the trainings that are in readable sums -> the sum.
@@ -220,7 +235,10 @@ class JointOracle:
     def _heard(self, step: Step) -> None:
         device, event = (step.node, step.job), step.event
         match event:
+            case SealKeyMade():
+                self._drew.add(device)
             case Started():
+                self._drew.discard(device)
                 self._under_way[device] = []
                 self._ended.pop(device, None)
             case Received(message=Work() as work):
@@ -241,6 +259,7 @@ class JointOracle:
         if plan.data == "local":
             is_own = action.batches != self._named.get(device)
             self._hold(is_own, step, f"{step.node} trains by a turn that its leader named: {action.batches}")
+            self._hold(device in self._drew, step, f"{step.node} trains by a turn, and has drawn nothing yet")
             asked = plan.lease_batches * plan.batch_size
             least, most = (math.ceil(asked / 2), 2 * asked) if plan.work == "sized" else (asked, asked)
             is_usual = least <= action.examples <= most
@@ -301,6 +320,12 @@ class JointOracle:
             view, place = self._places[step.node, step.job, message.term, message.group]
             view.seen.add(place)
             found.append(view)
+        if isinstance(message, Agreed) and isinstance(step.event, Received) and isinstance(step.event.message, Agree):
+            self._agreed[step.node, step.job, message.term, message.group] = step.event.message.present
+        if isinstance(message, Opened):
+            view, _ = self._places[step.node, step.job, message.term, message.group]
+            view.opened.add(self._agreed.get((step.node, step.job, message.term, message.group), b""))
+            self._hold(len(view.opened) == 1, step, f"{step.node} opened another set under one label than others")
         if isinstance(message, MaskSum):
             digest, places = self._asked[step.job, message.term, message.group]
             if (label := self.labels.get(digest)) is not None:
@@ -308,7 +333,10 @@ class JointOracle:
                 label.answers.append(places)
                 found.append(label)
         for blob in _blobs(message, seals=self._searches_seals):
-            found += self._search(blob)
+            told = list(self._search(blob))
+            kind = type(message).__name__
+            self._hold(not told or isinstance(message, Opened), step, f"{step.node} gave a secret away in {kind}")
+            found += told
         return found
 
     def _search(self, blob: bytes) -> Iterator[_Label]:
@@ -326,10 +354,11 @@ class JointOracle:
     # What must hold --------------------------------------------------------------------------------------
 
     def _check(self, step: Step, view: _Label) -> None:
-        for piece in view.readable():
+        for piece in (pieces := list(view.readable())):
             what = self._problem(view, piece, self._summed)
             self._hold(not what, step, what)
             self.sums.add((id(view), piece))
+        self._hold(len(pieces) < 2, step, f"{len(pieces)} sums can be read under one label")
 
     def finish(self) -> None:
         """Hold everything against coalitions too: random ones, and the neighbours of a victim."""
@@ -341,9 +370,11 @@ class JointOracle:
                     bad = sum(name in liars for name in view.names)
                     if bad > view.liars:
                         continue
-                    for piece in view.readable(liars):
-                        if what := self._problem(view, piece, summed, bad=bad):
-                            raise Violation(f"{what}, if {sorted(liars)} collude (trust = {plan.trust!r})")
+                    pieces = list(view.readable(liars))
+                    problems = [self._problem(view, piece, summed, bad=bad) for piece in pieces]
+                    what = next(filter(None, problems), f"{len(pieces)} sums can be read" if len(pieces) > 1 else "")
+                    if what:
+                        raise Violation(f"{what}, if {sorted(liars)} collude (trust = {plan.trust!r})")
 
     def _problem(
         self,
@@ -392,9 +423,10 @@ def _coalitions(job: str, views: Sequence[_Label]) -> Iterator[frozenset[str]]:
             continue
         left = list(view.names)
         yield frozenset(left.pop(draws.below(len(left))) for _ in range(min(view.liars, len(left) - 1)))
-        victim = draws.pick(sorted(view.updates))
-        near = view.updates[victim].near or [place for place in range(len(view.names)) if place != victim]
-        yield frozenset(view.names[place] for place in sorted(near)[: view.liars])
+        # The neighbours that hide a device: of the one that has the fewest of them, and of any.
+        weakest = min(view.updates, key=lambda place: len(view.hiding(place)))
+        for victim in (weakest, draws.pick(sorted(view.updates))):
+            yield frozenset(view.names[place] for place in view.hiding(victim)[: view.liars])
 
 
 def _blobs(message: object, *, seals: bool) -> Iterator[bytes]:

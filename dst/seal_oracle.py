@@ -56,7 +56,8 @@ class LabelCount:
 
 
 class SealOracle:
-    def __init__(self, specs: Sequence[JobSpec]) -> None:
+    def __init__(self, specs: Sequence[JobSpec], *, is_led_honestly: bool = True) -> None:
+        """``is_led_honestly``: devices are told the same places. A leader that lies may tell each device others."""
         self._least = {spec.job: smallest_sum(spec.plan) for spec in specs if spec.plan.believes.sealed}
         self._labels = LabelCount()
         #: (node, job, term, group) -> its lease; the set that was agreed to; its update.
@@ -66,6 +67,7 @@ class SealOracle:
         #: (node, job, term, lease) -> the group for which its words left.
         self._left: dict[tuple[str, str, int, int], int] = {}
         self._plans = {spec.job: spec.plan for spec in specs}
+        self._is_led_honestly = is_led_honestly
         self._rests = RestOracle({spec.job: spec.plan.clip_update for spec in specs if spec.plan.is_cut_unseen})
 
     def mark(self, mark: Mark) -> None:
@@ -74,7 +76,8 @@ class SealOracle:
     def step(self, step: Step) -> None:
         if step.job not in self._least:
             return
-        self._rests.step(step)
+        if self._is_led_honestly:
+            self._rests.step(step)
         if step.role != "worker":
             return
         for action in step.actions:

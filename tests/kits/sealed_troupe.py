@@ -56,8 +56,9 @@ from shoal.roles.helper import Helper
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import TICK_S
 from shoal.roles.worker import Worker
+from shoal.sealing.request import NOT_THE_SIGNED_MODEL
 from shoal.sim.driver.seal_keys import SimSealKeys
-from shoal.sim.observe import Mark, Step
+from shoal.sim.observe import Mark, Observer, Step
 from shoal.wire.coded import sizes_of
 from shoal.wire.frames import frames, read_message
 from shoal.wire.messages import Dataset, DeviceState, JobSpec, Message
@@ -120,6 +121,11 @@ class SealedTroupe:
         self.counts: Callable[[str, Participate], bool] = lambda node, action: False
         #: What is heard instead of a message; nothing: it is lost.
         self.lies: Callable[[str, str, Message], list[Message]] = lambda sender, to, message: [message]
+        #: Changes what the leader says, before anybody sees it.
+        self.liar: Observer | None = None
+        #: Devices take a while to train: what they are told meanwhile is heard first.
+        self.trains_slowly = False
+        self.trained: deque[tuple[str, Trained]] = deque()
         #: Devices whose training gives values that are not finite.
         self.diverges: set[str] = set()
         self.oracle = SealOracle([self.spec])
@@ -182,6 +188,15 @@ class SealedTroupe:
                 quiet = 0
                 self._deliver(*self.queue.popleft())
                 continue
+            if self.trained:
+                # Devices differ in how long they take, and each trains one lease after the other.
+                last = self.trained[-1][0]
+                at = next(at for at, (node, _) in enumerate(self.trained) if node == last)
+                node, trained = self.trained[at]
+                del self.trained[at]
+                if node in self.devices:
+                    self._works(node, trained)
+                continue
             quiet += 1
             if quiet > 40:
                 return
@@ -231,6 +246,8 @@ class SealedTroupe:
                     pass
 
     def _observe(self, step: Step) -> None:
+        if self.liar is not None:
+            self.liar.step(step)
         self.oracle.step(step)
         self.helper_oracle.step(step)
         self.joint.step(step)
@@ -254,10 +271,15 @@ class SealedTroupe:
             case Record():
                 self.records.append(action)
             case MakeSealKey():
-                self._works(node, SealKeyMade(term=action.term, key=device.keys.make(action.term), chance=b"own"))
+                self._works(
+                    node, SealKeyMade(term=action.term, key=device.keys.make(action.term), chance=device.keys.chance())
+                )
             case CheckRoster():
                 bad = device.keys.check(action.roster)
                 self._works(node, RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad))
+            case Seal() if action.request.version == 0 and device.base[1] != hashlib.sha256(self.first.data).digest():
+                group = action.request.label.group
+                self._works(node, UpdateSealed(lease=action.lease, group=group, reason=NOT_THE_SIGNED_MODEL))
             case Seal():
                 self.sealed.append((node, action))
                 self._notes_share(node, device, action)
@@ -265,7 +287,12 @@ class SealedTroupe:
                 self._mark(node, "seed", term=label.term, group=label.group, seed=device.keys.next_seed())
                 entropy = device.keys.next_entropy()
                 self._mark(node, "entropy", lease=action.lease, request=action.request, entropy=entropy)
-                words, seals, kept = device.keys.seal(action.request, base=device.base[1])
+                try:
+                    words, seals, kept = device.keys.seal(action.request, base=device.base[1])
+                except ShoalError as error:
+                    refused = UpdateSealed(lease=action.lease, group=label.group, reason=str(error))
+                    self._works(node, refused)
+                    return
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
                 group = action.request.label.group
                 if kept.sent is not None:
@@ -325,7 +352,10 @@ class SealedTroupe:
         trained = Trained(
             lease=action.lease, examples=examples, loss_sum=loss, seconds=1.0, tensors={"delta": delta}, state=state
         )
-        self._works(node, trained)
+        if self.trains_slowly:
+            self.trained.append((node, trained))
+        else:
+            self._works(node, trained)
 
     # What must be ----------------------------------------------------------------------------------------
 
