@@ -168,7 +168,9 @@ class _Liar:
                 return self._binds(action.to, bind)
             case Agree() as agree:
                 group = self._groups[agree.term, agree.group]
-                return [] if group.was_asked and action.to in group.bound else [action]
+                if action.to not in group.bound:
+                    return [action]
+                return self._names_sets(agree.term, agree.group, group)
             case Open() as asked:
                 return [] if self._groups[asked.term, asked.group].opens else [action]
             case AskMasks() as ask:
@@ -323,11 +325,7 @@ class _Liar:
         came = [node for node in group.bound if node in group.seals]
         made: list[Action] = []
         if not group.was_asked and (len(came) == len(group.bound) or self._happens(0.2)):
-            group.was_asked = True
-            for node, present in self._drawn_sets(group, came).items():
-                bound = group.bound[node]
-                bound.present = present
-                made += self._send("named a set", node, Agree(**head, present=bits_of(present, bound.graph.size)))  # type: ignore[arg-type]
+            made += self._names_sets(term, number, group)
         elif group.was_asked and any(group.bound[node].macs for node in came) and group.opens < 4:
             if self._draws.happens(0.3):
                 group.opens += 1
@@ -341,6 +339,19 @@ class _Liar:
                     bound.place_of(node) or 0
                 }
                 made += self._send("named another set", node, Agree(**head, present=bits_of(other, bound.graph.size)))  # type: ignore[arg-type]
+        return made
+
+    def _names_sets(self, term: int, number: int, group: _Group) -> list[Action]:
+        """Tell each device its own set of members, once."""
+        if group.was_asked:
+            return []
+        group.was_asked, made = True, list[Action]()
+        came = [node for node in group.bound if node in group.seals]
+        for node, present in (self._drawn_sets(group, came) if came else {}).items():
+            bound = group.bound[node]
+            bound.present = present
+            agree = Agree(job=self._spec.job, term=term, group=number, present=bits_of(present, bound.graph.size))
+            made += self._send("named a set", node, agree)
         return made
 
     def _drawn_sets(self, group: _Group, came: list[str]) -> dict[str, frozenset[int]]:

@@ -28,7 +28,7 @@ import numpy as np
 from dst.privacy_oracle import smallest_sum
 from shoal.plan import Plan
 from shoal.roles.actions import Send, SumMasks, Train
-from shoal.roles.events import Received, SealKeyMade, Started, Trained, UpdateSealed
+from shoal.roles.events import Prepared, Received, SealKeyMade, Started, Trained, TrainerFailed, UpdateSealed
 from shoal.sealing import pair
 from shoal.sealing.device import GroupPlace
 from shoal.sealing.fixed import FixedPoint
@@ -237,6 +237,9 @@ class JointOracle:
         match event:
             case SealKeyMade():
                 self._drew.add(device)
+            case Prepared() | TrainerFailed():
+                # The trainer is another one now, and does not answer about older leases.
+                self._under_way[device] = []
             case Started():
                 self._drew.discard(device)
                 self._under_way[device] = []
