@@ -5,7 +5,7 @@ The promises of a device, whatever its leader does:
 - it trains with the learning rate and the number of examples that the signed plan says, not with the leader's word;
 - it takes no label that is not above its newest, so that no mask is used twice;
 - it seals an update once. Others may open a sum with it without asking this device, so an update that was sealed is
-  never in a second group;
+  never in a second group, and no lease is trained twice;
 - it seals only with members whose keys the cluster's devices signed, with as many as the plan says, and with none whose
   update counts more than ``WEIGHTS_APART`` times its own;
 - it agrees to one set of members per label, and opens nothing before enough members agreed to the same
@@ -98,6 +98,8 @@ class DeviceSealing:
         self._kept: tuple[int, int, SealedUpdate] | None = None
         #: (term, lease) of the last update whose words left sealed: a sum with it may be opened.
         self._spent = (0, 0)
+        #: (term, lease) of the newest training.
+        self._begun = (0, 0)
         #: A lease, and the figures of its training that only the sum tells.
         self._figures: tuple[int, tuple[float, float]] = (0, (0.0, 0.0))
         #: Drawn by this device and told to nobody.
@@ -121,15 +123,23 @@ class DeviceSealing:
             return f"the leader names a learning rate of {work.rate:g}, where the plan has {rate:g}"
         if plan.data != "local":
             return None
+        if not self._chance:
+            return "this device has not drawn its key yet"
         least, most = plan.sealed_examples
         if not least <= work.examples <= most:
             asked = f"{least}" if least == most else f"{least} to {most}"
             return f"the leader lends {work.examples} examples, where the plan has {asked}"
         return None
 
+    def was_begun(self, work: Work) -> bool:
+        """Whether this lease, or a newer one, was trained before. Trained again, its update would be the same, in a
+        second sum; and of two trainings under one number, one could be sealed as the other."""
+        return self._sealed is not None and work.kind == "train" and (work.term, work.lease) <= self._begun
+
     def turn_of(self, work: Work) -> tuple[int, ...]:
         """The turn by which this device chooses and orders its own examples, drawn by itself. A leader that could name
         it would have the same update twice, in two sums that differ by it only."""
+        self._begun = (work.term, work.lease)
         if self._sealed is None or self._spec.plan.data != "local":
             return work.batches
         told = self._chance + f" {work.term} {work.lease}".encode()

@@ -253,6 +253,9 @@ class Worker(WorkerMachine):
             return
         self.term = work.term
         self._sealing.announce()
+        if self._sealing.was_begun(work):
+            self.record("seal-refused", f"lease {work.lease} was lent before", job=self.job)
+            return
         self._settle_own()
         self._drop_lost_residual(work)
         if (why := self._sealing.refusal(work) or self._participation.refusal(work)) is not None:
