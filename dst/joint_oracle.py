@@ -402,9 +402,9 @@ class JointOracle:
             first = self._firsts.get(view.job)
             if trained.version == 0 and first is not None and trained.model != first:
                 return f"a sum can be read of updates of another first model than the signed one: {names}"
-            keys: list[tuple[object, ...]] = [("update", each.node, each.term, each.lease)]
+            keys: list[tuple[object, ...]] = [("update", view.job, each.node, each.term, each.lease)]
             if view.plan.data == "local":
-                keys.append(("training", each.node, trained.model, trained.epoch, trained.turn))
+                keys.append(("training", view.job, each.node, trained.model, trained.epoch, trained.turn))
             for key in keys:
                 if summed.setdefault(key, (id(view), piece)) != (id(view), piece):
                     return f"the {key[0]} of {each.node}, lease {each.lease}, is in two sums that can be read"
