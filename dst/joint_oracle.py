@@ -65,6 +65,8 @@ class _Training:
     version: int
     epoch: int
     turn: tuple[int, ...]
+    #: How many it was over, once it ended.
+    examples: int = 0
 
 
 @dataclass(slots=True)
@@ -251,7 +253,7 @@ class JointOracle:
                 done = next((each for each in waiting if each.lease == event.lease), None)
                 if done is not None:
                     waiting.remove(done)
-                    self._ended[device] = done
+                    self._ended[device] = dataclasses.replace(done, examples=event.examples)
             case UpdateSealed(kept=kept) if kept is not None:
                 self._sealed(step, event, kept._seat)
             case _:
@@ -308,7 +310,7 @@ class JointOracle:
         """Hold that the words are masked by the secrets that are known here, or this oracle would be blind."""
         point = request.noise or FixedPoint(request.label.bound, seat.group.size, request.word_bits)
         values = request.update if request.places is None else request.update[request.places]
-        wanted = point.encode(values, factor=request.factor, chance=entropy[_ROUNDING])
+        wanted = point.encode(values, factor=1.0, chance=entropy[_ROUNDING])
         masks = [(entropy[_SEED], False), *((seed, other < seat.place) for other, seed in edges.items())]
         add_all(wanted, [(pair.mask_key(seed, seat.label), takes_off) for seed, takes_off in masks])
         is_masked = np.array_equal(wanted, event.tensors["words"])
@@ -397,8 +399,9 @@ class JointOracle:
             return f"a sum of updates that were not trained or sealed alike can be read: {names}"
         for each in updates:
             request, trained = each.request, each.training
-            if request.noise is None and view.plan.data == "local" and WEIGHTS_APART * request.factor < 1 - 1e-9:
-                return f"in a sum that can be read {each.node} counts {request.factor:g} of the largest weight"
+            most = request.label.weight_most
+            if request.noise is None and view.plan.data == "local" and WEIGHTS_APART * trained.examples < most:
+                return f"in a sum that can be read {each.node} has {trained.examples} examples beside {most}"
             first = self._firsts.get(view.job)
             if trained.version == 0 and first is not None and trained.model != first:
                 return f"a sum can be read of updates of another first model than the signed one: {names}"

@@ -189,8 +189,10 @@ class _Paper:
                 trained = toy_update(self.model_of(term, version), lent[0].epoch, turn, factor=factor)
                 update = self._cut(self._sent(self._short_enough(trained)))
             counts = self._worth(term, lease, late, past) * update * self._damped(term, version, late)
-            total += examples * counts
-            weight += examples
+            # In a sealed sum devices count alike.
+            weighs = 1 if plan.believes.sealed is not None else examples
+            total += weighs * counts
+            weight += weighs
             came.append((lent[0].version, late))
             voices.append((lent[0].node, float(examples), counts))
         if isinstance(plan.privacy, SharedPrivacy):

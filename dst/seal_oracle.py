@@ -16,12 +16,12 @@ import numpy as np
 
 from dst.privacy_oracle import smallest_sum
 from shoal.roles.actions import Seal, Send, Train
-from shoal.roles.events import Reassigned, Received, Started, Trained, TrainerFailed, UpdateSealed
+from shoal.roles.events import Received, Started, Trained, UpdateSealed
 from shoal.sealing.label import Label
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.wire.coded import decode_places
-from shoal.wire.messages import Agree, Agreed, Bind, Failed, JobSpec, Opened, Unbind, Update, UpdateRefused, UpdateShard
+from shoal.wire.messages import Agree, Agreed, Bind, Failed, JobSpec, Opened, Update, UpdateShard
 
 
 class LabelCount:
@@ -150,7 +150,7 @@ class _Rest:
     before: np.ndarray
     after: np.ndarray
     sealed: tuple[int, int] = (0, 0)
-    #: That update was not sent, or may have come to nothing.
+    #: That update was not sent.
     is_back: bool = True
     #: The update in hand as it was trained, and with what was held back before.
     trained: tuple[int, np.ndarray] | None = None
@@ -186,12 +186,10 @@ class RestOracle:
             case UpdateSealed(kept=kept) if kept is not None and kept.sent is not None:
                 rest = self._rests[step.node, step.job]
                 if rest is not None and rest.total is not None and any(isinstance(each, Send) for each in step.actions):
+                    # Gone from there, also what the bound cut off: else it would be in a second sum.
                     rest.after = rest.total.copy()
-                    rest.after[kept.sent[0]] -= kept.sent[1]
+                    rest.after[kept.sent[0]] = 0.0
                     rest.is_back = False
-            case Received(message=Unbind() | UpdateRefused()) | Reassigned() | TrainerFailed():
-                if (known := self._rests.get((step.node, step.job))) is not None:
-                    known.is_back = True
             case _:
                 pass
         for action in step.actions:
@@ -223,7 +221,7 @@ class RestOracle:
             known = [rest.before]
         elif rest.sealed[0] != label.term:
             # A new leader may go on from before several updates: then nothing of them is held back.
-            known = [rest.before, rest.after, np.zeros(held.size)]
+            known = [*([rest.before] if rest.is_back else []), rest.after, np.zeros(held.size)]
         else:
             known = [rest.before, rest.after] if rest.is_back else [rest.after]
         room = 1e-5 * (1 + float(np.abs(total).max()))

@@ -631,6 +631,11 @@ class Plan:
                 f"share_labels has no effect with trust = {self.trust!r}: a device tells nothing of its examples beside"
                 " the sealed update. Leave share_labels out"
             )
+        if self.worker_momentum and self.believes.sealed is not None:
+            return (
+                f"worker_momentum = {self.worker_momentum:g} with trust = {self.trust!r}: what a device keeps of an"
+                " update would be in many sums. Name momentum, which the leader keeps, and leave worker_momentum out"
+            )
         if self.staleness == "parameter" and self.topology in ("tree", "auto"):
             return (
                 f"staleness = 'parameter' with topology = {self.topology!r}: an aggregator sums updates before the"
@@ -731,7 +736,10 @@ class Plan:
 
     @property
     def device_momentum(self) -> float:
-        """How much of its last updates a device keeps."""
+        """How much of its last updates a device keeps. Under a sealed plan nothing: an update would be in the sums of
+        many versions, and sums over different devices would tell it."""
+        if self.believes.sealed is not None:
+            return 0.0
         if self.worker_momentum is not None:
             return self.worker_momentum
         return DEVICE_MOMENTUM if self.believes.rule is not None else 0.0

@@ -366,5 +366,5 @@ class SealedTroupe:
         if self.parts:
             parts = (self.parts[row.node, self.leader.term, row.lease] for row in rows)
             made = [(part, examples) for part, (_, examples) in zip(parts, made, strict=True)]
-        total = sum(np.float64(examples) * delta for delta, examples in made)
-        return np.asarray(total / sum(examples for _, examples in made))
+        # Devices count alike, whatever the number of their examples.
+        return np.asarray(sum(np.float64(1) * delta for delta, _ in made) / len(made))

@@ -7,7 +7,7 @@ The promises of a device, whatever its leader does:
 - it seals an update once. Others may open a sum with it without asking this device, so an update that was sealed is
   never in a second group, and no lease is trained twice;
 - it seals only with members whose keys the cluster's devices signed, with as many as the plan says, and with none whose
-  update counts more than ``WEIGHTS_APART`` times its own;
+  update is of more than ``WEIGHTS_APART`` times as many examples. All count alike: weights would tell whose a value is;
 - it agrees to one set of members per label, and opens nothing before enough members agreed to the same
   (``sealing.device``);
 - figures of its training are words of the sum, and nothing else of a training leaves it.
@@ -109,6 +109,11 @@ class DeviceSealing:
     def is_on(self) -> bool:
         """Updates of this job are sealed."""
         return self._sealed is not None
+
+    @property
+    def spent(self) -> tuple[int, int]:
+        """Term and lease of the last update whose words left sealed."""
+        return self._spent
 
     # Leases --------------------------------------------------------------------------------------------
 
@@ -243,7 +248,6 @@ class DeviceSealing:
             epoch=work.epoch,
             group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=self._least),
             place=members.index(key),
-            factor=update.examples / bind.weight_most if privacy is None else 1.0,
             word_bits=codec.word_bits,
             places=words_at,
             noise=privacy.point if privacy is not None else None,

@@ -655,14 +655,14 @@ class Worker(WorkerMachine):
         return self._feedback.add(delta)
 
     def _hold_back(self, held: Held, event: UpdateSealed) -> None:
-        """The rest of an update that is sealed for some places alone. Sealed again, it has other places and another
-        rest."""
+        """The rest of an update that is sealed for some places only. What was sealed at a place is gone from there,
+        also if the group's bound cut it: else it would be in a second sum."""
         if self._feedback is None or event.kept is None or event.kept.sent is None or held.result is None:
             return
         total = held.result.tensors["delta"] if isinstance(held.result, Update) else self._feedback.kept
-        places, values = event.kept.sent
+        places, _ = event.kept.sent
         self._feedback.restore(total)
-        self._feedback.sent(Sparse(total.size, places, values))
+        self._feedback.sent(Sparse(total.size, places, total[places]))
 
     def _unsend(self, held: Held) -> None:
         """An update that was made will not be sent."""
@@ -671,7 +671,11 @@ class Worker(WorkerMachine):
             self._take_back()
 
     def _take_back(self) -> None:
-        """The last update is in no version, and its batches will be trained again: restore the residual before it."""
+        """The last update is in no version, and its batches will be trained again: restore the residual before it.
+        Unless it left sealed: whether a sum with it was opened, nobody here can know."""
+        if self._made is not None and self._made[0] == self._sealing.spent:
+            self._made = None
+            return
         if self._feedback is not None and self._made is not None and self._made[1] is not None:
             self._feedback.restore(self._made[1])
             if self._coded[1]:

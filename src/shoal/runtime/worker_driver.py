@@ -525,8 +525,11 @@ class WorkerDriver:
         """The memory the trainer reads the model from.
 
         A new model may arrive while the trainer is still at an older lease: that lease is void by then, and so is
-        whatever comes of it.
+        whatever comes of it. Of a sealed job it is received elsewhere: an update is the difference to the model in that
+        memory, and a leader that wrote there could choose what devices seal.
         """
+        if self._is_sealed:
+            return None
         if self._takes_changes:
             # It would be torn where a connection breaks, and then there is nothing for changes to change.
             return None

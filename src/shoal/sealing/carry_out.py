@@ -43,13 +43,11 @@ class DeviceKeys:
         seat = GroupPlace(request.group, request.place, label.digest(), keys)
         fixed, figures = FixedPoint(label.bound, request.group.size, request.word_bits), None
         if request.noise is None:
-            figures = encode_figures(request.figures, fixed, factor=request.factor)
+            figures = encode_figures(request.figures, fixed)
         point = request.noise or fixed
         values = request.update if request.places is None else request.update[request.places]
         if request.helper is None:
-            words, seals, kept = seal(
-                seat, values, fixed=point, factor=request.factor, entropy=entropy, figures=figures
-            )
+            words, seals, kept = seal(seat, values, fixed=point, factor=1.0, entropy=entropy, figures=figures)
         else:
             words, seals = seal_for_helper(
                 values,
@@ -57,7 +55,7 @@ class DeviceKeys:
                 label=seat.label,
                 place=seat.place,
                 fixed=point,
-                factor=request.factor,
+                factor=1.0,
                 entropy=entropy,
                 figures=figures,
             )
@@ -65,8 +63,8 @@ class DeviceKeys:
         if request.places is None:
             return words, seals, kept
         # As the sum has it: rounded, and cut at the bound.
-        own = point.encode(values, factor=request.factor, chance=rounding_of(entropy))
-        kept.sent = (request.places, point.decode(own, times=1.0 / request.factor))
+        own = point.encode(values, factor=1.0, chance=rounding_of(entropy))
+        kept.sent = (request.places, point.decode(own, times=1.0))
         return words, seals, kept
 
     def sum_masks(self, request: MasksRequest) -> np.ndarray:

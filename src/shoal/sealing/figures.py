@@ -28,11 +28,12 @@ def words_per_figure(bits: int) -> int:
     return 8 * FIGURE_BYTES // bits
 
 
-def encode_figures(figures: Sequence[float], fixed: FixedPoint, *, factor: float) -> np.ndarray:
-    """Figures from 0 to 1, each times ``factor``, as words: of 16 bits, the whole steps and then the rest."""
+def encode_figures(figures: Sequence[float], fixed: FixedPoint) -> np.ndarray:
+    """Figures from 0 to 1 as words: of 16 bits, the whole steps and then the rest. Devices count alike: with weights
+    that the leader knows, a sum of figures that are 0 or 1 would tell whose they are."""
     limit, words = fixed.limit, []
     for figure in figures:
-        steps = min(max(figure, 0.0), 1.0) * factor * limit
+        steps = min(max(figure, 0.0), 1.0) * limit
         if words_per_figure(fixed.bits) == 1:
             words.append(round(steps))
         else:

@@ -24,8 +24,6 @@ class SealRequest:
     epoch: int
     group: MaskGraph
     place: int
-    #: What the update counts for, of the largest weight.
-    factor: float
     #: Bits of a word: 32, or 16 under the codecs ``int16`` and ``led``.
     word_bits: int = 32
     #: Where the words of the sum lie in the update, ascending; None: it is words of all of it.

@@ -65,7 +65,7 @@ ANSWER_S = 5.0
 #: What a roster says of a device beside its certificate: names, a key, a nonce, a signature, and where each begins.
 KEY_AND_NAME_MAX_BYTES = 224
 
-#: A sum of which a larger share of examples diverged is not merged, and after so many of them the job fails.
+#: A sum of which a larger share of trainings diverged is not merged, and after so many of them the job fails.
 DIVERGED_SHARE = 0.5
 DIVERGED_TIMES = 3
 
@@ -651,14 +651,14 @@ class Sealing:
         if self._privacy is not None:
             mean = self._privacy.point.decode(group.total, times=1.0 / self._privacy.devices)
         else:
-            fixed, times = FixedPoint(group.label.bound, group.graph.size, self._bits), group.label.weight_most / weight
+            fixed, times = FixedPoint(group.label.bound, group.graph.size, self._bits), 1.0 / len(reports)
             mean = fixed.decode(group.total[: self._size], times=times)
             loss, diverged = decode_figures(group.total[self._size :], fixed, times=times)
             # Nobody knows the loss of one device: each is said to have that of all.
             reports = tuple(_with_loss(report, loss * LOSS_MAX) for report in reports)
             self._diverged = self._diverged + 1 if diverged > DIVERGED_SHARE else 0
             if self._diverged:
-                self._make_void(group, f"{min(diverged, 1.0):.0%} of its examples gave values that are not finite")
+                self._make_void(group, f"{min(diverged, 1.0):.0%} of its trainings gave values that are not finite")
                 return None
             if (too_long := self._too_long(mean, off=len(reports) * times / fixed.steps)) is not None:
                 self._make_void(group, too_long)

@@ -220,7 +220,7 @@ class SimWorkerDriver:
         if request.noise is None:
             return
         chance = keys.next_rounding()
-        words = request.noise.encode(request.update, factor=request.factor, chance=chance)
+        words = request.noise.encode(request.update, factor=1.0, chance=chance)
         self._around.process.mark(
             "share",
             job=self._job.spec.job,
