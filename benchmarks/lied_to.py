@@ -319,7 +319,7 @@ class SealGroup:
         self.is_helped = sealed.helper is not None
         shape = helped_shape(count, liars) if self.is_helped else shape_of(count, liars, sealed.lost)
         self.graph = MaskGraph.of(shape, tuple(one.nonce for one in members), least=stage.plan.opened_least)
-        #: The figures in the sum that was opened, each times examples.
+        #: The figures in the sum that was opened, added up.
         self.figures: list[float] = []
         self.fixed = FixedPoint(bind.bound, count, Codec.parse(stage.plan.codec).word_bits)
 
@@ -369,7 +369,7 @@ class SealGroup:
             return None
         times, size = float(self.bind.weight_most), uploads[min(members)].tensors["words"].size
         if total.size > size:
-            self.figures = decode_figures(total[size:], self.fixed, times=times)
+            self.figures = decode_figures(total[size:], self.fixed, times=1.0)
         return np.asarray(self.fixed.decode(total[:size], times=times), dtype=np.float64)
 
     def _figure_words(self, place: int) -> np.ndarray:

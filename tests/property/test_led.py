@@ -93,8 +93,8 @@ def test_bytes_of_a_peer_are_places_or_refused(data: bytes, count: int) -> None:
 
 
 def is_conserved(troupe: SealedTroupe) -> None:
-    """Each device has sealed, or holds back, all that it trained since its leader began. What it sealed for a group that
-    came to nothing is gone, and so is what the bound cut off: else it would be in two sums."""
+    """Each device has sealed, or holds back, all that it trained since its leader began. What it sealed for a group
+    that came to nothing is gone, and so is what the bound cut off: else it would be in two sums."""
     checked = 0
     term = troupe.leader.term
     rows = {(row.node, row.lease) for save in troupe.saves for row in save.applied}

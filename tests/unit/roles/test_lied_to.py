@@ -37,7 +37,6 @@ def test_an_honest_sum_is_the_sum(trust: str) -> None:
     assert error_of(stage.bind(stage.names).sum_of(MODEL), truth) < 1e-6
 
 
-@pytest.mark.xfail(strict=True, reason="a lease number is taken a second time, and then the device's turn is the same")
 @pytest.mark.parametrize("trust", SHAPES)
 def test_a_lease_number_is_not_trained_twice(trust: str) -> None:
     """The turn that a device draws for itself follows from the number of its lease. If a number were taken again, the
@@ -55,7 +54,6 @@ def test_a_lease_number_is_not_trained_twice(trust: str) -> None:
     assert error_of(found, first_update(stage)) > FAR
 
 
-@pytest.mark.xfail(strict=True, reason="what a training gave is matched only by the number of its lease")
 def test_a_result_counts_for_the_lease_that_was_trained() -> None:
     """While all devices but one train on a model that teaches nothing, the same number is lent with the model of all.
     What they made of the first must not be sealed as made of the second."""
@@ -72,11 +70,11 @@ def test_a_result_counts_for_the_lease_that_was_trained() -> None:
     assert error_of(found, first_update(stage)) > FAR
 
 
-@pytest.mark.xfail(strict=True, reason="momentum on the device is in two sums")
 def test_what_a_device_keeps_of_an_update_is_in_no_second_sum() -> None:
     """Under a model that teaches nothing a device sends only its momentum, time after time."""
     stage = Stage("robust(clip) + sealed(8, 10%, 30%)", 9, clip_update=50.0)
-    kept, gain, sums = stage.plan.device_momentum, stage.plan.device_gain, []
+    # As a device would have it outside a sealed plan.
+    kept, gain, sums = 0.9, 1.0, []
     for version, model, names in ((1, MODEL, stage.names), (2, DEAD, stage.names), (3, DEAD, stage.names[1:])):
         stage.lend(stage.names, model, version=version)
         sums.append(stage.bind(names).sum_of(model, version=version))
@@ -87,7 +85,6 @@ def test_what_a_device_keeps_of_an_update_is_in_no_second_sum() -> None:
     assert error_of(found, first_update(stage)) > FAR
 
 
-@pytest.mark.xfail(strict=True, reason="a refusal gives a device back what it kept before an update that was sealed")
 def test_what_a_device_held_back_is_in_no_second_sum() -> None:
     """The same with error feedback: what was not sent of an update is sent, refused, and sent again to fewer."""
     stage, count = Stage(SHAPES[0], 9, codec="led30%+ef"), 9
@@ -105,7 +102,6 @@ def test_what_a_device_held_back_is_in_no_second_sum() -> None:
     assert error_of(found, first_update(stage)[count : 2 * count]) > FAR
 
 
-@pytest.mark.xfail(strict=True, reason="values that the bound cuts off are sent again and again")
 def test_a_value_above_the_bound_is_in_no_second_sum() -> None:
     """The leader names the bound of a group. Under a tiny one a device with error feedback sends little more than the
     signs of its values, and keeps the values for the next sum."""
@@ -123,7 +119,9 @@ def test_a_value_above_the_bound_is_in_no_second_sum() -> None:
     assert found is None or (found == truth).sum() < count - 1
 
 
-@pytest.mark.xfail(strict=True, reason="one step over all examples is the same in every turn")
+@pytest.mark.xfail(
+    strict=True, reason="a known limit: training again on the same model and examples (docs/sealed-protocol.md)"
+)
 def test_all_of_a_devices_examples_in_one_step_are_in_no_second_sum() -> None:
     """The turn that a device draws for itself hides nothing where a lease is one step over all that it has."""
     stage = Stage(SHAPES[0], 9, batch_size=128, lease_batches=1)
@@ -136,7 +134,6 @@ def test_all_of_a_devices_examples_in_one_step_are_in_no_second_sum() -> None:
     assert error_of(found, first_update(stage)) > FAR
 
 
-@pytest.mark.xfail(strict=True, reason="a figure that is 0 or 1 is weighted with examples, which tell whose it is")
 def test_a_bit_of_a_training_is_not_told_by_its_weight() -> None:
     """Every part of these numbers has another sum (Conway and Guy 1969), and none is three times another. So the sum of
     the bits, each times a device's number of examples, tells every bit: here, who has a value above 2."""
@@ -149,10 +146,10 @@ def test_a_bit_of_a_training_is_not_told_by_its_weight() -> None:
         stage.tell(name, stage.work(model, examples=count))
     group = stage.bind(stage.names)
     assert group.sum_of(model) is not None, stage.refusals
-    weight = round(group.figures[1])
     subsets = {sum(picked): picked for size in range(9) for picked in itertools.combinations(examples, size)}
     assert len(subsets) == 256
-    found = [count in subsets[weight] for count in examples]
     truth = [stage.devices[name].diverged[0] for name in stage.names]
     assert 0 < sum(truth) < len(truth)
-    assert found != truth
+    # Devices count alike, so that the leader learns how many diverged.
+    assert round(group.figures[1]) == sum(truth)
+    assert sum(truth) not in subsets
