@@ -46,6 +46,12 @@ WEIGHTS_APART = 4
 #: The chance that the account of ``private`` fails, where a plan does not say.
 DELTA = 1e-5
 
+#: What people read of a sealed plan whose members no operator signed.
+MANAGER_DECIDES = (
+    "The manager decides who is a member. If it lies, or lends its key to the leader, it can surround a device with its"
+    " own devices and read that device's update"
+)
+
 _SHARE = r"(\d{1,2}(?:\.\d{1,2})?)%"
 _NUMBER = r"(\d{1,4}(?:\.\d{1,4})?(?:e-\d{1,2})?)"
 #: In the order in which they are written.
@@ -111,6 +117,11 @@ class Trust:
     def helper(self) -> str | None:
         """The node that opens sealed sums and trains nothing; None: the plan names none."""
         return self.sealed.helper if self.sealed is not None else None
+
+    @property
+    def has_signed_members(self) -> bool:
+        """Only devices that an operator signed may be in the groups of sealed sums."""
+        return self.sealed is not None and self.sealed.members is not None
 
     @classmethod
     @functools.lru_cache(maxsize=64)

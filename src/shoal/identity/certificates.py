@@ -17,6 +17,7 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -196,12 +197,14 @@ def remote_of(certificate_pem: bytes) -> RemoteIdentity:
     return _peer(_parse_der(_der(certificate_pem)))
 
 
-def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None) -> RemoteIdentity:
+def authenticate(
+    certificate_der: bytes, *, root_der: bytes, now_s: float | None, slack_s: float = 0.0
+) -> RemoteIdentity:
     """Who a certificate names, after checking that `root_der` signed it and that both are valid now.
 
     It may come with that of a manager's own authority (`identity.chain`): then `root_der` signed that one, and that
     one signed the certificate. With `now_s` None, for what outlives a certificate (see `identity.signing`), all may
-    have run out.
+    have run out. With `slack_s`, they may have run out no longer ago than that.
     """
     certificate, *between = _parse_chain(certificate_der)
     root = _parse_der(root_der)
@@ -218,7 +221,7 @@ def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None
     if _constraints(certificate).ca:
         raise PeerViolation(_NOT_DIRECTLY)
     if now_s is not None:
-        _check_times(certificate, between, root, _moment(now_s))
+        _check_times(certificate, between, root, _moment(now_s), timedelta(seconds=slack_s))
     shown = tuple(hashlib.sha256(authority.public_bytes(Encoding.DER)).hexdigest() for authority in between)
     return replace(_peer(certificate), authorities=shown)
 
@@ -235,11 +238,15 @@ def _check_issued(certificate: x509.Certificate, issuer: x509.Certificate) -> No
 
 
 def _check_times(
-    certificate: x509.Certificate, between: Sequence[x509.Certificate], root: x509.Certificate, now: datetime
+    certificate: x509.Certificate,
+    between: Sequence[x509.Certificate],
+    root: x509.Certificate,
+    now: datetime,
+    slack: timedelta,
 ) -> None:
     authorities = [("cluster's authority", root), *(("manager's authority", each) for each in between)]
     for name, checked in (*authorities, ("certificate", certificate)):
-        if not checked.not_valid_before_utc <= now <= checked.not_valid_after_utc:
+        if not checked.not_valid_before_utc <= now <= checked.not_valid_after_utc + slack:
             raise PeerViolation(
                 f"the {name} is valid from {checked.not_valid_before_utc:%Y-%m-%d} to"
                 f" {checked.not_valid_after_utc:%Y-%m-%d} and this device's clock says {now:%Y-%m-%d}:"
@@ -267,6 +274,28 @@ def is_signed(content: bytes, signed: bytes, certificate_der: bytes) -> bool:
     try:
         key.verify(signed, content, ec.ECDSA(SHA256()))
     except InvalidSignature:
+        return False
+    return True
+
+
+def new_card_key() -> bytes:
+    """Return a new private card key (`identity.cards`): Ed25519, since no TLS library has to take it."""
+    return Ed25519PrivateKey.generate().private_bytes_raw()
+
+
+def card_public(private: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def card_signature(content: bytes, private: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(private).sign(content)
+
+
+def is_card_signed(content: bytes, signed: bytes, public: bytes) -> bool:
+    """Whether the owner of this card key signed this."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signed, content)
+    except (InvalidSignature, ValueError):
         return False
     return True
 

@@ -2,7 +2,9 @@
 
     shoal://HOST:PORT/CODE      CODE = base32(first 160 bits of sha256(authority) · 128-bit secret · crc32)
 
-40 bytes fill 64 base32 characters exactly, so a code has one spelling. The checksum covers the host and the port too.
+A line of an operator that devices are to pin has the operator's card key (`identity.cards`) before the checksum. 40
+bytes fill 64 base32 characters exactly, and 75 bytes 120, so a code has one spelling. The checksum covers the host and
+the port too.
 A CRC finds every error within 32 neighbouring bits: one wrong character or two swapped neighbours never pass.
 """
 
@@ -15,16 +17,18 @@ import ipaddress
 import re
 import secrets
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from shoal.errors import Misuse
+from shoal.identity.cards import KEY_BYTES, WRITTEN_BYTES, read_key, written_key
 from shoal.wire.limits import JOIN_LINE_MAX_CHARS
 
 PINNED_BYTES = 20
 SECRET_BYTES = 16
 _CHECKSUM_BYTES = 4
 _CODE_CHARS = (PINNED_BYTES + SECRET_BYTES + _CHECKSUM_BYTES) * 8 // 5
+_LONG_CODE_CHARS = (PINNED_BYTES + SECRET_BYTES + WRITTEN_BYTES + _CHECKSUM_BYTES) * 8 // 5
 
 _SCHEME = "shoal://"
 _LINE = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^/:\[\]]+):(?P<port>[0-9]{1,5})(?:/(?P<code>.*))?")
@@ -46,12 +50,16 @@ class JoinCode:
     port: int
     ca_sha256: bytes
     secret: str = field(repr=False)
+    #: The operator's card key that a device is to pin, or nothing.
+    operator_key: bytes = b""
 
     def __post_init__(self) -> None:
         if len(self.ca_sha256) not in (PINNED_BYTES, hashlib.sha256().digest_size):
             raise Misuse(f"the authority's hash has 32 bytes (or the first {PINNED_BYTES}), not {len(self.ca_sha256)}")
         if not _SECRET.fullmatch(self.secret):
             raise Misuse("a join secret is 32 hexadecimal characters in lower case: make one with new_secret()")
+        if len(self.operator_key) not in (0, KEY_BYTES):
+            raise Misuse(f"an operator's card key has {KEY_BYTES} bytes, not {len(self.operator_key)}")
         if not 1 <= self.port <= 65535:
             raise Misuse(f"{self.port} is not a port: ports run from 1 to 65535")
         object.__setattr__(self, "host", canonical_host(self.host))
@@ -59,6 +67,8 @@ class JoinCode:
 
     def __str__(self) -> str:
         body = self.ca_sha256 + bytes.fromhex(self.secret)
+        if self.operator_key:
+            body += written_key(self.operator_key)
         code = base64.b32encode(body + _checksum(self.endpoint, body)).decode("ascii").lower()
         return f"{_SCHEME}{self.endpoint}/{code}"
 
@@ -85,20 +95,28 @@ class JoinCode:
         code = parts["code"] or ""
         if wrong := _NOT_IN_CODE.search(code):
             raise Misuse(f"{wrong[0]!r} never occurs in a join code (it uses a-z and 2-7): copy the line again")
-        if len(code) < _CODE_CHARS:
-            raise Misuse(f"this line looks cut off ({len(code)} of {_CODE_CHARS} characters): copy all of it")
-        if len(code) > _CODE_CHARS:
-            raise Misuse(f"this line has {len(code) - _CODE_CHARS} characters too many at its end: copy it again")
+        if len(code) not in (_CODE_CHARS, _LONG_CODE_CHARS):
+            raise Misuse(_why_not_as_long(len(code)))
         raw = base64.b32decode(code.upper())
         body, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
         host, port = parts["host"].strip("[]"), int(parts["port"])
-        parsed = cls(host=host, port=port, ca_sha256=body[:PINNED_BYTES], secret=body[PINNED_BYTES:].hex())
+        secret, key = body[PINNED_BYTES : PINNED_BYTES + SECRET_BYTES], body[PINNED_BYTES + SECRET_BYTES :]
+        parsed = cls(host=host, port=port, ca_sha256=body[:PINNED_BYTES], secret=secret.hex())
         if _checksum(parsed.endpoint, body) != checksum:
             raise Misuse(
                 "a character of this line is wrong, in the address or in the code: copy it again."
                 " To use another address, ask the manager for a line with that address"
             )
-        return parsed
+        return replace(parsed, operator_key=read_key(key)) if key else parsed
+
+
+def _why_not_as_long(chars: int) -> str:
+    if chars < _CODE_CHARS:
+        return f"this line looks cut off ({chars} of {_CODE_CHARS} characters): copy all of it"
+    if chars <= (_CODE_CHARS + _LONG_CODE_CHARS) // 2 or chars > _LONG_CODE_CHARS:
+        most = _LONG_CODE_CHARS if chars > _LONG_CODE_CHARS else _CODE_CHARS
+        return f"this line has {chars - most} characters too many at its end: copy it again"
+    return f"this line looks cut off ({chars} of {_LONG_CODE_CHARS} characters): copy all of it"
 
 
 def endpoint(host: str, port: int) -> str:

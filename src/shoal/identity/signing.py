@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.identity import chain
+from shoal.identity.cards import CardKey
 from shoal.identity.identity import Identity
 from shoal.wire.encoding import changed_json, decode_envelope, encode_envelope
 from shoal.wire.messages import JobSpec, Submit
@@ -28,8 +29,8 @@ SIGNATURE_MAX_CHARS = 96
 SIGNER_PEM_MAX_CHARS = 3072
 
 
-def sign(spec: JobSpec, identity: Identity) -> JobSpec:
-    """The same job, signed by this operator."""
+def sign(spec: JobSpec, identity: Identity, card_key: CardKey | None = None) -> JobSpec:
+    """Return the same job, signed by this operator, and with its card key if it has one."""
     from shoal.identity import certificates
 
     if identity.role != "operator":
@@ -37,11 +38,13 @@ def sign(spec: JobSpec, identity: Identity) -> JobSpec:
     # As the other side will read it: where a person wrote 1 for a number of seconds, the wire carries 1.0.
     submit, _ = decode_envelope(encode_envelope(Submit(spec=spec)))
     assert isinstance(submit, Submit)
-    made = certificates.signature(signed_bytes(submit.spec), identity.key_pem)
+    content = signed_bytes(submit.spec)
+    made = certificates.signature(content, identity.key_pem)
     return replace(
         submit.spec,
         signature=base64.b64encode(made).decode("ascii"),
         signer_pem=identity.certificate_pem.decode("ascii"),
+        card_signature=base64.b64encode(card_key.sign(content)).decode("ascii") if card_key is not None else "",
     )
 
 
@@ -78,14 +81,40 @@ def check(spec: JobSpec, *, ca_pem: bytes, cluster: str, now_s: float | None) ->
     return signer.node
 
 
+def check_pinned(spec: JobSpec, *, pinned: bytes) -> None:
+    """Raise PeerViolation if a device that pinned this operator's key must not run this job.
+
+    A manager can make itself an operator and sign a job of its own, but not with the pinned key. ``pinned`` is empty if
+    the device pinned none: then it runs every operator's jobs, and none with signed members.
+    """
+    from shoal.identity import certificates
+
+    if not pinned:
+        if spec.plan.believes.has_signed_members:
+            raise PeerViolation(
+                "the job has signed members, and this device does not know which operator signs them. Run `shoal join"
+                " --operator-key KEY` on it, with the key that `shoal nodes key` shows on the operator's machine"
+            )
+        return
+    try:
+        signature = base64.b64decode(spec.card_signature[:SIGNATURE_MAX_CHARS], validate=True)
+    except ValueError:
+        signature = b""
+    if not certificates.is_card_signed(signed_bytes(spec), signature, pinned):
+        raise PeerViolation(
+            "the job is not signed with the operator's key that this device pinned. If another operator's jobs are to"
+            " run here, run `shoal join --operator-key KEY` on this device, or `--operator-key none` for any operator's"
+        )
+
+
 def signed_bytes(spec: JobSpec) -> bytes:
-    """What a signature covers: every field but those of the signature itself, in one form only.
+    """What a signature covers: every field but those of signatures, in one form only.
 
     Not what crosses the wire: protobuf may write the same message in more than one way. A field with its default is
     left out, so that devices of the release before can check a job that does without a newer field. A job that has one
     is not what they read, and they refuse it.
     """
-    bare = replace(spec, signature="", signer_pem="")
+    bare = replace(spec, signature="", signer_pem="", card_signature="")
     try:
         text = json.dumps(changed_json(bare), sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:

@@ -83,6 +83,8 @@ class MemberHeld:
     #: ``pending``, ``drained``, ``revoked``, or empty: it may be given work.
     hold: str
     reason: str = ""
+    #: The card that an operator signed for it; empty if there is none.
+    card: bytes = field(repr=False, default=b"")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -381,6 +381,7 @@ class Agent:
             pace_s=self._pace_s,
             own=self._places.node,
             usage=self._usage,
+            card=assign.card,
         )
         host = RoleHost(f"worker in {assign.job}", worker_driver.perform, send=self.send, at_once=worker_driver.act)
         host.post(self._link())

@@ -125,7 +125,7 @@ async def run_home(
     announce: bool = False,
     certificate_days: float = MEMBER_VALID_DAYS,
     patience: Patience | None = None,
-    prefers_devices: bool = False,
+    prefers_devices: bool | None = None,
     disk_quota_bytes: int = 0,
     check_in_s: float = 0.0,
     store: str = "",
@@ -441,7 +441,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--advertise", default="", help="where devices dial it, and other managers after commas")
     parser.add_argument("--devices", type=int, default=1000)
-    parser.add_argument("--lead", choices=("here", "devices"), default="here")
+    parser.add_argument("--lead", choices=("auto", "here", "devices"), default="auto")
     parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--disk-quota-bytes", type=int, default=0)
     parser.add_argument("--check-in-s", type=float, default=0.0, help="when devices without work come again; 0: stay")
@@ -468,7 +468,7 @@ def main() -> int:
             port=given.port,
             advertise=given.advertise,
             devices=given.devices,
-            prefers_devices=given.lead == "devices",
+            prefers_devices={"here": False, "devices": True}.get(given.lead),
             disk_quota_bytes=given.disk_quota_bytes,
             check_in_s=given.check_in_s,
             store=given.store,

@@ -186,7 +186,7 @@ class ManagerNode:
         places: Paths,
         *,
         patience: Patience | None = None,
-        prefers_devices: bool = False,
+        prefers_devices: bool | None = None,
         disk_quota_bytes: int = 0,
         check_in_s: float = 0.0,
         registry: Registry | None = None,
@@ -246,6 +246,7 @@ class ManagerNode:
             patience=self._patience,
             jobs=stored.records(),
             held=self.register.held(),
+            cards=self.register.cards(),
             cpus=os.cpu_count() or 1,
             prefers_devices=prefers_devices,
             check_in_s=check_in_s,
@@ -679,7 +680,7 @@ class ManagerNode:
         node = self.register.member(name)
         if node is not None:
             hold = node.state if node.state in HELD else ""
-            self._hold(MemberHeld(node=name, hold=hold, reason=node.reason))
+            self._hold(MemberHeld(node=name, hold=hold, reason=node.reason, card=bytes.fromhex(node.card)))
 
     def _hold(self, event: MemberHeld) -> None:
         self._manager_host.post(event)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from shoal.errors import Misuse, Refused, ShoalError
+from shoal.identity.cards import card_until_s
 from shoal.identity.identity import Authority, certificate_sha256
 from shoal.identity.join_code import new_secret
 from shoal.identity.names import DEVICE_ROLES, RemoteIdentity
@@ -438,6 +439,8 @@ class MemberRegister:
                 view = seen.get(name) or NodeView(node=name, state="lost")
                 reason = clip(self._why(node), REASON_SHOWN_CHARS)
                 seen[name] = dataclasses.replace(view, standing=node.state, reason=reason)
+            if node is not None and node.card and name in seen:
+                seen[name] = dataclasses.replace(seen[name], card_until_s=card_until_s(bytes.fromhex(node.card)))
         return tuple(seen[name] for name in sorted(seen))
 
     def _why(self, node: NodeRow) -> str:
@@ -463,7 +466,7 @@ class MemberRegister:
             case RevokeNode():
                 return self._revoke_node(command, by)
             case ApproveNode():
-                return self._move(command.node, "enrolled", when="pending", done="may work from now on")
+                return self._approve(command)
             case DrainNode():
                 done = f"finishes the lease it has and gets no other; undo with `shoal nodes undrain {command.node}`"
                 return self._move(command.node, "drained", when="enrolled", done=done, reason=command.reason)
@@ -490,6 +493,26 @@ class MemberRegister:
             )
         void = "; the line it joined with is void: `shoal token create` makes another" if node.token_sha256 else ""
         return Done(reason=f"{node.node} is shut out{void}")
+
+    def _approve(self, command: ApproveNode) -> Done:
+        if not command.card:
+            return self._move(command.node, "enrolled", when="pending", done="may work from now on")
+        node = self._known(command.node)
+        if node.state == "revoked":
+            raise Refused(f"{node.node} was {self.why_revoked(node)}")
+        if node.role != "node":
+            raise Refused(f"{node.node} is {node.role}: only a device with an agent has a card")
+        until_s = card_until_s(command.card)
+        if until_s <= time.time():
+            raise Refused("this card has run out, or is not a card: sign another with `shoal nodes approve`")
+        self._registry.set_node_card(node.node, command.card.hex())
+        if node.state == "pending":
+            self._move(node.node, "enrolled", when="pending", done="")
+        return Done(reason=f"{node.node} may be in sealed groups with signed members until {_day(until_s)}")
+
+    def cards(self) -> dict[str, bytes]:
+        """Return the cards of members that have one."""
+        return {node.node: bytes.fromhex(node.card) for node in self._nodes.values() if node.card}
 
     def _move(self, name: str, state: str, *, when: str, done: str, reason: str = "") -> Done:
         node = self._known(name)
@@ -555,7 +578,7 @@ class MemberRegister:
 
 def _standing(node: NodeRow) -> tuple[object, ...]:
     """What decides whether it may come in and work. Revoked and let in again is another standing."""
-    return node.state, node.role, node.revoked_s, node.is_forgotten
+    return node.state, node.role, node.revoked_s, node.is_forgotten, node.card
 
 
 def _minute(at_s: float) -> str:

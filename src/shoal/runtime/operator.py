@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import AnsweredElsewhere, Misuse, PeerViolation, Refused, ShoalError
+from shoal.identity.card_files import card_key_of, make_card_key
+from shoal.identity.cards import CARD_DAYS_MAX, CardKey, make_card
 from shoal.identity.enrolment import Enrolled
 from shoal.identity.identity import Identity
 from shoal.identity.signing import check, sign
@@ -31,6 +33,7 @@ from shoal.trainer.package import ReadyTask, Tell, job_id, laid_over, listing_of
 from shoal.trainer.portable.capturing import capture_ready
 from shoal.trainer.shards import Manifest
 from shoal.trainer.whole_file import write_whole
+from shoal.trust import MANAGER_DECIDES
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
@@ -173,8 +176,15 @@ class Operator:
     async def revoke_node(self, node: str, reason: str = "") -> str:
         return await self._do(RevokeNode(node=node, reason=reason))
 
-    async def approve_node(self, node: str) -> str:
-        return await self._do(ApproveNode(node=node))
+    async def approve_node(self, node: str, *, card: bytes = b"") -> str:
+        return await self._do(ApproveNode(node=node, card=card))
+
+    def sign_card(self, node: str, key: bytes, *, days: float) -> bytes:
+        """Return a card for the device whose card key this is. It is signed on this machine, by this operator."""
+        if not 0 < days <= CARD_DAYS_MAX:
+            raise Misuse(f"a card is valid for up to {CARD_DAYS_MAX:g} days, not {days:g}")
+        signer, until_s = make_card_key(self._places.operator), int(time.time() + days * 86400)
+        return make_card(signer, cluster=self._identity.cluster, node=node, key=key, until_s=until_s)
 
     async def drain_node(self, node: str, reason: str = "") -> str:
         return await self._do(DrainNode(node=node, reason=reason))
@@ -370,6 +380,7 @@ class Operator:
         """
         prepared = ready.prepared
         whole = plan_from(laid_over(prepared.plan, plan))
+        card_key = await self._check_members(whole, on_progress)
         graphs = await self._upload_graphs(ready, whole, on_progress) if portable else ""
         await self._upload_bytes(ready.bundle)
         await self._link.store(prepared.model_sha256, Path(prepared.model))
@@ -383,10 +394,40 @@ class Operator:
                 await self._link.store(shard.sha256, Path(path))
             await self._upload_bytes(listing_of(manifest))
         taken = {view.job for view in (await self.status()).jobs}
-        spec = sign(spec_of(ready, whole, job=job_id(ready.name, taken), graphs=graphs), self._identity)
+        spec = sign(spec_of(ready, whole, job=job_id(ready.name, taken), graphs=graphs), self._identity, card_key)
         answer = await self._operate(Submit(spec=spec))
         assert isinstance(answer, Done)
         return answer.job
+
+    async def _check_members(self, plan: Plan, tell: Tell) -> CardKey | None:
+        """Return this operator's card key, or None if it has none.
+
+        Raises Misuse if a sealed plan asks for signed members and too few devices have a card.
+        """
+        sealed, card_key = plan.believes.sealed, card_key_of(self._places.operator)
+        if sealed is None:
+            return card_key
+        if sealed.members is None:
+            tell(f"Warning: {MANAGER_DECIDES}. `members=` in the plan prevents that (docs/trust.md)")
+            return card_key
+        now_s = time.time()
+        signed = {view.node for view in (await self.status()).nodes if view.card_until_s > now_s}
+        how = "Sign devices with `shoal nodes approve NODE --key KEY`, with the key that `shoal join` shows on each"
+        if card_key is None:
+            raise Misuse(f"trust = {plan.trust!r}: this operator has no card key yet. {how}")
+        if sealed.helper is not None and sealed.helper not in signed:
+            raise Misuse(f"trust = {plan.trust!r}: the helper {sealed.helper} has no valid card. {how}")
+        if (count := len(signed - {sealed.helper})) < plan.workers_least:
+            raise Misuse(
+                f"trust = {plan.trust!r}: {count} devices have a valid card, and the job needs at least"
+                f" {plan.workers_least}. {how}"
+            )
+        if count > sealed.members:
+            tell(
+                f"Warning: {count} devices have a valid card, and the plan counts {sealed.members} members: write"
+                f" members={count}, or more of them than the plan says may collude"
+            )
+        return card_key
 
     async def _upload_graphs(self, ready: ReadyTask, plan: Plan, tell: Tell) -> str:
         with tempfile.TemporaryDirectory(prefix="shoal-graphs-") as folder:

@@ -22,8 +22,10 @@ import numpy as np
 from shoal.compress.sparse import add_to
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse, ShoalError
+from shoal.identity.card_files import card_key_of, pinned_operator
+from shoal.identity.cards import CardKey
 from shoal.identity.identity import Identity
-from shoal.identity.signing import check
+from shoal.identity.signing import check, check_pinned
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import merge_all
 from shoal.roles.actions import (
@@ -106,9 +108,10 @@ class WorkerDriver:
         pace_s: float = 0.0,
         own: Path | None = None,
         usage: AgentUsage | None = None,
+        card: bytes = b"",
     ) -> None:
         """``own``: a folder of this device alone, where it keeps how many of its examples it has seen. ``usage``: what
-        the device did, over all its jobs."""
+        the device did, over all its jobs. ``card``: the device's card, for a job with signed members."""
         self._usage = usage or AgentUsage()
         self._spec = spec
         self._member = member
@@ -143,6 +146,7 @@ class WorkerDriver:
         self._meter = EnergyMeter(machine=platform.machine())
         #: Where updates are sealed: this device's keys, and the digest of the model that a lease was trained on.
         self._seal_keys: SealKeys | None = None
+        self._card = card
         self._is_sealed = spec.plan.believes.sealed is not None
         self._base: tuple[int, bytes] = (0, b"")
         #: Where updates are sealed: the digest of the first model, which the operator signed.
@@ -283,8 +287,14 @@ class WorkerDriver:
         return DeviceState(**fields | {"kind": clip(found.kind, NAME_MAX_CHARS)}, examples=examples)
 
     def _check_signature(self) -> str:
-        """Who of our cluster's operators wants this code to run here. Without one, it does not."""
-        return check(self._spec, ca_pem=self._member.ca_pem, cluster=self._member.cluster, now_s=None)
+        """Return which operator of our cluster signed this job. Raises PeerViolation if none did, or not the one whose
+        key this device pinned."""
+        signer = check(self._spec, ca_pem=self._member.ca_pem, cluster=self._member.cluster, now_s=None)
+        check_pinned(self._spec, pinned=self._pinned())
+        return signer
+
+    def _pinned(self) -> bytes:
+        return pinned_operator(self._own_folder) if self._own_folder is not None else b""
 
     async def _settings(self) -> tuple[TrainerSettings, np.ndarray]:
         """What a trainer needs to know, and the model that the job begins with."""
@@ -376,14 +386,12 @@ class WorkerDriver:
     def _sealed(
         self, action: MakeSealKey | CheckRoster | Seal | SumMasks
     ) -> SealKeyMade | RosterChecked | UpdateSealed | MasksSummed:
-        from shoal.runtime.seal_keys import SealKeys
-
-        keys = self._seal_keys = self._seal_keys or SealKeys(self._member, self._spec.job)
+        keys = self._seal_keys = self._seal_keys or self._new_seal_keys()
         match action:
             case MakeSealKey():
                 return SealKeyMade(term=action.term, key=keys.make(action.term), chance=os.urandom(16))
             case CheckRoster():
-                bad = keys.check(action.roster)
+                bad = keys.check(action.roster, now_s=time.time())
                 return RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad)
             case Seal():
                 lease, group = action.lease, action.request.label.group
@@ -406,6 +414,17 @@ class WorkerDriver:
                 except ShoalError as error:
                     return MasksSummed(term=label.term, group=label.group, reason=str(error))
                 return MasksSummed(term=label.term, group=label.group, tensors=summed)
+
+    def _new_seal_keys(self) -> SealKeys:
+        from shoal.runtime.seal_keys import SealKeys, SignedMembers
+
+        signed = None
+        if self._spec.plan.believes.has_signed_members:
+            card_key = card_key_of(self._own_folder) if self._own_folder is not None else None
+            # A job with signed members was refused before if no key is pinned (``_check_signature``). Without a card,
+            # the other members refuse this device.
+            signed = SignedMembers(card=self._card, card_key=card_key or CardKey.new(), pinned=self._pinned())
+        return SealKeys(self._member, self._spec.job, signed=signed)
 
     # Training -------------------------------------------------------------------------------------------
 

@@ -210,6 +210,14 @@ class MemberRows:
         if not changed:
             raise Misuse(f"there is no member {node[:80]!r} to hold back or let go on")
 
+    def set_node_card(self, node: str, card: str) -> None:
+        """Keep the card that an operator signed for a member."""
+        with self._database.transaction() as database:
+            changed = database.change("UPDATE nodes SET card = ? WHERE node = ? AND state != 'revoked'", (card, node))
+            self._count_on(database, node)
+        if not changed:
+            raise Misuse(f"there is no member {node[:80]!r} to keep a card of")
+
     def revoke_node(self, node: str, *, now_s: float, reason: str) -> bool:
         """Shut a member out: every certificate it was issued, and the token it knows. Whether there was such a one.
 
@@ -220,7 +228,8 @@ class MemberRows:
             if not found:
                 return False
             database.change(
-                "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ?, restored_number = NULL WHERE node = ?",
+                "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ?, restored_number = NULL, card = ''"
+                " WHERE node = ?",
                 (now_s, reason[:REASON_MAX_CHARS], node),
             )
             database.change("UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node))
@@ -246,7 +255,7 @@ class MemberRows:
         with self._database.transaction() as database:
             changed = database.change(
                 "UPDATE nodes SET state = 'revoked', revoked_s = COALESCE(revoked_s, ?), is_forgotten = 1,"
-                " restored_number = NULL, facts_json = '{}' WHERE node = ?",
+                " restored_number = NULL, facts_json = '{}', card = '' WHERE node = ?",
                 (now_s, node),
             )
             database.change("UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node))
@@ -360,7 +369,7 @@ def _revoke_issued(database: Statements, node: str, manager: str, now_s: float) 
     reason = f"the authority of the manager {manager}, which issued its certificate, was revoked"
     return (
         database.change(
-            "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ?, restored_number = NULL"
+            "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ?, restored_number = NULL, card = ''"
             " WHERE node = ? AND state != 'revoked'",
             (now_s, reason, node),
         )

@@ -54,6 +54,8 @@ class NodeRow:
     is_forgotten: int = 0
     #: Where managers share a registry: the count of changes of members at which this one changed last.
     epoch: int = 0
+    #: The card that an operator signed for it (``identity.cards``), in hexadecimal; empty: none.
+    card: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -241,4 +241,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE certificates ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
         "CREATE INDEX certificates_by_epoch ON certificates (epoch) WHERE epoch > 0",
     ),
+    (
+        # The card that an operator signed for a device, in hexadecimal; empty: none.
+        "ALTER TABLE nodes ADD COLUMN card TEXT NOT NULL DEFAULT ''",
+    ),
 )

@@ -235,6 +235,7 @@ RIGHTS_KEPT_MAX_BYTES = 256 << 20
 SEAL_GROUP_MAX = 256
 SEAL_CERTIFICATE_MAX_BYTES = 1600
 SEAL_SIGNATURE_MAX_BYTES = 80
+SEAL_CARD_MAX_BYTES = 160
 
 #: What a device of a sealed sum says to each neighbour, of all of them: an envelope with a share takes 33 bytes. And
 #: shares of edges, of all neighbours that vanished.

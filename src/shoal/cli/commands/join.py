@@ -112,6 +112,15 @@ def join(
             show_default="as each plan promises",
         ),
     ] = 0.0,
+    operator_key: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="Run only jobs, and take only members of sealed jobs, that the operator with this key signed (`shoal"
+            " nodes key` shows it there); `none`: any operator's. It is remembered.",
+            show_default="what the line says",
+        ),
+    ] = "",
     lend: Annotated[
         bool,
         typer.Option(
@@ -189,6 +198,10 @@ def join(
         from shoal.runtime.privacy_accounts import checked_limit
 
         checked_limit(max_epsilon)
+    if operator_key and operator_key != "none":
+        from shoal.identity.cards import parse_key
+
+        parse_key(operator_key)
     if log_format:
         from shoal.runtime.log_lines import log_format as checked_format
 
@@ -212,6 +225,7 @@ def join(
             print("An operator does not train: --data is left out.", file=sys.stderr)
         print(f"{member.identity.node} may operate cluster {member.identity.cluster} from here. Try: shoal status")
         return
+    _pin(home, line, operator_key, anew=anew)
     if folder is not None:
         _remember(home, folder)
     if max_epsilon:
@@ -254,6 +268,25 @@ def join(
         # What was typed just now is meant, whatever the environment says.
         options += ["--data", str(folder)]
     _become_agent(home, options)
+
+
+def _pin(home: Path, line: str, operator_key: str, *, anew: bool) -> None:
+    """Pin the operator's key that the person typed or that the line has, and show this device's own."""
+    from shoal.identity.card_files import make_card_key, pin_operator, pinned_operator, unpin_operator
+    from shoal.identity.cards import key_text, parse_key
+    from shoal.identity.join_code import JoinCode
+    from shoal.runtime.paths import Paths
+
+    folder, of_line = Paths(home).node, JoinCode.parse(line).operator_key if line else b""
+    if operator_key == "none" or (anew and not operator_key and not of_line):
+        unpin_operator(folder)
+    elif operator_key:
+        pin_operator(folder, parse_key(operator_key), may_change=True)
+    elif of_line:
+        pin_operator(folder, of_line, may_change=anew)
+    print(f"This device's key, for the operator to sign: {key_text(make_card_key(folder).public)}")
+    if pinned := pinned_operator(folder):
+        print(f"It runs only jobs, and takes only members, of the operator with the key {key_text(pinned)}")
 
 
 def _check_metrics(listen: str, token_file: Path | None) -> None:

@@ -55,12 +55,75 @@ def revoke(
 
 
 @app.command()
-def approve(node: _Node, home: Home = DEFAULT_HOME) -> None:
-    """Let a newcomer work, where `shoal up --approve` makes newcomers wait.
+def approve(
+    node: _Node,
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="Also sign the device as a member of sealed jobs: the key that `shoal join` shows on the device. Copy"
+            " it from the device itself, not from what others say it is.",
+            show_default=False,
+        ),
+    ] = "",
+    days: Annotated[float, typer.Option(min=1, help="How long the signature of --key is valid.")] = 90.0,
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Let a newcomer work, or sign a device as a member of sealed jobs.
 
-    Example:  `shoal nodes approve attic-pi4`
+    Example:  `shoal nodes approve attic-pi4`, where `shoal up --approve` makes newcomers wait
+
+    As a member of sealed jobs with `members=`:  `shoal nodes approve attic-pi4 --key abcd-…`
     """
-    _ask(home, lambda operator: operator.approve_node(node))
+    from shoal.identity.cards import parse_key
+
+    # Before the cluster is asked: a wrong character should be told at once.
+    public = parse_key(key) if key else b""
+    if public:
+        _warn_of_managers_disk(home)
+
+    async def ask(operator: Operator) -> str:
+        card = operator.sign_card(node, public, days=days) if public else b""
+        return await operator.approve_node(node, card=card)
+
+    _ask(home, ask)
+
+
+@app.command("key")
+def key_(home: Home = DEFAULT_HOME) -> None:
+    """Print the key with which this operator signs members and jobs. Devices pin it.
+
+    Example:  `shoal nodes key`, then on each device `shoal join --operator-key KEY`
+    """
+    print(operator_key_text(home))
+
+
+def operator_key_text(home: Path) -> str:
+    """Return this operator's public card key as devices pin it. Makes the key if there is none."""
+    from shoal.cli.exits import NoCluster
+    from shoal.identity.card_files import make_card_key
+    from shoal.identity.cards import key_text
+    from shoal.identity.identity import IDENTITY_FILE
+    from shoal.runtime.paths import Paths
+
+    folder = Paths(home).operator
+    if not (folder / IDENTITY_FILE).exists():
+        raise NoCluster(f"no cluster is operated from {home}: run `shoal up` here first, or name its --home")
+    _warn_of_managers_disk(home)
+    return key_text(make_card_key(folder).public)
+
+
+def _warn_of_managers_disk(home: Path) -> None:
+    """Warn if this operator's keys are on the manager's disk: then the manager can sign as this operator."""
+    from shoal.cli import screen
+    from shoal.runtime.paths import Paths
+
+    if Paths(home).authority.exists():
+        screen.say(
+            "Warning: this operator's key is on the manager's machine, so whoever controls that machine can sign"
+            " members too. Sign on another one: `shoal token create --role operator` here, `shoal join LINE` there.",
+            "yellow",
+        )
 
 
 @app.command()

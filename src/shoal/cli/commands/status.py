@@ -72,6 +72,7 @@ def _check(job: str, told: Status, *, json: bool) -> int:
 def _print_job(job: str, told: Status) -> None:
     from shoal.cli import screen
     from shoal.cli.job_history import Story
+    from shoal.cli.render.sealed import members_note
     from shoal.cli.render.view import render
 
     terminal = screen.out()
@@ -82,6 +83,8 @@ def _print_job(job: str, told: Status) -> None:
         if view.job == job and view.plan.inner_state == "kept":
             kept = "each device keeps the state of its optimiser, so a lost lease is trained as a new one"
             terminal.print(f"not replayable: {kept}", style="dim")
+        if view.job == job and (note := members_note(view.plan, is_led_by_manager=view.leader == told.manager)):
+            terminal.print(f"members: {note}", style="dim", soft_wrap=True)
     _print_discarded(told)
 
 

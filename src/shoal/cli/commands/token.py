@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -33,6 +35,14 @@ def create(
     uses: Annotated[int, typer.Option(min=1, help="How many may join with the line.")] = 1,
     hours: Annotated[float, typer.Option(min=0.01, help="How long the line can be used.")] = 24.0,
     label: Annotated[str, typer.Option(help="What it is for, to know it by in the list.")] = "",
+    pin: Annotated[
+        bool,
+        typer.Option(
+            "--pin",
+            help="Put this operator's key into the line: devices that join with it run only this operator's jobs, and"
+            " take only members that it signed. See docs/trust.md.",
+        ),
+    ] = False,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
@@ -47,10 +57,14 @@ def create(
 
     if browser and role != "node":
         raise typer.BadParameter("a tab of a browser works and never operates", param_hint="--browser")
+    if pin and (browser or role != "node"):
+        raise typer.BadParameter("only a device pins an operator's key", param_hint="--pin")
     kind = "browser" if browser else role
     made = with_operator(
         home, lambda operator: operator.make_token(role=kind, uses=uses, valid_s=hours * 3600, label=label)
     )
+    if pin:
+        made = dataclasses.replace(made, join_line=_pinned(made.join_line, home))
     if json:
         screen.print_json(to_plain(made))
         return
@@ -63,6 +77,15 @@ def create(
     screen.say(f"For {users}, for {hours:g} hours; take it back with: shoal token revoke {made.token.token}")
     # Alone on standard output, so that a script can read it.
     print(f"shoal join {made.join_line}", flush=True)
+
+
+def _pinned(line: str, home: Path) -> str:
+    """Return the same line with this operator's key in it. The manager, which made the line, has no part in this."""
+    from shoal.cli.commands.nodes import operator_key_text
+    from shoal.identity.cards import parse_key
+    from shoal.identity.join_code import JoinCode
+
+    return str(dataclasses.replace(JoinCode.parse(line), operator_key=parse_key(operator_key_text(home))))
 
 
 def _qr_code(link: str) -> str:

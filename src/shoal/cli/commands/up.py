@@ -77,9 +77,10 @@ def up(
         str,
         typer.Option(
             metavar="WHERE",
-            help="Who leads jobs when all are placed alike: `here`, on this machine, or `devices`, to spare it.",
+            help="Where leaders run: `here` (this machine), `devices`, or `auto` (devices lead sealed jobs without"
+            " signed members, this machine the others).",
         ),
-    ] = "here",
+    ] = "auto",
     console: Annotated[
         bool, typer.Option("--console", help="Run `shoal console` beside it, for as long as this runs.")
     ] = False,
@@ -161,8 +162,8 @@ def up(
     from shoal.runtime.manager_main import run_home
     from shoal.runtime.tab_door import TabDoorOptions
 
-    if lead not in ("here", "devices"):
-        raise typer.BadParameter("choose here or devices", param_hint="--lead")
+    if lead not in ("auto", "here", "devices"):
+        raise typer.BadParameter("choose auto, here or devices", param_hint="--lead")
     quota_bytes = size_bytes(disk_quota, option="--disk-quota") if disk_quota else 0
     check_in_s = parse_span(check_in) if check_in else 0.0
     if check_in and not CHECK_IN_LEAST_S <= check_in_s <= CHECK_IN_MOST_S:
@@ -197,7 +198,7 @@ def up(
         approve=approve,
         announce=announce,
         certificate_days=certificate_days,
-        prefers_devices=lead == "devices",
+        prefers_devices={"here": False, "devices": True}.get(lead),
         disk_quota_bytes=quota_bytes,
         check_in_s=check_in_s,
         store=store,

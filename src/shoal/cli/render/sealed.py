@@ -11,6 +11,7 @@ from shoal.sealing.figures import FIGURE_BYTES, FIGURES
 from shoal.sealing.graph import GROUP_MAX, GraphShape, shape_of
 from shoal.sealing.group import COMMIT_BYTES, HELPER_ENVELOPE_BYTES, MAC_BYTES, TAG_BYTES
 from shoal.sealing.shamir import SHARE_BYTES
+from shoal.trust import MANAGER_DECIDES
 from shoal.wire.coded import encode_places_bytes, entries_max
 
 #: Milliseconds of one core for a value, as measured: to add a mask of 32 bits, to round it (``benchmarks.trust``), and
@@ -23,6 +24,20 @@ _NOISE_MS = 1.8e-4
 
 #: How far the claim goes today.
 _UNCHANGED = ". That is of a leader that runs Shoal's code as it is: one that was changed can see single updates"
+
+
+def members_note(plan: Plan, *, is_led_by_manager: bool = False) -> str:
+    """Return what the manager can do to the members of a sealed plan, or nothing if the plan is not sealed."""
+    sealed = plan.believes.sealed
+    if sealed is None:
+        return ""
+    if sealed.members is None:
+        leads = ". It also leads this job" if is_led_by_manager else ""
+        return f"{MANAGER_DECIDES}{leads}. `members=` in the plan prevents that (docs/trust.md)"
+    return (
+        f"Only devices with a card of the operator whose key they pinned are members: about {sealed.members}, of which"
+        f" {sealed.liars_of(sealed.members)} may collude. The manager cannot add one"
+    )
 
 
 def extra_bytes(shape: GraphShape) -> int:
@@ -43,6 +58,7 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
     if is_private:
         # A version has at most a cohort.
         devices = min(devices, plan.cohort)
+    yield "members", members_note(plan)
     if sealed.helper is not None:
         yield from _helped_facts(plan, sealed.helper, devices=min(devices, GROUP_MAX), model_bytes=model_bytes)
         return

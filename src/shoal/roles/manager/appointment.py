@@ -36,12 +36,14 @@ ADMITTED_AT_ONCE = 1000
 
 
 class Appointments:
-    def __init__(self, machine: Machine, cluster: ClusterState, *, node: str, prefers_devices: bool = False) -> None:
+    def __init__(
+        self, machine: Machine, cluster: ClusterState, *, node: str, prefers_devices: bool | None = None
+    ) -> None:
         self._machine = machine
         self._cluster = cluster
         #: The manager's own node.
         self._node = node
-        #: The manager's node leads only where no device can.
+        #: Whether the manager's node leads only where no device can. None if each plan decides.
         self._prefers_devices = prefers_devices
         self._home = Candidate(node=node, cpus=1, load=0.0)
 
@@ -86,14 +88,26 @@ class Appointments:
             return record.successor, "the one before was to hand over to it"
         workers = self._cluster.count(record.spec.job)
         home, *devices = self._candidates(record)
+        prefers_devices = self._prefers_devices_for(record)
         if not devices:
-            record.is_stopgap = self._prefers_devices
-            return self._node, "it keeps the checkpoints and is always on"
-        best = best_placed(devices if self._prefers_devices else [home, *devices], workers=workers)
+            record.is_stopgap = prefers_devices
+            return self._node, why_manager(record)
+        best = best_placed(devices if prefers_devices else [home, *devices], workers=workers)
         assert best is not None
         if best.node == self._node:
-            return best.node, "it keeps the checkpoints and is always on"
+            return best.node, why_manager(record)
         return best.node, f"placed best of {len(devices)} devices"
+
+    def _prefers_devices_for(self, record: JobRecord) -> bool:
+        """Whether the manager's node leads this job only if no device can.
+
+        The manager issues certificates, so it should not also lead a sealed job in which certificates decide who is a
+        member. If a device was unable to lead the job, others may be unable for the same reason, such as a network in
+        which devices cannot dial each other: then the manager leads it.
+        """
+        if self._prefers_devices is not None:
+            return self._prefers_devices
+        return decides_members(record) and not record.unfit
 
     def _could_lead(self, node: str) -> bool:
         known = self._cluster.nodes.get(node)
@@ -136,8 +150,9 @@ class Appointments:
         members = self._cluster.members(record.spec.job)
         self.admit(record, members)
         for name in members:
-            role = self._cluster.nodes[name].role
-            self._machine.send(name, assignment(record, role, f"led by {record.leader} now"))
+            node = self._cluster.nodes[name]
+            reason = f"led by {record.leader} now"
+            self._machine.send(name, assignment(record, node.role, reason, card=node.card))
         self.remind(record, members)
 
     def _let_tabs_go(self, record: JobRecord) -> None:
@@ -278,8 +293,8 @@ class Appointments:
 
     def _next(self, record: JobRecord) -> str:
         others = [candidate for candidate in self._candidates(record) if candidate.node != record.leader]
-        if self._prefers_devices:
-            others = [candidate for candidate in others if candidate.node != self._node]
+        if self._prefers_devices_for(record):
+            others = [candidate for candidate in others if candidate.node != self._node] or others
         best = best_placed(others, workers=self._cluster.count(record.spec.job))
         return best.node if best is not None else self._node
 
@@ -304,7 +319,8 @@ class Appointments:
             home, *devices = self._candidates(record)
             leader = next((c for c in (home, *devices) if c.node == record.leader), None)
             measured = [c for c in devices if c.link_bytes_per_s and c.node != record.leader]
-            others = measured if self._prefers_devices or record.leader == self._node else [home, *measured]
+            prefers_devices = self._prefers_devices_for(record)
+            others = measured if prefers_devices or record.leader == self._node else [home, *measured]
             best = best_placed(others, workers=workers)
             if leader is None or best is None or not is_worth_moving(best, leader=leader, workers=workers):
                 record.outdone = 0
@@ -324,8 +340,22 @@ class Appointments:
         self._machine.cancel(f"{stage} {job}")
 
 
-def assignment(record: JobRecord, role: str, reason: str) -> Assign:
-    """The role of a node in a job, as the node is told."""
+def decides_members(record: JobRecord) -> bool:
+    """Whether the manager decides who is in the groups of a sealed job: no operator signed its members."""
+    trust = record.spec.plan.believes
+    return trust.sealed is not None and not trust.has_signed_members
+
+
+def why_manager(record: JobRecord) -> str:
+    """Why the manager's node leads a job."""
+    why = "it keeps the checkpoints and is always on"
+    if decides_members(record):
+        why += ". It also signs certificates, so it could read single updates"
+    return why
+
+
+def assignment(record: JobRecord, role: str, reason: str, *, card: bytes = b"") -> Assign:
+    """The role of a node in a job, as the node is told. ``card``: that of a worker, for a job with signed members."""
     return Assign(
         job=record.spec.job,
         role=role,
@@ -334,4 +364,5 @@ def assignment(record: JobRecord, role: str, reason: str) -> Assign:
         leader_endpoint=record.endpoint or "",
         spec=record.spec,
         reason=reason,
+        card=card if record.spec.plan.believes.has_signed_members else b"",
     )

@@ -68,6 +68,9 @@ class NodeRecord:
     link_bytes_per_s: float = 0.0
     #: Why an operator holds it back: ``pending`` or ``drained``.
     held: str | None = None
+    #: The card that an operator signed for it, and whether it may be in sealed groups with signed members.
+    card: bytes = field(repr=False, default=b"")
+    is_signed: bool = True
     #: Its leader has let it go, and it may not know yet: the manager gives it nothing before it hears it again.
     is_resting: bool = False
     #: When the manager told it that there is no work and when to come again; None: it did not.
@@ -85,10 +88,12 @@ class NodeRecord:
         return self.is_available and bool(self.facts.torch or self.facts.onnx) and not self.facts.is_hub
 
     def suits(self, spec: JobSpec) -> bool:
-        """Whether it has an engine for this job: PyTorch for any, onnxruntime for those that have graphs. A tab of a
-        browser takes fewer."""
+        """Whether it may work for this job and has an engine for it: PyTorch for any, onnxruntime for those that have
+        graphs. A tab of a browser takes fewer."""
         if self.facts.browser:
             return spec.suits_tabs
+        if not self.is_signed and spec.plan.believes.has_signed_members:
+            return False
         return bool(self.facts.torch or (self.facts.onnx and spec.graphs))
 
     @property

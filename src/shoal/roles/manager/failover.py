@@ -259,7 +259,7 @@ class Failover:
         if record.term > message.term and record.is_led:
             # It has not heard of the leader that leads now.
             self._appointments.admit(record, [sender])
-            self._machine.send(sender, assignment(record, node.role, "led again"))
+            self._machine.send(sender, assignment(record, node.role, "led again", card=node.card))
             return
         if record.term == message.term and record.stage is LeadershipStage.LEADING and record.leader != self._node:
             self._on_cut_off(record, sender, message)

@@ -91,16 +91,19 @@ class Manager(Machine):
         patience: Patience,
         jobs: list[JobRecord] | None = None,
         held: Mapping[str, str] | None = None,
+        cards: Mapping[str, bytes] | None = None,
         cpus: int = 1,
-        prefers_devices: bool = False,
+        prefers_devices: bool | None = None,
         check_in_s: float = 0.0,
     ) -> None:
-        """``prefers_devices``: this node leads only where no device can. ``check_in_s``: devices without work hang up,
-        and come again after about so long; 0: they stay."""
+        """``cards``: those of members that have one; None if every node may be in sealed groups with signed members, as
+        in a simulation. ``prefers_devices``: this node leads only where no device can; None if each plan decides.
+        ``check_in_s``: devices without work hang up, and come again after about so long; 0: they stay."""
         super().__init__()
         self._node = node
         #: Nodes that operators hold back, whether they are here or not.
         self._held: dict[str, str] = dict(held or {})
+        self._cards: dict[str, bytes] | None = dict(cards) if cards is not None else None
         self._patience = patience
         self._cluster = ClusterState(jobs or ())
         self._nodes, self._jobs = self._cluster.nodes, self._cluster.jobs
@@ -276,6 +279,9 @@ class Manager(Machine):
         node = self._nodes.get(sender)
         if node is None:
             node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender))
+            if self._cards is not None:
+                node.card = self._cards.get(sender, b"")
+                node.is_signed = bool(node.card)
         restarted = node.incarnation not in (None, hello.incarnation)
         if node.facts.is_hub is not hello.facts.is_hub and node.job is not None:
             # It was started again as something else: its place in that job is gone.
@@ -440,6 +446,7 @@ class Manager(Machine):
         else:
             self._held.pop(event.node, None)
         node = self._nodes.get(event.node)
+        self._on_card(event.node, node, event.card)
         if node is None or node.held == hold:
             return
         node.held = hold
@@ -451,6 +458,23 @@ class Manager(Machine):
         else:
             self._cluster.look(node)
             self._schedule()
+
+    def _on_card(self, name: str, node: NodeRecord | None, card: bytes) -> None:
+        """An operator signed a card for a node. A node that works under an older one begins its job again with it."""
+        if self._cards is None or self._cards.get(name, b"") == card:
+            return
+        if card:
+            self._cards[name] = card
+        else:
+            self._cards.pop(name, None)
+        if node is None:
+            return
+        node.card, node.is_signed = card, bool(card)
+        self.record("node", f"{name} {'has a new card' if card else 'has no card any more'}")
+        if node.job is not None and self._jobs[node.job].spec.plan.believes.has_signed_members:
+            self._cluster.called_back.add(name)
+            self._appointments.release([name])
+        self._schedule()
 
     def _on_released(self, sender: str, released: Released) -> None:
         record, node = self._jobs.get(released.job), self._nodes.get(released.node)
@@ -638,6 +662,8 @@ class Manager(Machine):
             return
         if node.facts.is_hub or node.facts.browser:
             return
+        if not node.is_signed and record.spec.plan.believes.has_signed_members:
+            return
         if node.job is None:
             self._assign_worker(node, record, "it opens the sums of this job, and trains nothing for it")
         elif self._jobs[node.job].helper != node.node and node.node not in self._cluster.called_back:
@@ -727,7 +753,7 @@ class Manager(Machine):
         node.goes_s = 0.0
         self.record("assigned", f"{node.node}: {reason}", job=record.spec.job)
         self._appointments.admit(record, [node.node])
-        self.send(node.node, assignment(record, node.role, reason))
+        self.send(node.node, assignment(record, node.role, reason, card=node.card))
 
     def _dismiss_elsewhere(self, node: NodeRecord) -> None:
         """A node that was away may still work in a job that gave its place to another. It ignores unknown jobs.

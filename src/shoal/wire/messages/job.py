@@ -7,7 +7,7 @@ from dataclasses import field
 from shoal.errors import PeerViolation
 from shoal.plan import Plan
 from shoal.states import ENDED, REPORTED
-from shoal.wire.limits import BASE_PARTS_MAX, BATCHES_MAX
+from shoal.wire.limits import BASE_PARTS_MAX, BATCHES_MAX, SEAL_CARD_MAX_BYTES
 from shoal.wire.messages.base import Message, Tensors, is_endpoint, is_id, is_sha256, message
 from shoal.wire.messages.metrics import MetricView, check_views
 
@@ -49,6 +49,8 @@ class JobSpec(Message):
     base: tuple[str, ...] = ()
     #: The captured graphs of its step, for devices without PyTorch; empty: it has none.
     graphs: str = ""
+    #: By the operator's card key, over what ``signature`` is over; base64. Devices that pinned that key ask for it.
+    card_signature: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -111,6 +113,13 @@ class Assign(Message):
     leader_endpoint: str = ""
     spec: JobSpec
     reason: str = ""
+    #: The node's card (``identity.cards``), for a job with signed members.
+    card: bytes = field(repr=False, default=b"")
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if len(self.card) > SEAL_CARD_MAX_BYTES:
+            raise PeerViolation(f"Assign.card has {len(self.card)} bytes; the maximum is {SEAL_CARD_MAX_BYTES}")
 
 
 @message(to="node", answered_by={"Control": ("manager",)})

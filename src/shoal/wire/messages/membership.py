@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from shoal.errors import PeerViolation
+from shoal.wire.limits import SEAL_CARD_MAX_BYTES
 from shoal.wire.messages.base import Message, message
 
 
@@ -68,9 +70,16 @@ class RevokeNode(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class ApproveNode(Message):
-    """A newcomer may work from now on."""
+    """A newcomer may work from now on. With a card, it may also be in groups of sealed jobs with signed members."""
 
     node: str
+    #: Signed by the operator (``identity.cards``); empty if it signed none.
+    card: bytes = field(repr=False, default=b"")
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if len(self.card) > SEAL_CARD_MAX_BYTES:
+            raise PeerViolation(f"ApproveNode.card has {len(self.card)} bytes; the maximum is {SEAL_CARD_MAX_BYTES}")
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})

@@ -113,6 +113,8 @@ class NodeView(Message):
     standing: str = ""
     #: Which protocol it speaks; 0: it has not said since the manager started.
     protocol: int = 0
+    #: When its card runs out (``identity.cards``), in seconds since 1970. 0 if it has none.
+    card_until_s: float = 0.0
 
 
 @message()

@@ -9,6 +9,7 @@ from dataclasses import field
 
 from shoal.errors import PeerViolation
 from shoal.wire.limits import (
+    SEAL_CARD_MAX_BYTES,
     SEAL_CERTIFICATE_MAX_BYTES,
     SEAL_EDGES_MAX_BYTES,
     SEAL_GROUP_MAX,
@@ -44,12 +45,22 @@ class MemberKey(Message):
     certificate: bytes = field(repr=False)
     #: The form of the protocol that the device speaks (``SEAL_FORM``). Devices of different forms share no group.
     form: int = 1
+    #: The device's card (``identity.cards``), and its card key's signature over what ``signature`` is over. Empty if
+    #: the plan does not ask for signed members.
+    card: bytes = field(repr=False, default=b"")
+    card_signature: bytes = field(repr=False, default=b"")
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if len(self.public) != PUBLIC_KEY_BYTES or len(self.nonce) != NONCE_BYTES:
             raise PeerViolation("a key or a nonce of another size than theirs")
-        _check_sizes(self, signature=SEAL_SIGNATURE_MAX_BYTES, certificate=SEAL_CERTIFICATE_MAX_BYTES)
+        _check_sizes(
+            self,
+            signature=SEAL_SIGNATURE_MAX_BYTES,
+            certificate=SEAL_CERTIFICATE_MAX_BYTES,
+            card=SEAL_CARD_MAX_BYTES,
+            card_signature=SEAL_SIGNATURE_MAX_BYTES,
+        )
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
