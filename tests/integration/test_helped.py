@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kit import Site, cluster_in, run
-from test_sealed import OWN_TALLY, _dies_at, _is_exact, _moves, _tallying, mortals
+from test_sealed import LEADS_HERE, OWN_TALLY, _dies_at, _is_exact, _moves, _tallying, mortals
 
 
 async def _says_that_it_waits(site: Site, job: str, helper: str) -> None:
@@ -25,7 +25,7 @@ def test_whoever_is_killed_at_a_word_the_sums_are_exact(tmp_path: Path) -> None:
     orders = tmp_path / "orders"
 
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=5, options=OWN_TALLY) as site:
+        async with cluster_in(tmp_path, workers=5, options=OWN_TALLY, manager_options=LEADS_HERE) as site:
             site.pace(0.4)
             helper = max(site.cluster.agents)
             job = await _tallying(site, tmp_path, trust=f"sealed(3, helper={helper})")

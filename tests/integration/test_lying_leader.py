@@ -21,6 +21,7 @@ from own_tally_trainer import TURNS
 from benchmarks.common import echo_job
 from shoal.runtime.local import LocalCluster
 
+LEADS_HERE = ("--lead", "here")
 OWN_TALLY = ("--child-module", "own_tally_trainer")
 DEVICES, VALUES = 4, 200
 
@@ -91,7 +92,8 @@ def play(
 
     async def story() -> None:
         with led_by(lie, tmp_path / "diary"):
-            async with cluster_in(tmp_path, workers=DEVICES + is_helped, options=OWN_TALLY) as site:
+            workers = DEVICES + is_helped
+            async with cluster_in(tmp_path, workers=workers, options=OWN_TALLY, manager_options=LEADS_HERE) as site:
                 how = f"helper={max(site.cluster.agents)}" if is_helped else "0%, 0%"
                 await _submitted(site, tmp_path, codec, f"sealed({least}, {how})")
 

@@ -30,13 +30,13 @@ VALUES, BATCHES = 200, 60
 cluster = shared_cluster(workers=4, options=PULL)
 
 
-async def _started(site: Site, directory: Path, codec: str = "dense") -> str:
+async def _started(site: Site, directory: Path, codec: str = "dense", trust: str = "sealed(3, 0%, 30%)") -> str:
     folder = directory / "job"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     job = echo_job(folder, values=VALUES, batches=BATCHES)
     job = dataclasses.replace(job, name="pull", prepared=dataclasses.replace(job.prepared, test=job.prepared.train))
     plan = {
-        "trust": "sealed(3, 0%, 30%)",
+        "trust": trust,
         "data": "local",
         "workers_min": 3,
         "epoch_leases": 40,
@@ -77,6 +77,8 @@ def test_devices_that_are_killed_leave_the_sums_exact(tmp_path: Path) -> None:
 
 # A process dies at a word --------------------------------------------------------------------------------------
 
+#: These stories end the manager as the leader.
+LEADS_HERE = ("--lead", "here")
 OWN_TALLY = ("--child-module", "own_tally_trainer")
 EPOCHS = 8
 MORTAL = {"shoal.runtime.agent": "agent", "shoal.runtime.manager_main": "manager"}
@@ -158,7 +160,7 @@ def test_whoever_is_killed_at_a_word_the_sums_are_exact(tmp_path: Path, who: str
     orders = tmp_path / "orders"
 
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=5, options=OWN_TALLY) as site:
+        async with cluster_in(tmp_path, workers=5, options=OWN_TALLY, manager_options=LEADS_HERE) as site:
             site.pace(0.4)
             job = await _tallying(site, tmp_path)
             await _moves(site, job)

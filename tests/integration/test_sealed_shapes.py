@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit import Site, cluster_in, run
-from test_sealed import OWN_TALLY, _dies_at, _is_exact, _moves, _tallying, mortals
+from test_sealed import LEADS_HERE, OWN_TALLY, _dies_at, _is_exact, _moves, _tallying, mortals
 
 
 async def _forms(site: Site, job: str, kind: str) -> None:
@@ -28,7 +28,7 @@ def test_whoever_is_killed_while_words_meet_the_sums_are_exact(tmp_path: Path, k
     shape = {"topology": kind, "aggregators": 2 if kind == "tree" else 0, "until": {"epochs": 20}}
 
     async def story() -> None:
-        async with cluster_in(tmp_path, workers=6, options=OWN_TALLY) as site:
+        async with cluster_in(tmp_path, workers=6, options=OWN_TALLY, manager_options=LEADS_HERE) as site:
             site.pace(0.4)
             job = await _tallying(site, tmp_path, **shape)
             for word, time in (("ShardAck", 2), ("ReduceResult", 1), ("Reduce", 2)):
