@@ -420,12 +420,12 @@ class MemberRegister:
             self.refresh(name)
 
     def listed(self, present: Iterable[str]) -> set[str]:
-        """The members that people see: those present, and those that are not here and stand out."""
+        """The members that people see: those present, and those that are not here and stand out or have a card."""
         names = set(present)
         for node in list(self._nodes.values()):
             if node.is_forgotten:
                 names.discard(node.node)
-            elif node.state != "enrolled":
+            elif node.state != "enrolled" or node.card:
                 names.add(node.node)
         return names
 
@@ -439,8 +439,10 @@ class MemberRegister:
                 view = seen.get(name) or NodeView(node=name, state="lost")
                 reason = clip(self._why(node), REASON_SHOWN_CHARS)
                 seen[name] = dataclasses.replace(view, standing=node.state, reason=reason)
-            if node is not None and node.card and name in seen:
-                seen[name] = dataclasses.replace(seen[name], card_until_s=card_until_s(bytes.fromhex(node.card)))
+            if node is not None and node.card:
+                away = NodeView(node=name, state="lost", reason="not seen since the manager started")
+                until_s = card_until_s(bytes.fromhex(node.card))
+                seen[name] = dataclasses.replace(seen.get(name) or away, card_until_s=until_s)
         return tuple(seen[name] for name in sorted(seen))
 
     def _why(self, node: NodeRow) -> str:

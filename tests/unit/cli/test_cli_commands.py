@@ -56,6 +56,7 @@ COMMANDS = [
     ["nodes"],
     ["nodes", "revoke"],
     ["nodes", "approve"],
+    ["nodes", "key"],
     ["nodes", "drain"],
     ["nodes", "undrain"],
     ["nodes", "forget"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shoal.cli.render.sealed import sealed_facts
+from shoal.cli.render.sealed import members_note, sealed_facts
 from shoal.plan import Plan
 
 
@@ -25,6 +25,25 @@ def test_a_sealed_plan_says_who_opens_what_it_costs_and_what_is_learnt() -> None
     for learns in (told["learns"], facts("dense", 64)["learns"]):
         assert "sums of at least 8 devices, and who took part" in learns
         assert "one that was changed can see single updates" in learns
+
+
+def test_it_says_what_the_manager_could_do_unless_members_are_signed() -> None:
+    told = facts("dense", 16)["members"]
+    assert told.startswith("The manager decides who is a member. If it lies, or lends its key to the leader, it can")
+    assert "read that device's update" in told
+    signed = Plan(trust="sealed(8, members=40)", data="local", workers_min=8, workers_max=100)
+    told = dict(sealed_facts(signed, devices=16, model_bytes=2.9e6))["members"]
+    assert "about 40, of which 4 may collude. The manager cannot add one" in told
+    assert "The manager decides" not in told
+    helped = Plan(trust="sealed(8, helper=aide)", data="local", workers_min=8, workers_max=100)
+    assert "The manager decides" in dict(sealed_facts(helped, devices=16, model_bytes=2.9e6))["members"]
+
+
+def test_a_status_says_what_the_manager_could_do_and_whether_it_leads() -> None:
+    plan = Plan(trust="sealed", data="local", workers_min=8, workers_max=100)
+    assert "It also leads this job" in members_note(plan, is_led_by_manager=True)
+    assert "It also leads this job" not in members_note(plan)
+    assert members_note(Plan()) == ""
 
 
 def test_where_words_meet_in_aggregators_it_says_what_those_learn() -> None:

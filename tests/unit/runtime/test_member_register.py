@@ -327,6 +327,39 @@ def test_newcomers_wait_where_they_are_to_be_approved(
     assert roll.held() == {}
 
 
+def test_a_card_is_kept_shown_and_gone_with_its_device(
+    roll: MemberRegister, registry: Registry, authority: Authority
+) -> None:
+    joined(roll, authority, "pi")
+    joined(roll, authority, "ann", role="operator")
+    roll.approves_newcomers = True
+    joined(roll, authority, "new")
+    until_s = int(time.time()) + 90 * 86400
+    card = bytes(32) + until_s.to_bytes(8, "big") + bytes(64)
+    assert "may be in sealed groups with signed members until" in ask(roll, ApproveNode(node="pi", card=card))
+    ask(roll, ApproveNode(node="new", card=card))
+    assert roll.held() == {}
+    assert roll.cards() == MemberRegister(registry).cards() == {"pi": card, "new": card}
+    views = roll.shown([NodeView(node=node, state="alive") for node in ("new", "other")])
+    assert [(view.node, view.state, view.card_until_s) for view in views] == [
+        ("new", "alive", until_s),
+        ("other", "alive", 0),
+        ("pi", "lost", until_s),
+    ]
+    for node, sent, told in (
+        ("ann", card, "ann is operator: only a device with an agent has a card"),
+        ("pi", bytes(104), "this card has run out, or is not a card"),
+        ("pi", b"x", "this card has run out, or is not a card"),
+    ):
+        with pytest.raises(Refused, match=told):
+            ask(roll, ApproveNode(node=node, card=sent))
+    revoke(roll, "pi")
+    roll.refresh("pi")
+    assert roll.cards() == {"new": card}
+    with pytest.raises(Refused, match="revoked by the operator"):
+        ask(roll, ApproveNode(node="pi", card=card))
+
+
 def test_a_drained_node_is_a_member_still(roll: MemberRegister, registry: Registry, authority: Authority) -> None:
     pi = joined(roll, authority, "pi")
     assert "finishes the lease it has" in ask(roll, DrainNode(node="pi", reason="update"))
