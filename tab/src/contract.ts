@@ -15,6 +15,7 @@ export const FIELDS: Record<string, Field[]> = {
     [5, "leader_endpoint", "string", false, false],
     [6, "spec", "JobSpec", false, true],
     [7, "reason", "string", false, false],
+    [8, "card", "bytes", false, false],
   ],
   Blob: [
     [1, "sha256", "string", false, false],
@@ -129,6 +130,7 @@ export const FIELDS: Record<string, Field[]> = {
     [11, "signer_pem", "string", false, false],
     [12, "base", "string", true, false],
     [13, "graphs", "string", false, false],
+    [14, "card_signature", "string", false, false],
   ],
   Leads: [
     [1, "job", "string", false, false],

@@ -123,7 +123,8 @@ var FIELDS = {
     [4, "leader", "string", false, false],
     [5, "leader_endpoint", "string", false, false],
     [6, "spec", "JobSpec", false, true],
-    [7, "reason", "string", false, false]
+    [7, "reason", "string", false, false],
+    [8, "card", "bytes", false, false]
   ],
   Blob: [
     [1, "sha256", "string", false, false],
@@ -237,7 +238,8 @@ var FIELDS = {
     [10, "signature", "string", false, false],
     [11, "signer_pem", "string", false, false],
     [12, "base", "string", true, false],
-    [13, "graphs", "string", false, false]
+    [13, "graphs", "string", false, false],
+    [14, "card_signature", "string", false, false]
   ],
   Leads: [
     [1, "job", "string", false, false],
