@@ -48,8 +48,8 @@ Make = Callable[..., JobSpec]
 class Office:
     """A manager, and what it just did."""
 
-    def __init__(self, jobs: list[JobRecord] | None = None) -> None:
-        self.manager = Manager(node="home", patience=Patience(), jobs=jobs)
+    def __init__(self, jobs: list[JobRecord] | None = None, *, prefers_devices: bool | None = None) -> None:
+        self.manager = Manager(node="home", patience=Patience(), jobs=jobs, prefers_devices=prefers_devices)
         self.actions: list[Action] = []
         self.happens(Started())
 
@@ -102,6 +102,12 @@ class Office:
 @pytest.fixture
 def office() -> Office:
     return Office()
+
+
+@pytest.fixture
+def office_that_leads() -> Office:
+    """The manager leads every job, sealed ones too."""
+    return Office(prefers_devices=False)
 
 
 # Nodes ---------------------------------------------------------------------------------------------
@@ -508,7 +514,8 @@ def helped(make_spec: Make, job: str = "digits", helper: str = "c", **plan: Any)
     return make_spec(job=job, **{**sealed, **plan})
 
 
-def test_a_helper_is_given_to_its_job_beside_the_workers(office: Office, make_spec: Make) -> None:
+def test_a_helper_is_given_to_its_job_beside_the_workers(office_that_leads: Office, make_spec: Make) -> None:
+    office = office_that_leads
     for node in "abcde":
         office.hello(node)
     office.submit(helped(make_spec))
@@ -518,7 +525,10 @@ def test_a_helper_is_given_to_its_job_beside_the_workers(office: Office, make_sp
     assert office.working()["e"] == ""
 
 
-def test_a_helper_that_comes_later_or_has_no_engine_is_given_to_its_job(office: Office, make_spec: Make) -> None:
+def test_a_helper_that_comes_later_or_has_no_engine_is_given_to_its_job(
+    office_that_leads: Office, make_spec: Make
+) -> None:
+    office = office_that_leads
     for node in "abd":
         office.hello(node)
     office.submit(helped(make_spec))
@@ -530,7 +540,8 @@ def test_a_helper_that_comes_later_or_has_no_engine_is_given_to_its_job(office: 
     assert office.assigned() == {"c": "digits"}
 
 
-def test_a_job_that_trains_with_the_helper_of_another_lets_it_go(office: Office, make_spec: Make) -> None:
+def test_a_job_that_trains_with_the_helper_of_another_lets_it_go(office_that_leads: Office, make_spec: Make) -> None:
+    office = office_that_leads
     office.submit(make_spec(job="first", workers_max=5))
     for node in "abcde":
         office.hello(node)
