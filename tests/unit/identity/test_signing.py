@@ -40,6 +40,8 @@ from shoal.wire.messages import Assign, Dataset, JobSpec, is_sha256
 DAY_S = 86400.0
 NOW_S = 1_900_000_000.0
 SHA = "ab" * 32
+#: What no signature is over.
+SIGNATURES = {"signature", "signer_pem", "card_signature"}
 
 SPEC = JobSpec(
     job="digits-1",
@@ -126,7 +128,7 @@ def test_what_is_signed_has_one_form() -> None:
     plain = json.loads(body)
     assert from_json(JobSpec, plain) == replace(SPEC, name="zähler"), "nothing is left out but defaults"
     assert json.dumps(dict(reversed(plain.items())), sort_keys=True, separators=(",", ":")).encode("ascii") == body
-    assert signed_bytes(replace(SPEC, name="zähler", signature="a", signer_pem="b")) == content
+    assert signed_bytes(replace(SPEC, name="zähler", signature="a", signer_pem="b", card_signature="c")) == content
 
 
 def test_a_field_of_a_later_release_changes_nothing_until_it_is_used() -> None:
@@ -154,7 +156,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         inner = getattr(value, field.name)
         if dataclasses.is_dataclass(inner):
             yield from leaves(inner, (*path, field.name))
-        elif field.name not in ("signature", "signer_pem"):
+        elif field.name not in SIGNATURES:
             yield (*path, field.name)
 
 
@@ -191,7 +193,7 @@ PATHS = sorted(leaves(SPEC))
 
 
 def test_the_paths_lead_everywhere() -> None:
-    assert {path[0] for path in PATHS} == {f.name for f in dataclasses.fields(JobSpec)} - {"signature", "signer_pem"}
+    assert {path[0] for path in PATHS} == {f.name for f in dataclasses.fields(JobSpec)} - SIGNATURES
     assert {path[1] for path in PATHS if path[0] == "plan"} == {f.name for f in dataclasses.fields(Plan)}
     assert {path[2] for path in PATHS if path[:2] == ("plan", "until")} == {f.name for f in dataclasses.fields(Until)}
     assert {path[1] for path in PATHS if path[0] == "train"} == {"manifest", "examples"}
