@@ -117,19 +117,26 @@ def test_a_job_survives_its_manager_and_its_database(
     run(story())
 
 
-@pytest.mark.parametrize("downloads", ["bucket", "https://127.0.0.1:1/nobody-listens"])
+@pytest.mark.parametrize(
+    ("downloads", "loopback_http", "said"),
+    [
+        ("bucket", ("--loopback-http",), "downloaded"),
+        ("bucket", (), "http://127.0.0.1 is not https; the manager sends it instead"),
+        ("https://127.0.0.1:1/nobody-listens", (), "the manager sends it instead"),
+    ],
+)
 def test_devices_download_from_the_bucket_or_else_from_the_manager(
-    tmp_path: Path, objects: ObjectServer, downloads: str
+    tmp_path: Path, objects: ObjectServer, downloads: str, loopback_http: tuple[str, ...], said: str
 ) -> None:
     ready = echo_job(tmp_path, values=400_000, batches=8)
 
     async def story() -> None:
         options = ("--blobs", f"s3://{BUCKET}/cluster", "--downloads", downloads)
-        devices = ("--child-module", "shoal.trainer.echo")
+        # The bucket of the tests has no certificate.
+        devices = ("--child-module", "shoal.trainer.echo", *loopback_http)
         async with cluster_in(tmp_path, workers=2, options=devices, manager_options=options, share_cache=False) as site:
             job = await site.operator.submit(ready, plan={"workers_min": 2, "until": {"epochs": 1}})
             await site.ended(job)
-            said = "downloaded" if downloads == "bucket" else "the manager sends it instead"
             for device in site.cluster.agents:
                 log = (site.cluster.home / f"{device}.log").read_text()
                 assert said in log

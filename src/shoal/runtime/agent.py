@@ -92,9 +92,11 @@ class Agent:
         lends: bool = False,
         files: Path | None = None,
         hub: HubSettings | None = None,
+        loopback_http: bool = False,
     ) -> None:
         """``files``: a folder with files of jobs, named by their hashes, that need not be fetched. ``hub``: it sums up
-        for others, and trains nothing; None: it is a worker."""
+        for others, and trains nothing; None: it is a worker. ``loopback_http``: for tests with a bucket on this
+        machine."""
         self._hub = hub
         self._places = places
         self._child_module = child_module
@@ -128,6 +130,7 @@ class Agent:
             on_received=self._on_received,
             usage=self._usage,
             files=files,
+            loopback_http=loopback_http,
         )
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -497,6 +500,7 @@ async def run_agent(
     lends: bool = False,
     files: Path | None = None,
     hub: HubSettings | None = None,
+    loopback_http: bool = False,
     metrics: str = "",
     metrics_token_file: Path | None = None,
     resting: Resting | None = None,
@@ -515,6 +519,7 @@ async def run_agent(
             lends=lends,
             files=files,
             hub=hub,
+            loopback_http=loopback_http,
         )
 
     agent = begin()
@@ -591,6 +596,7 @@ def main() -> int:
     parser.add_argument("--sensors-root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
     parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--loopback-http", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     try:
         set_out(quiet=given.quiet, leash=given.leash, log_format=given.log_format)
@@ -611,6 +617,7 @@ def main() -> int:
                 lends=given.lend,
                 files=given.files,
                 hub=HubSettings(bytes_per_s=given.hub_mbps * 1e6 / 8) if given.hub else None,
+                loopback_http=given.loopback_http,
                 metrics=given.metrics,
                 metrics_token_file=given.metrics_token_file,
                 resting=resting,

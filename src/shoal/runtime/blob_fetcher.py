@@ -39,14 +39,17 @@ class BlobFetcher:
         on_received: Callable[[int, float], None],
         usage: AgentUsage,
         files: Path | None = None,
+        loopback_http: bool = False,
     ) -> None:
         """``link``: the line to the manager, or it raises. ``on_received`` hears the size of a large blob that came by
-        it, and the seconds. ``files``: a folder with blobs that were carried here, named by their hashes."""
+        it, and the seconds. ``files``: a folder with blobs that were carried here, named by their hashes.
+        ``loopback_http`` is for tests: see ``direct_download.download``."""
         self._cache = cache
         self._link = link
         self._on_received = on_received
         self._usage = usage
         self._files = files
+        self._loopback_http = loopback_http
         self._locks: dict[str, asyncio.Lock] = {}
         self._no_urls_until_s = 0.0
 
@@ -107,7 +110,14 @@ class BlobFetcher:
         stop = threading.Event()
         writer = self._cache.writer(answer.sha256, answer.size_bytes)
         try:
-            await asyncio.to_thread(download, answer.url, writer, size_bytes=answer.size_bytes, stop=stop)
+            await asyncio.to_thread(
+                download,
+                answer.url,
+                writer,
+                size_bytes=answer.size_bytes,
+                stop=stop,
+                loopback_http=self._loopback_http,
+            )
             await asyncio.to_thread(writer.commit)
         except (NotDownloaded, PeerViolation) as error:
             self._no_urls_until_s = time.monotonic() + NO_URLS_S

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from shoal.errors import PeerViolation
 from shoal.runtime import direct_download
+from shoal.runtime.agent import Agent, run_agent
+from shoal.runtime.blob_fetcher import BlobFetcher
 from shoal.runtime.direct_download import NotDownloaded, download
 from shoal.store.blobs import BlobStore
 
@@ -60,11 +63,11 @@ def give(request: BaseHTTPRequestHandler, *, most: int = len(DATA), ranges: bool
     request.close_connection = True
 
 
-def fetch(url: str, folder: Path, *, stop: threading.Event | None = None) -> bytes:
+def fetch(url: str, folder: Path, *, stop: threading.Event | None = None, loopback_http: bool = True) -> bytes:
     store = BlobStore(folder)
     writer = store.writer(SHA, len(DATA))
     try:
-        download(url, writer, size_bytes=len(DATA), stop=stop or threading.Event())
+        download(url, writer, size_bytes=len(DATA), stop=stop or threading.Event(), loopback_http=loopback_http)
         writer.commit()
     finally:
         writer.abort()
@@ -168,6 +171,25 @@ def test_it_can_be_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["http://example.org/x", "http://10.0.0.1/x", "ftp://127.0.0.1/x", "file:///etc/passwd"]
 )
-def test_a_url_without_tls_is_refused_unless_it_is_of_this_machine(tmp_path: Path, url: str) -> None:
-    with pytest.raises(NotDownloaded, match="is not https"):
-        fetch(url, tmp_path)
+def test_a_url_without_tls_is_refused(tmp_path: Path, url: str) -> None:
+    for loopback_http in (False, True):
+        with pytest.raises(NotDownloaded, match="is not https"):
+            fetch(url, tmp_path, loopback_http=loopback_http)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
+def test_a_server_on_the_device_itself_gets_no_request(tmp_path: Path, host: str) -> None:
+    asked: list[str] = []
+
+    def answer(request: BaseHTTPRequestHandler, _: int) -> None:
+        asked.append(request.path)
+        give(request)
+
+    with server(answer) as url, pytest.raises(NotDownloaded, match="is not https"):
+        fetch(url.replace("127.0.0.1", host), tmp_path, loopback_http=False)
+    assert asked == []
+
+
+def test_an_agent_takes_no_http_unless_a_test_starts_it_so() -> None:
+    for callee in (download, BlobFetcher.__init__, Agent.__init__, run_agent):
+        assert signature(callee).parameters["loopback_http"].default is False, callee
