@@ -270,8 +270,8 @@ def test_a_signed_url_gives_the_blob_and_a_changed_one_does_not(
     assert kept.path(sha256).read_bytes() == data
     if server.kind == "rclone":  # moto checks no signatures
         other = blobs.put(b"another blob" * 100_000)
+        changed = url.replace(sha256, other)
         with kept.writer(other, 1_200_000) as writer, pytest.raises(NotDownloaded, match="answered 403"):
-            changed = url.replace(sha256, other)
             download(changed, writer, size_bytes=1_200_000, stop=threading.Event(), loopback_http=True)
     assert ObjectBlobs(bucket, "blobs", tmp_path / "here").url(sha256) == ""
     behind_cdn = ObjectBlobs(bucket, "blobs", tmp_path / "here", downloads="https://cdn.example/shoal/")
