@@ -59,6 +59,9 @@ class NoisePoint:
         """These values in steps, with noise. Every device counts alike: ``factor`` is 1."""
         if factor != 1:
             raise Misuse(f"a weight of {factor}, where every device counts alike")
+        # What becomes of such a value as a whole number differs between processors.
+        if not np.isfinite(values).all():
+            raise Misuse("the update has values that are not finite: it cannot be sealed")
         rounding, noise = _keys(chance)
         words: np.ndarray = self._rounded(values, rounding) + drawn(self.variance, values.size, noise)
         return words.astype("<u4")

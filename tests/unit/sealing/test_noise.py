@@ -135,3 +135,19 @@ def test_no_sum_wraps_whatever_devices_draw() -> None:
         NoisePoint(1.0, 4096, 400, 5).encode(np.zeros(3, np.float32), factor=0.5, chance=KEY)
     with pytest.raises(Misuse, match="noise of 0"):
         NoisePoint(1.0, 4096, 0, 5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("at", [0, 49])
+def test_a_value_that_is_not_finite_is_refused(value: float, at: int) -> None:
+    update = np.zeros(50, dtype=np.float32)
+    update[at] = value
+    with pytest.raises(Misuse, match="not finite"):
+        NoisePoint(1.0, 4096, 400, 5).encode(update, factor=1.0, chance=KEY)
+
+
+def test_the_largest_finite_values_are_cut_to_the_length() -> None:
+    point = NoisePoint(1.0, 4096, 400, 5)
+    update = np.full(50, np.finfo(np.float32).max, dtype=np.float32)
+    steps = point.encode(update, factor=1.0, chance=KEY).view("<i4").astype(np.int64) - point.noise(50, chance=KEY)
+    assert 0.98 * 4096**2 < float(np.dot(steps, steps)) <= 4096**2
