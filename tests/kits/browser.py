@@ -32,6 +32,8 @@ class Browser:
     def __init__(self, port: int) -> None:
         self.port = port
         self.cookie = ""
+        #: Of the session: what the console's page reads behind the # of its address.
+        self.key = ""
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, None, headers)
@@ -44,12 +46,14 @@ class Browser:
     def ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         told = {"accept-encoding": "gzip", **({"cookie": self.cookie} if self.cookie else {})}
+        told |= {"x-shoal-key": self.key} if self.key else {}
         told |= {name.replace("_", "-"): value for name, value in headers.items()}
         with contextlib.closing(connection):
             connection.request(method, path, body, told)
             answer = Answer(connection.getresponse())
         if "set-cookie" in answer.headers:
             self.cookie = answer.headers["set-cookie"].partition(";")[0]
+            self.key = answer.headers["location"].partition("#key=")[2]
         return answer
 
     @property
@@ -70,7 +74,11 @@ class Stream:
         self._socket.settimeout(PATIENCE_S)
         self._socket.connect(("127.0.0.1", browser.port))
         resume = f"Last-Event-ID: {last}\r\n" if last is not None else ""
-        head = f"GET /api/stream HTTP/1.1\r\nHost: 127.0.0.1:{browser.port}\r\nCookie: {browser.cookie}\r\n{resume}\r\n"
+        # As a browser's EventSource, which sends no headers of a page.
+        head = (
+            f"GET /api/stream?key={browser.key} HTTP/1.1\r\nHost: 127.0.0.1:{browser.port}\r\n"
+            f"Cookie: {browser.cookie}\r\n{resume}\r\n"
+        )
         self._socket.sendall(head.encode())
         self._response = http.client.HTTPResponse(self._socket, method="GET")
 

@@ -39,6 +39,9 @@ class BrowserSession:
     until_s: float
     #: Handed out with the page and sent back with each act: another site cannot read it.
     csrf: str = field(repr=False)
+    #: Sent with every request for data. A browser sends the cookie to every port of its host (RFC 6265, 8.5); it keeps
+    #: this key for the console's own port, where no server on another port can read it.
+    key: str = field(repr=False)
 
     def __str__(self) -> str:
         return f"session {self.number} from {self.address}"
@@ -116,6 +119,7 @@ class ConsoleAccess:
             address=address,
             until_s=self._clock() + SESSION_S,
             csrf=secrets.token_urlsafe(_SECRET_BYTES),
+            key=secrets.token_urlsafe(_SECRET_BYTES),
         )
         self._sessions[_hash(cookie)] = session
         return cookie, session
@@ -134,6 +138,10 @@ class ConsoleAccess:
 
 def is_csrf(session: BrowserSession, told: str) -> bool:
     return hmac.compare_digest(session.csrf.encode(), told.encode("utf-8", "replace"))
+
+
+def is_key(session: BrowserSession, told: str) -> bool:
+    return hmac.compare_digest(session.key.encode(), told.encode("utf-8", "replace"))
 
 
 def _hash(secret: str) -> bytes:

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from shoal.console.access import SESSION_S, BrowserSession, ConsoleAccess, TooManyAttempts, is_csrf
+from shoal.console.access import SESSION_S, BrowserSession, ConsoleAccess, TooManyAttempts, is_csrf, is_key
 from shoal.console.acts import ActDenied, Acts
 from shoal.console.assets import Asset, Assets
 from shoal.console.feed import Feed, encoded
@@ -104,11 +104,11 @@ class _Pages:
     # Who gets in ------------------------------------------------------------------------------------------
 
     def known(self, handler: Callable[[Request, BrowserSession], Awaitable[Response]]) -> Handler:
-        """For sessions alone. What changes something needs the session's own value besides."""
+        """Let only sessions call this handler: by their cookie and their key. Acts also need the session's value."""
 
         async def guarded(request: Request) -> Response:
             session = self._session(request)
-            if session is None:
+            if session is None or not is_key(session, _told_key(request)):
                 return _json(request, {"denied": self._way_in()}, 401)
             if request.method == "POST" and not is_csrf(session, request.headers.get("x-shoal-csrf", "")):
                 return _json(request, {"denied": "this page is older than its session: load it again"}, 403)
@@ -124,8 +124,9 @@ class _Pages:
             return "log in with the token that `shoal console` printed"
         return "open the link that `shoal console` prints: press Enter where it runs for a new one"
 
-    def _let_in(self, cookie: str) -> Response:
-        response = RedirectResponse("/", 303)
+    def _let_in(self, cookie: str, session: BrowserSession) -> Response:
+        # Browsers send no server what is behind the #: the page reads the key there.
+        response = RedirectResponse(f"/#key={session.key}", 303)
         response.set_cookie(
             self._settings.cookie,
             cookie,
@@ -141,7 +142,7 @@ class _Pages:
         opened = self._console.access.open_link(request.query_params.get("k", ""), _address(request))
         if opened is None:
             return PlainTextResponse(f"This link was used, or is too old: {self._way_in()}.\n", 403)
-        return self._let_in(opened[0])
+        return self._let_in(*opened)
 
     async def log_in(self, request: Request) -> Response:
         body = await _body(request)
@@ -152,7 +153,7 @@ class _Pages:
             return PlainTextResponse("Too many attempts: wait a minute.\n", 429, {"retry-after": "60"})
         if entered is None:
             return PlainTextResponse("That is not the token: go back and type the one that was printed.\n", 403)
-        return self._let_in(entered[0])
+        return self._let_in(*entered)
 
     async def log_out(self, request: Request) -> Response:
         session = self._session(request)
@@ -312,6 +313,11 @@ def _number(request: Request, name: str, default: float) -> float:
     except ValueError:
         return default
     return value if math.isfinite(value) else default
+
+
+def _told_key(request: Request) -> str:
+    """Return the key that a request carries. An EventSource of a browser sends no headers of ours."""
+    return request.headers.get("x-shoal-key") or request.query_params.get("key", "")
 
 
 def _address(request: Request) -> str:

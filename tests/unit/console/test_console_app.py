@@ -40,7 +40,8 @@ def test_a_link_opens_once(server: Server) -> None:
     link = f"/open?k={server.do(server.console.access.new_link)}"
     first = Browser(server.port)
     answer = first.get(link)
-    assert (answer.status, answer.headers["location"]) == (303, "/")
+    assert answer.status == 303
+    assert answer.headers["location"].startswith("/#key=")
     assert first.get("/").status == 200
     again = Browser(server.port).get(link)
     assert again.status == 403
@@ -73,6 +74,26 @@ def test_without_a_session_there_is_nothing_to_see(server: Server) -> None:
     assert stranger.post("/api/act", {"do": "stop", "job": JOB, "reason": "x"}).status == 401
     stranger.cookie = "shoal=guessed"
     assert stranger.get("/api/state").status == 401
+
+
+def test_a_cookie_without_the_key_of_its_session_gives_nothing(server: Server) -> None:
+    """A browser sends the cookie to every port of 127.0.0.1, so that another local server may have it."""
+    server.take(status())
+    browser, other = server.browser(), server.browser()
+    csrf = browser.csrf
+    data = ("/api/session", "/api/state", "/api/stream", "/api/replay", "/api/lanes", "/api/series?job=x")
+    for guess in ("", "x", other.key):
+        thief = Browser(server.port)
+        thief.cookie, thief.key = browser.cookie, guess
+        for path in data:
+            assert thief.get(path).status == 401, path
+        act = {"do": "publish", "job": JOB, "reason": "x"}
+        assert thief.post("/api/act", act, x_shoal_csrf=csrf).status == 401
+        assert thief.post("/api/simulate", {}, x_shoal_csrf=csrf).status == 401
+        page = thief.get("/")
+        assert page.status == 200
+        assert browser.key.encode() not in page.body
+    assert browser.get("/api/state").status == 200
 
 
 def test_a_session_ends_after_half_a_day(server: Server) -> None:

@@ -87,13 +87,14 @@ def test_tls_and_a_home_without_a_cluster(tmp_path: Path) -> None:
             connection.request("GET", link.partition(str(ready.port))[2])
             answer = connection.getresponse()
             answer.read()
-            cookie = answer.headers["set-cookie"]
+            cookie, key = answer.headers["set-cookie"], answer.headers["location"].partition("#key=")[2]
             assert answer.status == 303
             assert cookie.startswith("__Host-shoal=")
             assert "; Secure" in cookie
             assert "strict-transport-security" in answer.headers
+            known = {"cookie": cookie.partition(";")[0], "x-shoal-key": key}
             while True:
-                connection.request("GET", "/api/state", headers={"cookie": cookie.partition(";")[0]})
+                connection.request("GET", "/api/state", headers=known)
                 answer = connection.getresponse()
                 body = answer.read()
                 if answer.status == 200:

@@ -33,6 +33,29 @@
   const listeners = new Set();
   let scheduled = false;
 
+  // A browser sends the cookie to every port of this host. The key it keeps for this port, and it came behind the # of
+  // the address, which no server is sent.
+  const KEY = "shoal-key";
+  let ownKey = /^#key=([\w-]+)$/u.exec(location.hash)?.[1] ?? "";
+  if (ownKey) {
+    try {
+      localStorage.setItem(KEY, ownKey);
+    } catch {
+      // It lasts as long as this page does.
+    }
+    history.replaceState(null, "", location.pathname);
+  }
+
+  /** The key of the newest session in this browser: another tab may have opened a link since. */
+  function key() {
+    try {
+      ownKey = localStorage.getItem(KEY) ?? ownKey;
+    } catch {
+      // The one that this page came with.
+    }
+    return ownKey;
+  }
+
   function changed() {
     if (scheduled) return;
     scheduled = true;
@@ -43,7 +66,7 @@
   }
 
   async function ask(path) {
-    const answer = await fetch(path, { headers: { accept: "application/json" } });
+    const answer = await fetch(path, { headers: { accept: "application/json", "x-shoal-key": key() } });
     if (answer.status === 401 || answer.status === 403) {
       store.link = "ended";
       changed();
@@ -55,7 +78,11 @@
   /** A POST; gives {done} or {denied}, whatever happens. */
   async function tell(path, body) {
     try {
-      const headers = { "content-type": "application/json", "x-shoal-csrf": store.session?.csrf ?? "" };
+      const headers = {
+        "content-type": "application/json",
+        "x-shoal-key": key(),
+        "x-shoal-csrf": store.session?.csrf ?? "",
+      };
       const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
       const said = await answer.json().catch(() => ({}));
       return answer.ok ? said : { denied: said.denied || `The console answered ${answer.status}.` };
@@ -82,7 +109,7 @@
 
   function open() {
     close();
-    stream = new EventSource("/api/stream");
+    stream = new EventSource(`/api/stream?key=${encodeURIComponent(key())}`);
     stream.addEventListener("state", (event) => {
       take(merged(null, JSON.parse(event.data)));
       loadLanes(store.live.at_s - 60);
