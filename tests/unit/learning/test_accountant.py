@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import pld
 
 from shoal.errors import Misuse
 from shoal.learning.accountant import (
@@ -88,8 +90,6 @@ def test_the_ratio_of_an_epsilon_is_the_largest_that_keeps_it(epsilon: float) ->
 
 @pytest.mark.parametrize(("multiplier", "participations"), [(1.0, 1), (4.0, 16), (5.0, 100), (20.0, 1000)])
 def test_epsilon_is_that_of_dp_accounting(multiplier: float, participations: int) -> None:
-    dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
-    pld = pytest.importorskip("dp_accounting.pld")
     theirs = pld.PLDAccountant()
     theirs.compose(dp_accounting.GaussianDpEvent(multiplier), participations)
     ours = epsilon_of(gaussian_ratio(multiplier=multiplier, participations=participations), delta=1e-5)

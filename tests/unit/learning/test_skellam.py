@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import rdp
 
 from shoal.errors import Misuse
 from shoal.learning.accountant import epsilon_of, gaussian_ratio
@@ -75,8 +77,6 @@ def test_it_is_above_the_exact_gaussian_and_within_a_tenth_of_it(multiplier: flo
 
 @pytest.mark.parametrize(("multiplier", "often"), [(1.0, 1), (4.0, 16), (5.0, 100), (20.0, 1000)])
 def test_epsilon_is_that_of_dp_accounting_by_renyi_orders(multiplier: float, often: int) -> None:
-    dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
-    rdp = pytest.importorskip("dp_accounting.rdp")
     theirs = rdp.RdpAccountant(orders=list(range(2, 128)))
     theirs.compose(dp_accounting.GaussianDpEvent(multiplier), often)
     ours = skellam_epsilon(gaussian_ratio(multiplier=multiplier, participations=often), variance=1e12, delta=1e-5)
