@@ -52,6 +52,16 @@ LOCK_HEADER = """\
 # where CI runs. Written by `python tools/tasks.py lock`; elsewhere, use `pip install -e '.[dev]'`.
 """
 
+#: What the Dockerfile installs beside torch: by the versions of the other lock, for both kinds of machines.
+IMAGE_LOCK_FILE = ROOT / "requirements" / "image.lock"
+IMAGE_LOCK_HEADER = """\
+# What an image of Shoal installs beside torch, with the hash of each file: for Linux on x86-64 and arm64 and Python
+# 3.11, as in the Dockerfile. Written by `python tools/tasks.py lock`, by the versions of dev.lock.
+"""
+IMAGE_MACHINES = ("x86_64", "aarch64")
+#: Those of wheels that run on Debian 12, which has glibc 2.36.
+IMAGE_GLIBCS = ("2_34", "2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
+
 #: Extras whose least versions are tried as well.
 FLOOR_EXTRAS = ("browser", "console", "discovery", "metrics", "plot")
 #: What is tried with the least versions of all dependencies: what reads and writes for them, and one real training.
@@ -314,6 +324,32 @@ def lock(extra: Sequence[str]) -> int:
         lines = sorted(filter(None, map(locked, json.loads(report.read_text())["install"])), key=str.lower)
     LOCK_FILE.write_text(LOCK_HEADER + "".join(lines))
     print(f"wrote {LOCK_FILE.relative_to(ROOT)}, {len(lines)} packages", flush=True)
+    return lock_image()
+
+
+def lock_image() -> int:
+    """Write requirements/image.lock: what torch and the core ask for, as dev.lock has it, for both machines."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    plain = [line for line in LOCK_INPUT.read_text().splitlines() if line and not line.startswith(("#", "torch=="))]
+    wanted = [*plain, *project["build-system"]["requires"], *project["project"]["dependencies"]]
+    files: dict[str, set[str]] = {}
+    with tempfile.TemporaryDirectory(prefix="shoal-lock-") as scratch:
+        versions, report = Path(scratch) / "versions.txt", Path(scratch) / "report.json"
+        lines = [line for line in LOCK_FILE.read_text().splitlines() if not line.startswith("#")]
+        versions.write_text("".join(f"{line.partition(' ')[0]}\n" for line in lines))
+        for machine in IMAGE_MACHINES:
+            platforms = [f"--platform=manylinux_{glibc}_{machine}" for glibc in IMAGE_GLIBCS]
+            platforms += [f"--platform=manylinux2014_{machine}", "--only-binary=:all:", "--python-version=3.11"]
+            resolving = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(report), "-c", str(versions))
+            code = module("pip", "install", *resolving, *platforms, *wanted)
+            if code != 0:
+                return code
+            for package in json.loads(report.read_text())["install"]:
+                name, sha256 = locked(package).split()
+                files.setdefault(name, set()).add(sha256)
+    lines = [f"{name} {' '.join(sorted(hashes))}\n" for name, hashes in sorted(files.items())]
+    IMAGE_LOCK_FILE.write_text(IMAGE_LOCK_HEADER + "".join(lines))
+    print(f"wrote {IMAGE_LOCK_FILE.relative_to(ROOT)}, {len(lines)} packages", flush=True)
     return 0
 
 

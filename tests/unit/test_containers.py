@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,25 @@ def test_nothing_runs_as_root_and_the_state_outlives_its_container() -> None:
     assert home is not None
     assert f"VOLUME {home[1]}" in DOCKERFILE
     assert COMPOSE.count(f":{home[1]}\n") == 2
+
+
+def test_the_image_installs_by_hash_what_the_development_lock_has() -> None:
+    assert "--require-hashes -r /src/image.lock" in DOCKERFILE
+    assert re.search(r"^FROM python:3\.11\.\d+-slim-[a-z]+(@sha256:[0-9a-f]{64})?$", DOCKERFILE, re.MULTILINE)
+    ours, others = (_locked(ROOT / "requirements" / name) for name in ("image.lock", "dev.lock"))
+    for name, (version, hashes) in ours.items():
+        assert others[name][0] == version, name
+        assert others[name][1] <= hashes, name
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    assert {re.split("[>=]", each)[0] for each in needed} <= set(ours)
+    # Those that are compiled: a file for each kind of machine.
+    assert all(len(ours[name][1]) == 2 for name in ("cryptography", "grpcio", "numpy", "protobuf", "psutil"))
+    torch = re.search(r'^ARG TORCH="([0-9.]+)"$', DOCKERFILE, re.MULTILINE)
+    assert torch is not None
+    assert f"torch=={torch[1]}\n" in (ROOT / "requirements" / "dev.in").read_text()
+
+
+def _locked(path: Path) -> dict[str, tuple[str, set[str]]]:
+    lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
+    return {line[0].partition("==")[0]: (line[0].partition("==")[2], set(line[1:])) for line in lines}
