@@ -62,7 +62,7 @@ class SealOracle:
         self._labels = LabelCount()
         #: (node, job, term, group) -> its lease; the set that was agreed to; its update.
         self._leases: dict[tuple[str, str, int, int], int] = {}
-        self._agreed: dict[tuple[str, str, int, int], tuple[bytes, bytes, bytes]] = {}
+        self._agreed: dict[tuple[str, str, int, int], tuple[bytes, bytes]] = {}
         self._updates: dict[tuple[str, str, int, int], np.ndarray] = {}
         #: (node, job, term, lease) -> the group for which its words left.
         self._left: dict[tuple[str, str, int, int], int] = {}

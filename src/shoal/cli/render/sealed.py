@@ -22,8 +22,8 @@ _MASK_MS, _ROUND_MS, _HASH_MS = 1.5e-6, 4e-6, 1e-5
 #: ``benchmarks.trust_shares`` measured it.
 _NOISE_MS = 1.8e-4
 
-#: How far the claim goes today.
-_UNCHANGED = ". That is of a leader that runs Shoal's code as it is: one that was changed can see single updates"
+#: What a leader that lies can still do.
+_CRAFTED = ". A leader that lies sees no more than sums, but a crafted model can show single examples in one"
 
 
 def members_note(plan: Plan, *, is_led_by_manager: bool = False) -> str:
@@ -88,7 +88,7 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
             if is_private
             else "and who took part, with how many examples"
         )
-        + _UNCHANGED,
+        + ("" if is_private else _CRAFTED),
     )
     if plan.topology != "star":
         yield (
@@ -143,6 +143,7 @@ def _helped_facts(plan: Plan, helper: str, *, devices: int, model_bytes: float) 
     yield (
         "learns",
         f"the leader sees sums of at least {least} devices{noise}, and {helper} sees masks and no update, as long as"
-        " the two do not tell each other what they have: together they see every update" + _UNCHANGED,
+        " the two do not tell each other what they have: together they see every update"
+        + ("" if is_private else _CRAFTED),
     )
     yield "stops not", f"a device or {helper} that lies: nobody can see who spoilt a sum"
