@@ -24,7 +24,7 @@ def test_a_sealed_plan_says_who_opens_what_it_costs_and_what_is_learnt() -> None
     assert "each masks with every other; 10 of them open a mask" in told["trust"]
     for learns in (told["learns"], facts("dense", 64)["learns"]):
         assert "sums of at least 8 devices, and who took part" in learns
-        assert "one that was changed can see single updates" in learns
+        assert "a crafted model can show single examples" in learns
 
 
 def test_it_says_what_the_manager_could_do_unless_members_are_signed() -> None:
