@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,19 @@ class Readings(shoal.Task):
 
     plan = shoal.Plan(data="local", batch_size=16, lease_batches=4, epoch_leases=12, learning_rate=0.2)
 
+    def __init__(self, pause_s: float = 0.0, hidden: int = 0) -> None:
+        """``pause_s``: what a batch takes; ``hidden``: units of a model that is larger than it has to be."""
+        self._pause_s = pause_s
+        self._hidden = hidden
+
     def model(self) -> nn.Module:
-        return nn.Linear(2, 3)
+        if not self._hidden:
+            return nn.Linear(2, 3)
+        return nn.Sequential(nn.Linear(2, self._hidden), nn.ReLU(), nn.Linear(self._hidden, 3))
+
+    def collate(self, rows: Any, *, training: bool) -> Any:
+        time.sleep(self._pause_s if training else 0.0)
+        return super().collate(rows, training=training)
 
     def examples(self, split: str) -> Any:
         if split == "test":
