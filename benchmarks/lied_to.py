@@ -101,7 +101,8 @@ class StagedDevice:
     update: np.ndarray = field(default_factory=lambda: np.zeros(SIZE, np.float32))
     #: Trainings that are asked for; the first one is under way.
     trains: deque[Train] = field(default_factory=deque)
-    base: tuple[int, bytes] = (0, b"")
+    #: Of the model, as it was when the training that is under way began.
+    digest: bytes = b""
     #: Trainings end when the attacker says so.
     is_slow: bool = False
     #: What each training changed, in order.
@@ -196,7 +197,7 @@ class Stage:
         action = device.trains[0]
         if action.tensors:
             device.model[:] = action.tensors["model"]
-        device.base = (action.lease, hashlib.sha256(device.model.data).digest())
+        device.digest = hashlib.sha256(device.model.data).digest()
         if not device.is_slow:
             self.finish(name)
 
@@ -226,6 +227,7 @@ class Stage:
             seconds=1.0,
             tensors={"delta": device.update},
             state=_state(),
+            model=device.digest,
         )
         # As in the runtime: what was trained is told before the next training, which waits for the trainer, is begun.
         device.trains.popleft()
@@ -458,10 +460,8 @@ def _learned(model: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np
 
 def _sealed(device: StagedDevice, action: Seal) -> UpdateSealed:
     lease, group = action.lease, action.request.label.group
-    if device.base[0] != lease:
-        return UpdateSealed(lease=lease, group=group, reason="the model of this lease is not here any more")
     try:
-        words, seals, kept = device.keys.seal(action.request, base=device.base[1])
+        words, seals, kept = device.keys.seal(action.request)
     except ShoalError as error:
         return UpdateSealed(lease=lease, group=group, reason=str(error))
     tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}

@@ -76,8 +76,11 @@ class SealingDevice:
     worker: Worker | Helper
     keys: SimSealKeys
     model: np.ndarray | None = None
-    base: tuple[int, bytes] = (0, b"")
     trained: list[Train] = field(default_factory=list)
+
+
+def digest_of(model: np.ndarray) -> bytes:
+    return hashlib.sha256(model.data).digest()
 
 
 def a_plan(trust: str = "sealed(4, 0%, 30%)", **changes: object) -> Plan:
@@ -277,7 +280,7 @@ class SealedTroupe:
             case CheckRoster():
                 bad = device.keys.check(action.roster)
                 self._works(node, RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad))
-            case Seal() if action.request.version == 0 and device.base[1] != hashlib.sha256(self.first.data).digest():
+            case Seal(request=request) if request.version == 0 and request.model != digest_of(self.first):
                 group = action.request.label.group
                 self._works(node, UpdateSealed(lease=action.lease, group=group, reason=NOT_THE_SIGNED_MODEL))
             case Seal():
@@ -288,7 +291,7 @@ class SealedTroupe:
                 entropy = device.keys.next_entropy()
                 self._mark(node, "entropy", lease=action.lease, request=action.request, entropy=entropy)
                 try:
-                    words, seals, kept = device.keys.seal(action.request, base=device.base[1])
+                    words, seals, kept = device.keys.seal(action.request)
                 except ShoalError as error:
                     refused = UpdateSealed(lease=action.lease, group=label.group, reason=str(error))
                     self._works(node, refused)
@@ -338,7 +341,6 @@ class SealedTroupe:
             device.model = np.array(action.tensors["model"])
         assert device.model is not None
         device.trained.append(action)
-        device.base = (action.lease, hashlib.sha256(device.model.data).digest())
         self._mark(node, "trains", lease=action.lease, model=device.model)
         number = int.from_bytes(hashlib.sha256(f"{node} {action.lease}".encode()).digest()[:4], "big")
         delta = np.random.default_rng(number).normal(0, 0.1, SIZE).astype(np.float32)
@@ -349,9 +351,8 @@ class SealedTroupe:
         if node in self.diverges:
             self.made[node, self.leader.term, action.lease] = (np.zeros_like(delta), examples)
         loss = math.nan if node in self.diverges else 1.0
-        trained = Trained(
-            lease=action.lease, examples=examples, loss_sum=loss, seconds=1.0, tensors={"delta": delta}, state=state
-        )
+        done = {"lease": action.lease, "examples": examples, "loss_sum": loss, "seconds": 1.0, "state": state}
+        trained = Trained(**done, tensors={"delta": delta}, model=digest_of(device.model))  # type: ignore[arg-type]
         if self.trains_slowly:
             self.trained.append((node, trained))
         else:

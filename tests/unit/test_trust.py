@@ -363,7 +363,8 @@ def test_devices_that_seal_may_cut_themselves_in_any_shape(topology: str) -> Non
     said = {**SEALED, "trust": "robust(clip) + sealed", "topology": topology, "clip_update": 0.5}
     plan = Plan(**said)  # type: ignore[arg-type]
     assert plan.is_cut_unseen
-    assert (plan.device_momentum, plan.momentum) == (0.9, 0.0)
+    # Sealed devices keep no momentum of their own: the leader has it.
+    assert (plan.device_momentum, plan.momentum) == (0.0, 0.9)
     assert not Plan(**SEALED).is_cut_unseen
     assert not Plan(trust="robust(clip)").is_cut_unseen
     assert plan.is_stepped_by_leader

@@ -100,8 +100,8 @@ class DeviceSealing:
         self._spent = (0, 0)
         #: (term, lease) of the newest training.
         self._begun = (0, 0)
-        #: A lease, and the figures of its training that only the sum tells.
-        self._figures: tuple[int, tuple[float, float]] = (0, (0.0, 0.0))
+        #: The digest of the model that the update in hand was trained on, and figures that only the sum tells.
+        self._trained: tuple[bytes, tuple[float, float]] = (b"", (0.0, 0.0))
         #: Drawn by this device and told to nobody.
         self._chance = b""
 
@@ -152,10 +152,11 @@ class DeviceSealing:
 
     def note(self, event: Trained, *, has_diverged: bool) -> Trained:
         """Keep what a training tells for the sum, and return it without. A training that diverged is sealed as zeros:
-        whether one device's did would tell of its examples."""
+        whether one device's did would tell of its examples. The update is copied: the trainer uses its memory again."""
         loss = 0.0 if has_diverged else event.loss_sum / max(1, event.examples)
-        self._figures = (event.lease, (loss / LOSS_MAX, float(has_diverged)))
-        tensors = {"delta": np.zeros_like(event.tensors["delta"])} if has_diverged else event.tensors
+        self._trained = (event.model, (loss / LOSS_MAX, float(has_diverged)))
+        delta = event.tensors["delta"]
+        tensors = {"delta": np.zeros_like(delta) if has_diverged else delta.copy()}
         return replace(event, tensors=tensors, loss_sum=0.0, fresh=0, fresh_metrics=(), labels=(), logged=())
 
     # Keys ----------------------------------------------------------------------------------------------
@@ -244,6 +245,7 @@ class DeviceSealing:
             raise PeerViolation(f"a group of {count}, where at least {least} hide each other")
         return SealRequest(
             label=label_of(self._spec.signature, bind, members, places=places_digest(bind.tensors)),
+            model=self._trained[0],
             version=work.version,
             epoch=work.epoch,
             group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=self._least),
@@ -253,7 +255,7 @@ class DeviceSealing:
             noise=privacy.point if privacy is not None else None,
             helper=helper,
             update=delta,
-            figures=self._figures[1] if self._figures[0] == update.lease else (0.0, 0.0),
+            figures=self._trained[1],
         )
 
     def _helper_of(self, bind: Bind, members: list[MemberKey]) -> tuple[str, bytes] | None:

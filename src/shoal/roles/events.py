@@ -249,6 +249,8 @@ class Trained:
     state: DeviceState | None = None
     #: Figures besides the loss that the task's training code logged.
     logged: tuple[MetricSum, ...] = ()
+    #: Where updates are sealed: the digest of the model that it was trained on.
+    model: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

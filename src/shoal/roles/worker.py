@@ -524,7 +524,7 @@ class Worker(WorkerMachine):
 
     def _on_result(self, event: Trained | EvaluationDone) -> None:
         held = self._held
-        if held is None or held.work.lease != event.lease:
+        if held is None or held.work.lease != event.lease or (held.work.kind == "train") != isinstance(event, Trained):
             return
         self.cancel(_DEADLINE)
         problem = _problem(event)

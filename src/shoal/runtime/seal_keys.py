@@ -95,8 +95,8 @@ class SealKeys:
         if not certificates.is_card_signed(told, key.card_signature, card_key):
             raise PeerViolation("it is not signed with the key that its card names")
 
-    def seal(self, request: SealRequest, *, base: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
-        return self._of(request.label.term).seal(request, base=base, entropy=os.urandom(ENTROPY_BYTES))
+    def seal(self, request: SealRequest) -> tuple[np.ndarray, bytes, SealedUpdate]:
+        return self._of(request.label.term).seal(request, entropy=os.urandom(ENTROPY_BYTES))
 
     def sum_masks(self, request: MasksRequest) -> np.ndarray:
         return self._of(request.label.term).sum_masks(request)

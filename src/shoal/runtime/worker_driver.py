@@ -148,7 +148,6 @@ class WorkerDriver:
         self._seal_keys: SealKeys | None = None
         self._card = card
         self._is_sealed = spec.plan.believes.sealed is not None
-        self._base: tuple[int, bytes] = (0, b"")
         #: Where updates are sealed: the digest of the first model, which the operator signed.
         self._first_digest = b""
         #: Why the trainer is being ended on purpose.
@@ -395,12 +394,10 @@ class WorkerDriver:
                 return RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad)
             case Seal():
                 lease, group = action.lease, action.request.label.group
-                if self._base[0] != lease:
-                    return UpdateSealed(lease=lease, group=group, reason="the model of this lease is not here any more")
-                if action.request.version == 0 and self._base[1] != self._first_digest:
+                if action.request.version == 0 and action.request.model != self._first_digest:
                     return UpdateSealed(lease=lease, group=group, reason=NOT_THE_SIGNED_MODEL)
                 try:
-                    words, seals, kept = keys.seal(action.request, base=self._base[1])
+                    words, seals, kept = keys.seal(action.request)
                 except ShoalError as error:
                     return UpdateSealed(lease=lease, group=group, reason=str(error))
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
@@ -457,9 +454,10 @@ class WorkerDriver:
                 self._load_model(model)
                 if self._own is not None and self._own.values is not None:
                     self._trainer.shared.own[:] = self._own.values
+                digest = b""
                 if self._is_sealed:
-                    digest = await asyncio.to_thread(hashlib.sha256, self._trainer.shared.model.data)
-                    self._base = (action.lease, digest.digest())
+                    hashed = await asyncio.to_thread(hashlib.sha256, self._trainer.shared.model.data)
+                    digest = hashed.digest()
                 if self._is_local:
                     result, spent = await self._learn(action)
                 else:
@@ -480,6 +478,7 @@ class WorkerDriver:
                 seconds=result.seconds,
                 tensors={"delta": self._trainer.shared.update},
                 logged=result.logged,
+                model=digest,
             )
             if spent is not None:
                 trained = dataclasses.replace(

@@ -31,9 +31,9 @@ class DeviceKeys:
         #: (name, public key) -> the key of the two.
         self._pairs: dict[tuple[str, bytes], bytes] = {}
 
-    def seal(self, request: SealRequest, *, base: bytes, entropy: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
-        """Words and seals for the leader, and what the device keeps. ``base``: the digest of the model."""
-        base = trained_on(base, version=request.version, epoch=request.epoch)
+    def seal(self, request: SealRequest, *, entropy: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
+        """Words and seals for the leader, and what the device keeps."""
+        base = trained_on(request.model, version=request.version, epoch=request.epoch)
         label, members = replace(request.label, base=base), request.label.members
         if members[request.place][1] != self.public:
             raise PeerViolation("the group has another key of this device")

@@ -17,9 +17,10 @@ NOT_THE_SIGNED_MODEL = "version 0 is not the model that the operator signed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SealRequest:
-    #: Without what was trained on: the driver knows the digest of the model.
+    #: Without what was trained on.
     label: Label
-    #: Version and epoch of the lease, as this device trained it.
+    #: The digest of the model that this update was trained on, and its version and epoch, as this device had them.
+    model: bytes
     version: int
     epoch: int
     group: MaskGraph

@@ -383,7 +383,8 @@ class Sealing:
 
     def _group_most(self) -> int:
         """A roster is one message: where managers have authorities of their own, certificates take twice the room."""
-        largest = max((len(key.certificate) for key in self._keys.values()), default=0) + KEY_AND_NAME_MAX_BYTES
+        sizes = (len(key.certificate) + len(key.card) + len(key.card_signature) for key in self._keys.values())
+        largest = max(sizes, default=0) + KEY_AND_NAME_MAX_BYTES
         return min(GROUP_MAX, ENVELOPE_MAX_BYTES // largest)
 
     def _make_roster(self, members: tuple[str, ...]) -> None:

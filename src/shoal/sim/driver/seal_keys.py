@@ -66,8 +66,8 @@ class SimSealKeys:
             if key.signature != self._signature(roster.term, key.node, key.public, key.nonce)
         }
 
-    def seal(self, request: SealRequest, *, base: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
-        return self._of(request.label.term).seal(request, base=base, entropy=self._drawn(ENTROPY_BYTES))
+    def seal(self, request: SealRequest) -> tuple[np.ndarray, bytes, SealedUpdate]:
+        return self._of(request.label.term).seal(request, entropy=self._drawn(ENTROPY_BYTES))
 
     def sum_masks(self, request: MasksRequest) -> np.ndarray:
         return self._of(request.label.term).sum_masks(request)

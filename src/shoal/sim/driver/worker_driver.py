@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -89,7 +90,6 @@ class SimWorkerDriver:
     __slots__ = (
         "_around",
         "_at",
-        "_base",
         "_device",
         "_flaws",
         "_free_s",
@@ -118,7 +118,6 @@ class SimWorkerDriver:
         self._at: Train | Evaluate | None = None
         #: Where updates are sealed: its keys, and the digest of the model that a lease was trained on.
         self._seal_keys: SimSealKeys | None = None
-        self._base: tuple[int, bytes] = (0, b"")
         #: The role is told its past: what it asks for is done, or under way.
         self.is_told = False
 
@@ -195,13 +194,11 @@ class SimWorkerDriver:
 
     def _seal(self, keys: SimSealKeys, action: Seal) -> UpdateSealed:
         lease, group = action.lease, action.request.label.group
-        if self._base[0] != lease:
-            return UpdateSealed(lease=lease, group=group, reason="the model of this lease is not here any more")
-        if action.request.version == 0 and self._base[1] != hashlib.sha256(self._job.model.data).digest():
+        if action.request.version == 0 and action.request.model != hashlib.sha256(self._job.model.data).digest():
             return UpdateSealed(lease=lease, group=group, reason=NOT_THE_SIGNED_MODEL)
         self._mark_share(keys, action)
         try:
-            words, seals, kept = keys.seal(action.request, base=self._base[1])
+            words, seals, kept = keys.seal(action.request)
         except ShoalError as error:
             return UpdateSealed(lease=lease, group=group, reason=str(error))
         tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
@@ -330,8 +327,6 @@ class SimWorkerDriver:
             self._model = self._model.copy()
             for change in action.changes:
                 add_to(self._model, change)
-        if isinstance(action, Train) and self._model is not None and self._job.spec.plan.believes.sealed is not None:
-            self._base = (action.lease, hashlib.sha256(self._model.data).digest())
         given = {"lease": action.lease, "staged": action.staged, "model": self._model}
         self._around.process.mark("trains", job=self._job.spec.job, **given)
         trouble = self._trouble()
@@ -355,9 +350,14 @@ class SimWorkerDriver:
             return TrainerFailed(lease=action.lease, reason=str(error))
 
     def _result(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Trained | EvaluationDone:
-        if isinstance(action, Train) and self._job.spec.plan.data == "local":
-            return self._learned(action, model, seconds)
-        return result_of(self._job, action, model, seconds)
+        plan = self._job.spec.plan
+        if isinstance(action, Train) and plan.data == "local":
+            answer: Trained | EvaluationDone = self._learned(action, model, seconds)
+        else:
+            answer = result_of(self._job, action, model, seconds)
+        if isinstance(answer, Trained) and plan.believes.sealed is not None:
+            answer = replace(answer, model=hashlib.sha256(model.data).digest())
+        return answer
 
     def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
         spec, node = self._job.spec, self._around.process.node
