@@ -31,6 +31,7 @@ from benchmarks.trust_seeds import hunt_trust_mutants
 from dst.case import case
 from dst.features import Pair, drawn_in, pairs, refusals
 from dst.flock_fuzz import fuzz_flock
+from dst.fuzz import LYING_PROFILES, fuzz_lying
 from dst.pinned import COVER
 from dst.profiles import PROFILES
 from shoal.sim.garbage import collected_seldom
@@ -51,6 +52,10 @@ PART = 20
 CHAIN = "chain"
 CLUSTERS_A_FLOCK = 4
 
+#: Seeds in which leaders lie to sealing devices. Each profile of sealed sums plays one for this many seeds.
+LYING = "lying"
+SEEDS_A_LIAR = 4
+
 #: A seed of a profile.
 Seed = tuple[str, int]
 
@@ -64,12 +69,28 @@ def play_flock(seed: int) -> str:
     return ""
 
 
+def play_one(profile: str, seed: int) -> str:
+    """Play one seed; return what went wrong, or nothing."""
+    if profile == CHAIN:
+        return play_flock(seed)
+    return play_lying(seed) if profile == LYING else play(profile, seed)
+
+
+def play_lying(seed: int) -> str:
+    """Play one seed in which leaders lie; return what went wrong, or nothing."""
+    try:
+        fuzz_lying(seed)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def play_part(seeds: list[Seed]) -> dict[str, str]:
     """Play these one after the other; return what went wrong, by ``profile seed``."""
     wrong: dict[str, str] = {}
     with collected_seldom():
         for profile, seed in seeds:
-            reason = play_flock(seed) if profile == CHAIN else play(profile, seed)
+            reason = play_one(profile, seed)
             if reason:
                 wrong[f"{profile} {seed}"] = reason
     return wrong
@@ -118,7 +139,7 @@ def tuple_of(name: str) -> Seed:
 
 def again(name: str) -> str:
     profile, seed = tuple_of(name)
-    trace = "" if profile == CHAIN else f" --trace {profile}-{seed}.jsonl"
+    trace = "" if profile in (CHAIN, LYING) else f" --trace {profile}-{seed}.jsonl"
     return f"python -m benchmarks.protocol_seeds --profile {profile} --first {seed} --count 1{trace}"
 
 
@@ -163,7 +184,9 @@ def hunt(profile: str, *, quick: bool) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--profile", default="", choices=(*PROFILES, CHAIN), help="what the seeds draw; every profile")
+    parser.add_argument(
+        "--profile", default="", choices=(*PROFILES, CHAIN, LYING), help="what the seeds draw; every profile"
+    )
     parser.add_argument("--count", type=int, default=0, help=f"how many seeds; {COUNT:,} unless --quick")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--quick", action="store_true", help="few seeds")
@@ -192,18 +215,21 @@ def main() -> int:
         return 1 if made["mutants_not_caught"] else 0
     profile = given.profile
     if given.count == 1 and profile:
-        reason = play_flock(given.first) if profile == CHAIN else play(profile, given.first, given.trace)
+        is_traced = given.trace and profile in PROFILES
+        reason = play(profile, given.first, given.trace) if is_traced else play_one(profile, given.first)
         finish({"profile": profile, "seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
         return 1 if reason else 0
     seeds = chosen_seeds(profile, given.first, given.count, quick=given.quick)
     if not profile:
         seeds += [(CHAIN, seed) for seed in range(given.first, given.first + len(seeds) // CLUSTERS_A_FLOCK)]
+    if not profile or profile in LYING_PROFILES:
+        seeds += [(LYING, seed) for seed in range(given.first, given.first + len(seeds) // SEEDS_A_LIAR)]
     wrong = play_seeds(seeds)
     result: dict[str, Any] = {"profile": profile or "every", "seeds": len(seeds)}
     result |= {"violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX]}
     if profile == "any":
         result |= feature_pairs(seeds)
-    if profile != CHAIN and not given.no_mutants:
+    if profile not in (CHAIN, LYING) and not given.no_mutants:
         result |= hunt(profile, quick=given.quick)
     finish(result | {"seconds": time.monotonic() - began_s})
     return 1 if wrong or result.get("mutants_not_caught") or result.get("feature_pairs_neither") else 0

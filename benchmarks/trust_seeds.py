@@ -17,7 +17,7 @@ MUTANT_FILES = {
     "robust-parts": ("trust", "lies"),
     "private": ("private",),
     "private-shapes": ("private_shapes",),
-    "sealed": ("sealed", "sealed_private", "sealed_shapes", "cut_unseen", "helped"),
+    "sealed": ("sealed", "sealed_private", "sealed_shapes", "cut_unseen", "helped", "greedy"),
     "sealed-words": ("sealed",),
     "sealed-led": ("sealed",),
     "sealed-private": ("sealed_private",),

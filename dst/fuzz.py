@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dst.block_oracle import BlockOracle
 from dst.case import FuzzCase, case
+from dst.greedy_liar import GreedyLiar
 from dst.helper_oracle import HelperOracle
 from dst.hub_oracle import HubOracle
 from dst.joint_oracle import JointOracle
@@ -23,6 +24,8 @@ from shoal.compress.codec import Codec
 from shoal.sim.invariants import Invariants, Violation
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.observe import Observer
+from shoal.sim.rng import Rng
+from shoal.sim.world import HOME
 from shoal.states import JobState
 from shoal.wire.coded import bytes_max, sizes_of
 
@@ -36,6 +39,11 @@ _CHECK_EVERY_S = 5.0
 #: What goes with sealed words is long. It is searched for secrets in one seed of this many.
 SEALS_EVERY = 8
 
+#: Leaders lie until then, in the seeds in which they do.
+LYING_S = 30.0
+#: What these seeds draw, one after the other.
+LYING_PROFILES = ("sealed", "sealed-words", "sealed-led", "sealed-private", "sealed-shapes", "sealed-clip", "helper")
+
 
 class CheckedRun(FuzzRun):
     """A case under way, with everything watching that must hold."""
@@ -48,8 +56,7 @@ class CheckedRun(FuzzRun):
         self._history = HistoryOracle(specs, self.world.leader_at, sums)
         self.world.observers += [self._invariants, sums, self._history]
         self.world.observers += [PrivacyOracle(specs), SealOracle(specs), PartsOracle(specs, sums), SealedShapeOracle()]
-        firsts = {job.spec.job: hashlib.sha256(job.model.data).digest() for job in what.jobs}
-        self._joint = JointOracle(specs, firsts=firsts, searches_seals=what.seed % SEALS_EVERY == 0)
+        self._joint = _joint_oracle(what)
         self.world.observers += [HelperOracle(specs), self._joint]
         hubs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_hub]
         tabs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_browser]
@@ -86,6 +93,40 @@ class CheckedRun(FuzzRun):
             raise Violation(f"{job} is {record.state}: {record.reason}")
 
 
+class LyingRun(FuzzRun):
+    """A case under way whose leaders lie to sealing devices, until others take over that do not. Whoever is honest must
+    keep its promises, and every job must end."""
+
+    def __init__(self, what: FuzzCase) -> None:
+        specs = [job.spec for job in what.jobs]
+        self.liar = GreedyLiar(specs, Rng(what.seed).stream("liar"), until_s=LYING_S)
+        super().__init__(what, observers=[self.liar])
+        self.joint = _joint_oracle(what)
+        seals = SealOracle(specs, is_led_honestly=False)
+        self.world.observers += [seals, HelperOracle(specs), self.joint]
+
+    def begin(self) -> None:
+        super().begin()
+        self.world.kernel.at(LYING_S, self._replace_leaders)
+
+    def on_end(self) -> None:
+        self.joint.finish()
+
+    def _replace_leaders(self) -> None:
+        """Start every node again that leads a job: whoever leads then knows nothing of the lies."""
+        world = self.world
+        for node in (HOME, *sorted(world.agents)):
+            if any(world.leader_at(node, job.spec.job) is not None for job in self.what.jobs):
+                world.power_off(node)
+                world.kernel.after(1.0, world.start, node)
+
+
+def _joint_oracle(what: FuzzCase) -> JointOracle:
+    firsts = {job.spec.job: hashlib.sha256(job.model.data).digest() for job in what.jobs}
+    specs = [job.spec for job in what.jobs]
+    return JointOracle(specs, firsts=firsts, searches_seals=what.seed % SEALS_EVERY == 0)
+
+
 def _update_bytes(job: SimulatedJob) -> int:
     """What room is kept for, for an update of this job."""
     return bytes_max(Codec.parse(job.spec.plan.codec), sizes_of(job.layout))
@@ -94,3 +135,8 @@ def _update_bytes(job: SimulatedJob) -> int:
 def fuzz(profile: str, seed: int) -> None:
     """Play a seed; raises a Violation where an invariant breaks."""
     CheckedRun(case(profile, seed)).run()
+
+
+def fuzz_lying(seed: int) -> None:
+    """Play a seed in which leaders lie; raises a Violation where an invariant breaks."""
+    LyingRun(case(LYING_PROFILES[seed % len(LYING_PROFILES)], seed)).run()

@@ -45,6 +45,12 @@ KEPT = 12
 #: The most that it adds to the messages of its leader, so that no run becomes a storm.
 EXTRA_MAX = 1500
 
+#: What it changes in a lease.
+LEASES = ("rate", "examples", "version", "epoch", "turn", "model", "same turn", "old lease", "two models")
+
+#: How it names the members of a sum.
+SETS = ("all", "halves", "few", "any")
+
 #: (term, group).
 _Turn = tuple[int, int]
 
@@ -76,9 +82,12 @@ class _Group:
 
 
 class GreedyLiar:
-    def __init__(self, specs: Sequence[JobSpec], draws: Stream, *, until_s: float = math.inf) -> None:
+    def __init__(
+        self, specs: Sequence[JobSpec], draws: Stream, *, until_s: float = math.inf, only: str = "", victim: str = ""
+    ) -> None:
+        """``only``: the one lie that is told, each time, and about leases only to ``victim``."""
         self._jobs = {
-            spec.job: _Liar(spec, Stream(draws.state + number))
+            spec.job: _Liar(spec, Stream(draws.state + number), only=only, victim=victim)
             for number, spec in enumerate(specs)
             if spec.plan.believes.sealed is not None
         }
@@ -106,26 +115,33 @@ class GreedyLiar:
 class _Liar:
     """The lies of one job."""
 
-    def __init__(self, spec: JobSpec, draws: Stream) -> None:
+    def __init__(self, spec: JobSpec, draws: Stream, *, only: str = "", victim: str = "") -> None:
+        self._only, self._victim = only, victim
         self.lies: Counter[str] = Counter()
         self._spec, self._draws = spec, draws
         #: How often it lies at all: some leaders lie about one thing, and some about everything.
         self._often = draws.pick((0.05, 0.15, 0.4))
+        #: The lie about leases that it tells most often: in a sum, one lie hides another.
+        self._theme = draws.pick(LEASES)
         #: How it names sets: ``all`` honestly, ``halves``, ``few`` or ``any``.
-        self._sets = draws.pick(("all", "halves", "few", "any"))
+        self._sets = only if only in SETS else "all" if only else draws.pick(SETS)
         #: Whether it has a version trained once more and wants a sum without one device: the difference would be its
-        #: update. Then these are the leases, and the devices that offered their updates again.
-        self._is_replaying = draws.happens(0.3)
+        #: update.
+        self._is_replaying = only == "replay" or (not only and draws.happens(0.3))
+        #: Whether all devices are given the same other model in the place of the first.
+        self._is_other_first = not only and draws.happens(0.15)
+        #: The leases that are trained once more, and the devices that offered their updates again.
         self._replayed: dict[str, Work] = {}
         self._offered: set[str] = set()
         self._extra = 0
         self._keys: dict[str, list[MemberKey]] = defaultdict(list)
+        self._weights: dict[_Turn, int] = {}
         self._rosters: dict[tuple[str, int, int], SealRoster] = {}
         self._works: dict[str, list[Work]] = defaultdict(list)
         self._groups: dict[_Turn, _Group] = defaultdict(_Group)
 
     def _happens(self, times: float = 1.0) -> bool:
-        return self._draws.happens(min(1.0, self._often * times))
+        return not self._only and self._draws.happens(min(1.0, self._often * times))
 
     def _send(self, what: str, to: str, message: Message) -> list[Action]:
         if self._extra >= EXTRA_MAX:
@@ -182,14 +198,22 @@ class _Liar:
                 return [action]
 
     def _lends(self, to: str, work: Work) -> list[Action]:
+        if self._is_other_first and work.version == 0 and "model" in work.tensors:
+            self.lies["lent another first model"] += 1
+            work = _with_other_model(work)
         before = self._works[to]
         self._works[to] = [*before, work][-KEPT:]
         sent: list[Action] = [Send(to=to, message=work)]
+        if self._only in LEASES and to == self._victim:
+            return self._changed(to, work, self._only, before)
         if not self._happens():
             return sent
-        what = self._draws.pick(
-            ("rate", "examples", "version", "epoch", "turn", "model", "same turn", "old lease", "two models")
-        )
+        what = self._theme if self._draws.happens(0.7) else self._draws.pick(LEASES)
+        return self._changed(to, work, what, before)
+
+    def _changed(self, to: str, work: Work, what: str, before: list[Work]) -> list[Action]:
+        """Change a lease, or add another one."""
+        sent: list[Action] = [Send(to=to, message=work)]
         self.lies[f"lent {what}"] += 1
         match what:
             case "rate":
@@ -227,7 +251,13 @@ class _Liar:
         return [Send(to=to, message=roster)]
 
     def _binds(self, to: str, bind: Bind) -> list[Action]:
-        told = bind
+        turn = (bind.term, bind.group)
+        if turn not in self._weights:
+            heavier = self._only == "weights" or self._happens()
+            self._weights[turn] = self._draws.pick((5, 100)) if heavier else 1
+            self.lies["bound with a larger weight"] += heavier
+        # All members are told alike, so that their masks cancel.
+        told = bind = replace(bind, weight_most=bind.weight_most * self._weights[turn])
         if self._happens():
             what = self._draws.pick(("weight", "bound", "members", "places", "number"))
             self.lies[f"bound with another {what}"] += 1

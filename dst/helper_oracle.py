@@ -27,7 +27,7 @@ class HelperOracle:
         helped = {spec.job: spec.plan for spec in specs if spec.plan.believes.helper is not None}
         self._helpers = {job: plan.believes.helper for job, plan in helped.items()}
         self._least = {job: smallest_sum(plan) for job, plan in helped.items()}
-        #: (job, term, group) -> the last question about it that the helper heard, and who answered.
+        #: (job, term, group) -> the first question about it that the helper heard; and the groups that it answered for.
         self._asked: dict[_Group, AskMasks] = {}
         self._answered: set[_Group] = set()
         #: (job, term, group) -> the envelopes that came with words of it.
@@ -63,9 +63,8 @@ class HelperOracle:
     def _heard(self, step: Step, message: Message) -> None:
         self._hold(not getattr(message, "tensors", None), step, f"{step.node} got words, and knows seeds")
         if isinstance(message, AskMasks):
-            key = (step.job, message.term, message.group)
-            if key not in self._answered:
-                self._asked[key] = message
+            # The first: a helper works on no other question about a group.
+            self._asked.setdefault((step.job, message.term, message.group), message)
 
     def _said(self, step: Step, to: str, message: Message) -> None:
         match message:

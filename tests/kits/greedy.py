@@ -3,6 +3,7 @@ die."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from sealed_shapes import ShapedTroupe
@@ -39,6 +40,8 @@ class LyingTroupe(ShapedTroupe):
 
     def __init__(self, topology: str, **changes: object) -> None:
         super().__init__(topology, **changes)
+        #: How often each lie was told.
+        self.lied: Counter[str] = Counter()
         self.oracle = SealOracle([self.spec], is_led_honestly=False)
 
     def _observe(self, step: Step) -> None:
@@ -74,7 +77,6 @@ def greedy(seed: int) -> LyingTroupe:
     troupe = LyingTroupe(topology, **changes)
     troupe.liar = liar = GreedyLiar([troupe.spec], draws)
     troupe.trains_slowly = draws.happens(0.5)
-    troupe.greedy = liar  # type: ignore[attr-defined]
     names = [f"d{number}" for number in range(devices)]
     if troupe.spec.plan.believes.helper is not None:
         troupe.helps()
@@ -94,6 +96,7 @@ def greedy(seed: int) -> LyingTroupe:
             case _:
                 pass
     troupe.joint.finish()
+    troupe.lied = liar.lies
     leads_honestly(troupe)
     return troupe
 
