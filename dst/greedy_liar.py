@@ -95,7 +95,7 @@ class GreedyLiar:
 
     @property
     def lies(self) -> Counter[str]:
-        """How often each lie was told."""
+        """Return how often each lie was told."""
         return sum((each.lies for each in self._jobs.values()), Counter())
 
     def mark(self, mark: Mark) -> None:
@@ -128,7 +128,7 @@ class _Liar:
         #: Whether it has a version trained once more and wants a sum without one device: the difference would be its
         #: update.
         self._is_replaying = only == "replay" or (not only and draws.happens(0.3))
-        #: Whether all devices are given the same other model in the place of the first.
+        #: Whether all devices are given one other model instead of the first.
         self._is_other_first = not only and draws.happens(0.15)
         #: The leases that are trained once more, and the devices that offered their updates again.
         self._replayed: dict[str, Work] = {}
@@ -345,7 +345,7 @@ class _Liar:
             made += self._binds_again()
         if self._happens(0.1) and self._works:
             to = self._draws.pick(sorted(self._works))
-            made += self._send("lent an old lease again", to, self._draws.pick(self._works[to]))
+            made += self._send("assigned an old lease again", to, self._draws.pick(self._works[to]))
         return made
 
     def _asks_about(self, term: int, number: int, group: _Group) -> list[Action]:
@@ -463,7 +463,7 @@ class _Liar:
         return self._binds_again(turns[0], number=turns[-1][1] + 5)
 
     def _binds_again(self, turn: _Turn | None = None, *, number: int = 0) -> list[Action]:
-        """The same update for another group, in which one device is missing."""
+        """Bind updates once more, for a group in which one device is missing."""
         term, before = turn or self._draws.pick(sorted(self._groups))
         group, again = self._groups[term, before], number or before + 1 + self._draws.below(2)
         made: list[Action] = []

@@ -429,7 +429,7 @@ def _coalitions(job: str, views: Sequence[_Label]) -> Iterator[frozenset[str]]:
             continue
         left = list(view.names)
         yield frozenset(left.pop(draws.below(len(left))) for _ in range(min(view.liars, len(left) - 1)))
-        # The neighbours that hide a device: of the one that has the fewest of them, and of any.
+        # The neighbours that hide a device: first of the device that has the fewest such neighbours, then of any.
         weakest = min(view.updates, key=lambda place: len(view.hiding(place)))
         for victim in (weakest, draws.pick(sorted(view.updates))):
             yield frozenset(view.names[place] for place in view.hiding(victim)[: view.liars])

@@ -26,7 +26,7 @@ NOISE_LEAST = 10.0
 
 class SplitLeader:
     """Tells most members of all updates, and a few others each of a set without the target. It has everything that
-    colluding members know: their MACs for any set, and their edges."""
+    colluding members know: their MACs for any set, their edges and their shares."""
 
     def __init__(self, devices: int, colluders: int, *, share: float) -> None:
         self.group = SealedGroup(devices, seed=devices, least=8, colluding=share)
@@ -94,6 +94,8 @@ class SplitLeader:
         known = dict(self.edges)
         for place in self.bad & set(graph.near[target]):
             known[place] = pair.edge_seed(self._key(place, target), self.label)
+            envelope = graph.own_envelope(target, self.seals[target], place)
+            self.shares[place + 1] = pair.unclose(self._key(place, target), self.label, target, b"own", envelope)
         needed = graph.shape.threshold
         own = join(dict(sorted(self.shares.items())[:needed])) if len(self.shares) >= needed else None
         masks = [(pair.mask_key(seed, self.label), other > target) for other, seed in known.items()]
