@@ -45,7 +45,12 @@ def _with_shape(change: Callable[[GraphShape], GraphShape]) -> Patched:
 
 
 def agreement_not_counted() -> Patched:
-    """A device opens whatever the MACs are."""
+    """A device opens, however few members agreed to the same set."""
+    return _with_shape(lambda shape: replace(shape, agreed=1) if shape.neighbours else shape)
+
+
+def macs_not_compared() -> Patched:
+    """A device takes any MAC for that of a member that agreed."""
     return patch.object(pair, "is_mac", lambda *_: True)
 
 
@@ -278,6 +283,7 @@ OF_SEALING: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
         agreement_not_counted,
+        macs_not_compared,
         edges_given_with_the_agreement,
         only_neighbours_agree,
         two_sets_under_one_label,
