@@ -36,6 +36,8 @@ PINNED: tuple[tuple[str, int], ...] = (
     *(("any", seed) for seed in (902, 919)),
     # A helper that started again came to the other manager, and its job waited for ever.
     ("any", 130),
+    # Several leaders followed each other after a cut, and made one history together.
+    ("sealed", 66),
 )
 
 #: Seeds of ``any`` in which every two features meet that the product accepts together; ``dst.cover`` writes them.

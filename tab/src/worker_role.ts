@@ -167,7 +167,7 @@ export class Worker {
 
   private onResult(event: Extract<Event, { event: "Trained" | "EvaluationDone" }>): void {
     const held = this.held;
-    if (!held || held.work.lease !== event.lease) return;
+    if (!held || held.work.lease !== event.lease || (held.work.kind === "train") !== (event.event === "Trained")) return;
     this.cancel(DEADLINE);
     const problem = problemOf(event);
     if (problem !== null) return this.onDiverged(held, problem);

@@ -811,7 +811,8 @@ class Invariants:
             return
         held = tenure.trained(after_s=tenure.cut_s, until_s=step.at_s - TOLD_WITHIN_S)
         later = [other for other in course.past if other.term > tenure.term]
-        others = [len(other.trained(after_s=0.0, until_s=math.inf)) for other in later]
+        # Leaders that followed each other since the cut carried one history on: all who trained for it count.
+        others = [len(set().union(*(other.trained(after_s=0.0, until_s=math.inf) for other in later)))]
         if course.heard_s > course.broke_s:
             # The manager knows what it made, and may adopt an older history that as many workers made.
             records = (each.reason for each in step.actions if isinstance(each, Record) and each.job == message.job)

@@ -1598,7 +1598,7 @@ var Worker = class {
   // The trainer -------------------------------------------------------------------------------------------------
   onResult(event) {
     const held = this.held;
-    if (!held || held.work.lease !== event.lease) return;
+    if (!held || held.work.lease !== event.lease || held.work.kind === "train" !== (event.event === "Trained")) return;
     this.cancel(DEADLINE);
     const problem = problemOf(event);
     if (problem !== null) return this.onDiverged(held, problem);
