@@ -51,8 +51,8 @@ def _is_cut(troupe: SealedTroupe, *, versions: int) -> None:
             raise Violation(f"version {first + 1} moved by {np.linalg.norm(moved)}, and each device cuts to {CLIP}")
         rows = [row for save in troupe.saves for row in save.applied if row.version == first + 1]
         made = [troupe.made[row.node, troupe.leader.term, row.lease] for row in rows]
-        total = sum(examples * clipped(delta, clip=CLIP).astype(np.float64) for delta, examples in made)
-        if not np.allclose(moved, total / sum(examples for _, examples in made), atol=1e-4):
+        total = sum(clipped(delta, clip=CLIP).astype(np.float64) for delta, _ in made)
+        if not np.allclose(moved, total / len(made), atol=1e-4):
             raise Violation(f"version {first + 1} is not the mean of updates that were cut")
 
 
