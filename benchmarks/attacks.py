@@ -2,7 +2,8 @@
 
 A stranger has no certificate; a member has a node's; a task is code that a device runs; a mate has a flock's secret;
 and there is what Shoal is installed from. Each attack starts a cluster of its own, and leaves nothing running. It is
-*held* only if the harm did not happen. One that could not be tried is not held.
+*held* only if the harm did not happen, *harmed* if it did, and *not tried* if neither was seen: it could not be set up,
+or its time was over. The exit status is 0 only if all were held.
 
     python -m benchmarks.attacks [--quick] [--only NAME ...] [--list] --json
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import attacks_mate, attacks_member, attacks_stranger, attacks_supply, attacks_task
-from benchmarks.attacks_kit import Attack, Outcome
+from benchmarks.attacks_kit import Attack, NotTried, Outcome
 from benchmarks.common import finish, say
 
 #: One attack that takes longer than this has failed to show anything.
@@ -65,7 +66,7 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 async def judged(attack: Attack, *, scale: float) -> Outcome:
-    """Attack, and say what happened; an attack that itself fails shows nothing, and is not held."""
+    """Attack, and say what happened. An attack that itself fails shows nothing: it was not tried."""
     began_s = time.monotonic()
     # Where every user can go: a trainer that is nobody's must reach what it may.
     with tempfile.TemporaryDirectory(prefix="shoal-attack-", dir="/var/tmp", ignore_cleanup_errors=True) as name:
@@ -74,10 +75,14 @@ async def judged(attack: Attack, *, scale: float) -> Outcome:
         try:
             async with asyncio.timeout(LIMIT_S):
                 outcome = await attack.run(folder, scale)
+        except NotTried as why:
+            outcome = Outcome(False, str(why)[:600], tried=False)
+        except TimeoutError as error:
+            outcome = Outcome(False, f"its time was over: {str(error)[:400] or f'{LIMIT_S:g} s'}", tried=False)
         except Exception as error:
-            outcome = Outcome(False, f"the attack itself failed: {type(error).__name__}: {str(error)[:400]}")
-    word = "held" if outcome.held else "NOT HELD"
-    say(f"{attack.name}: {word} after {time.monotonic() - began_s:.0f} s: {outcome.told}")
+            why_not = f"the attack itself failed: {type(error).__name__}: {str(error)[:400]}"
+            outcome = Outcome(False, why_not, tried=False)
+    say(f"{attack.name}: {outcome.word} after {time.monotonic() - began_s:.0f} s: {outcome.told}")
     return outcome
 
 
@@ -99,12 +104,13 @@ async def all_of(attacks: Sequence[Attack], *, scale: float) -> dict[str, Outcom
 
 
 def told(outcomes: dict[str, Outcome]) -> dict[str, Any]:
+    words = [outcome.word for outcome in outcomes.values()]
     return {
         "attacks": len(outcomes),
-        "held": sum(outcome.held for outcome in outcomes.values()),
-        "details": {
-            name: f"{'held' if outcome.held else 'NOT HELD'}: {outcome.told}" for name, outcome in outcomes.items()
-        },
+        "held": words.count("held"),
+        "harmed": words.count("harmed"),
+        "not_tried": words.count("not tried"),
+        "details": {name: f"{outcome.word}: {outcome.told}" for name, outcome in outcomes.items()},
     }
 
 
@@ -129,7 +135,7 @@ def main() -> int:
     outcomes = asyncio.run(all_of(chosen, scale=1.0 if given.quick else 5.0))
     with contextlib.suppress(BrokenPipeError):
         finish({**told(outcomes), "seconds": time.monotonic() - began_s})
-    return 0
+    return 0 if all(outcome.word == "held" for outcome in outcomes.values()) else 1
 
 
 if __name__ == "__main__":

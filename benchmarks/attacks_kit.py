@@ -61,12 +61,24 @@ STRANGER = "127.0.0.9"
 T = TypeVar("T")
 
 
+class NotTried(Exception):
+    """The attack could not be tried, or it did not come to where harm shows: it says nothing about Shoal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Whether the harm stayed away, and what happened, in words."""
 
     held: bool
     told: str
+    #: False: neither harm nor its absence was seen, and it is not held.
+    tried: bool = True
+
+    @property
+    def word(self) -> str:
+        if not self.tried:
+            return "not tried"
+        return "held" if self.held else "harmed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.attacks_kit import ROOT, Outcome, end
+from benchmarks.attacks_kit import ROOT, NotTried, Outcome, end
 from benchmarks.flock import command, give_orders
 from shoal.flock import driver
 from shoal.flock.driver import load_orders, save_orders
@@ -80,7 +80,9 @@ async def not_a_model(folder: Path, scale: float) -> Outcome:
     told = await _fly(folder, {"zed": "nan"}, until="not taken: version")
     bad = [name for name, model in told.models.items() if not np.isfinite(model).all()]
     words = f"{', '.join(bad)} hold a model that is no numbers" if bad else "honest mates hold only models of numbers"
-    return Outcome(not bad and bool(told.lies) and not told.deaths, f"{words}; {told.words}")
+    if not told.lies:
+        raise NotTried(f"no lie was told; {told.words}")
+    return Outcome(not bad and not told.deaths, f"{words}; {told.words}")
 
 
 @dataclasses.dataclass
@@ -106,7 +108,9 @@ class Told:
 def _shared_out(told: Told, *, liars: int) -> Outcome:
     """Judge by the model: with fair weights each round moves it by the mean, in which a liar has one voice of many."""
     if not told.models or not told.lies:
-        return Outcome(False, f"the flock came to nothing; {told.words}")
+        if told.deaths:
+            return Outcome(False, f"mates died; {told.words}")
+        raise NotTried(f"the flock came to nothing; {told.words}")
     honest = len(HONEST)
     fair = (honest * UPDATE_VALUE + liars * LIE_VALUE) / (honest + liars)
     worst = 0.0

@@ -22,6 +22,7 @@ import numpy as np
 from benchmarks.attacks_kit import (
     ROOT,
     BadWorker,
+    NotTried,
     Outcome,
     Site,
     asked,
@@ -181,7 +182,9 @@ async def _one_lie(
     blamed = len(re.findall(r"refused: update of device-[0-9]", log))
     # Where all honest updates are infinite until the model is gone back to, some are refused on the way.
     fair = blamed == 0 or lie is not huge
-    held = view.state == "finished" and reached >= ACCURACY_LEAST and fair and evil.sent > 0
+    if not evil.sent:
+        raise NotTried(f"no lie was told: {evil.leases} leases, {'; '.join(evil.ends) or 'nothing'} was heard")
+    held = view.state == "finished" and reached >= ACCURACY_LEAST and fair
     refused = f" ({evil.refusals[0]})" if evil.refusals else ""
     why = f": {view.reason}" if view.state != "finished" else ""
     said = next((text for text in reversed(events) if re.search(r"back to version|set aside|is suspected", text)), "")
@@ -473,9 +476,9 @@ async def label_lie(folder: Path, scale: float) -> Outcome:
             view = await site.view(job)
     merged = next((w.batches for w in (view.progress.workers if view.progress else ()) if w.node == "evil"), 0)
     said = (evil.refusals or evil.ends or ["nothing"])[0]
-    return Outcome(
-        merged == 0 and evil.sent > 0, f"{merged} of {evil.sent} lying updates were merged; it was told: {said[:160]}"
-    )
+    if not evil.sent:
+        raise NotTried(f"no lie was told; it was told: {said[:160]}")
+    return Outcome(merged == 0, f"{merged} of {evil.sent} lying updates were merged; it was told: {said[:160]}")
 
 
 # 9: a compressed bomb -----------------------------------------------------------------------------------------
@@ -596,9 +599,10 @@ async def _flooded(folder: Path, verb: str, scale: float) -> Outcome:
             await end(flooder)
     said = out.decode().strip().splitlines()[-1] if out.strip() else "the flooder failed"
     numbers = [int(number) for number in re.findall(r"[0-9]+", said)]
-    granted = numbers[1] if len(numbers) > 1 else 0
+    if len(numbers) < 2:
+        raise NotTried(said)
     usable = statistics.median(during) <= USABLE_MS
-    held = usable and bool(numbers) and (verb != "Renew" or granted <= RENEWALS_MAX)
+    held = usable and (verb != "Renew" or numbers[1] <= RENEWALS_MAX)
     return Outcome(held, f"{said}; a status took {in_ms(during)} meanwhile (before: {in_ms(before)})")
 
 

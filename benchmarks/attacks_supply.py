@@ -12,7 +12,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-from benchmarks.attacks_kit import ROOT, Outcome, Site
+from benchmarks.attacks_kit import ROOT, NotTried, Outcome, Site
 from benchmarks.attacks_member import bombed
 
 PIP_S = 120.0
@@ -55,7 +55,7 @@ async def gzip_bomb_on_the_floor(folder: Path, scale: float) -> Outcome:
     floor = floor_of("grpcio")
     python, why_not = await asyncio.to_thread(_on_the_floor, folder / "floor", f"grpcio=={floor}")
     if why_not:
-        return Outcome(False, f"not tried: grpcio {floor} cannot be installed: {why_not}")
+        raise NotTried(f"grpcio {floor} cannot be installed: {why_not}")
     async with Site(folder, manager_command=(str(python),)) as site:
         outcome = await bombed(site)
     return Outcome(outcome.held, f"grpcio {floor}: {outcome.told}")

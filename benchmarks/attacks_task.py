@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attacks_bad_task import MARK
-from benchmarks.attacks_kit import ROOT, Outcome, Site
+from benchmarks.attacks_kit import ROOT, NotTried, Outcome, Site
 from shoal.errors import ShoalError
 from shoal.trainer.find import find_task
 from shoal.trainer.package import ReadyTask, make_ready
@@ -31,6 +31,9 @@ MEMORY_MB, WANTED_MB = 700, 1200
 WAYS = ("shared anonymous memory", "memfds", "files in /dev/shm")
 
 REPORT_S = 40.0
+
+#: What an agent says that runs no task, since its trainer would be root.
+REFUSED_ROOT = "a task does not run as root"
 
 
 async def prepared(folder: Path, **given: Any) -> ReadyTask:
@@ -88,7 +91,9 @@ async def shrunk_memory(folder: Path, scale: float) -> Outcome:
         code, version = agent.returncode, await site.version(job)
     if code is not None:
         return Outcome(False, f"the agent died, exit status {code}")
-    return Outcome(version >= 5, f"the agent is alive, the job reached version {version}")
+    if version < 5:
+        raise NotTried(f"the agent is alive, and the job reached only version {version} in {REPORT_S:g} s")
+    return Outcome(True, f"the agent is alive, the job reached version {version}")
 
 
 async def root_task(folder: Path, scale: float) -> Outcome:
@@ -97,7 +102,7 @@ async def root_task(folder: Path, scale: float) -> Outcome:
     Harm: it reads the agent's keys, reaches into the agent, is back in the network, or takes the processor for itself.
     """
     if os.geteuid() != 0:
-        return Outcome(False, "not tried: only root's trainers change their user")
+        raise NotTried("only root's trainers change their user")
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
     search = os.pathsep.join(filter(None, (str(closed), str(ROOT), os.environ.get("PYTHONPATH", ""))))
@@ -108,9 +113,16 @@ async def root_task(folder: Path, scale: float) -> Outcome:
             job = await submitted(site, await prepared(folder), deed="rise", key=str(key), port=port)
             told = await report(site, job)
         says = confinement(site)
-    if isinstance(told, str):
-        return Outcome(told.startswith(("it does not train", "the job failed")), f"{told}; the agent says: {says}")
-    return _judged(told, says)
+    return rise_judged(told, says)
+
+
+def rise_judged(told: dict[str, Any] | str, says: str) -> Outcome:
+    """Judge by what the task could do, or by why it did not run. A job that failed for another reason shows nothing."""
+    if not isinstance(told, str):
+        return _judged(told, says)
+    if REFUSED_ROOT not in told:
+        raise NotTried(f"{told}; the agent says: {says}")
+    return Outcome(True, f"{told}; the agent says: {says}")
 
 
 def _judged(told: dict[str, Any], says: str) -> Outcome:
@@ -144,6 +156,9 @@ async def hoarded_memory(folder: Path, scale: float) -> Outcome:
     for way, told in zip(WAYS, reports, strict=True):
         came = str(told[way]) if isinstance(told, dict) else told
         is_stopped = came.startswith("no: ") if isinstance(told, dict) else "SIGKILL" in came or "may use" in came
+        if not is_stopped and isinstance(told, str) and not left:
+            # The task did not say that it has the memory, nor did anybody say that it was kept from it.
+            raise NotTried(f"{way}: {came}; the agent says: {says}")
         held = held and is_stopped
         words.append(f"{way}: {'stopped' if is_stopped else 'NOT stopped'} ({came[:100]})")
     stays = f"; {left_mb} MB stayed in /dev/shm" if left else ""
@@ -175,7 +190,7 @@ async def pried_shards(folder: Path, scale: float) -> Outcome:
         says = confinement(site)
         there = any(shard[-200:-100] in path.read_bytes() for path in home.rglob("*") if path.is_file())
     if isinstance(told, str):
-        return Outcome(False, f"{told}; the agent says: {says}")
+        raise NotTried(f"{told}; the agent says: {says}")
     found = told["found"]
     words = (
         f"read the other job's examples in {', '.join(found)}" if found else "found none of the other job's examples"
