@@ -27,6 +27,7 @@ from shoal.roles.events import (
     Event,
     MasksSummed,
     Prepared,
+    Reassigned,
     Received,
     RosterChecked,
     SealKeyMade,
@@ -136,6 +137,7 @@ class Stage:
         self.records: list[str] = []
         self._queue: deque[tuple[str, Message]] = deque()
         self._roster: tuple[int, tuple[MemberKey, ...]] = (0, ())
+        self.term = 1
         self.group = 0
         self.lease = 0
         for name in self.names:
@@ -147,7 +149,7 @@ class Stage:
 
     def joins(self, name: str, *, incarnation: str = "0") -> None:
         """A process of this device begins, with the device's own examples."""
-        self._add(name, Worker(spec=self.spec, leader=HOME, term=1), incarnation)
+        self._add(name, Worker(spec=self.spec, leader=HOME, term=self.term), incarnation)
 
     def _add(self, name: str, role: Worker | Helper, incarnation: str) -> None:
         chance = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
@@ -161,6 +163,13 @@ class Stage:
             events.append(Prepared(sizes=sizes_of(self.layout), state=_state(), parameters=SIZE))
         for event in (*events, Connected(node=HOME)):
             self._handle(name, event)
+
+    def fails_over(self) -> None:
+        """Another leader leads, under the next term. It counts its groups and leases from the beginning."""
+        self.term, self.group, self.lease = self.term + 1, 0, 0
+        for name in self.devices:
+            for event in (Reassigned(term=self.term, leader=HOME), Connected(node=HOME)):
+                self._handle(name, event)
 
     def _handle(self, name: str, event: Event) -> None:
         device = self.devices[name]
@@ -205,7 +214,7 @@ class Stage:
         """The training that is under way ends, and the next one begins."""
         device = self.devices[name]
         action = device.trains[0]
-        chosen = epoch_order(EXAMPLES, seed=mix(self.plan.seed, action.epoch), epoch=action.batches[0])
+        chosen = epoch_order(len(device.x), seed=mix(self.plan.seed, action.epoch), epoch=action.batches[0])
         chosen = chosen[: action.examples]
         rate = action.rate or self.plan.learning_rate
         after = device.model.copy()
@@ -254,7 +263,7 @@ class Stage:
         version = int(changes.get("version", 1))  # type: ignore[call-overload]
         lent = Work(
             job="job",
-            term=1,
+            term=self.term,
             lease=self.lease,
             kind="train",
             version=version,
@@ -281,12 +290,18 @@ class Stage:
         known = self.keys() if keys is None else keys
         everyone = sorted(known)
         self._roster = (self._roster[0] + 1, tuple(known[name] for name in everyone))
-        told = SealRoster(job="job", term=1, roster=self._roster[0], keys=self._roster[1])
+        told = SealRoster(job="job", term=self.term, roster=self._roster[0], keys=self._roster[1])
         for name in names:
             self.tell(name, told)
 
     def bind(
-        self, names: Sequence[str], *, lease: int | None = None, tensors: Tensors | None = None, bound: int = 3
+        self,
+        names: Sequence[str],
+        *,
+        lease: int | None = None,
+        tensors: Tensors | None = None,
+        bound: int = 3,
+        weight_most: int | None = None,
     ) -> SealGroup:
         """A new group of these."""
         self.group += 1
@@ -296,13 +311,13 @@ class Stage:
         places = [at for at, key in enumerate(keys) if key.node in names]
         bind = Bind(
             job="job",
-            term=1,
+            term=self.term,
             lease=self.lease if lease is None else lease,
             group=self.group,
             roster=number,
             members=bits_of(places, len(keys)),
             bound=bound,
-            weight_most=self.plan.sealed_examples[1],
+            weight_most=self.plan.sealed_examples[1] if weight_most is None else weight_most,
             tensors=tensors or {},
         )
         for name in names:
