@@ -1,9 +1,9 @@
 """What those who mean harm can do to real processes: every attack that is known, and whether the harm happened.
 
-A stranger has no certificate; a member has a node's; a task is code that a device runs; a mate has a flock's secret;
-and there is what Shoal is installed from. Each attack starts a cluster of its own, and leaves nothing running. It is
-*held* only if the harm did not happen, *harmed* if it did, and *not tried* if neither was seen: it could not be set up,
-or its time was over. The exit status is 0 only if all were held.
+A stranger has no certificate; a member has a node's; a task is code that a device runs; a mate has a flock's secret; a
+leader lies to devices that seal their updates; and there is what Shoal is installed from. Each attack starts all that
+it needs, and leaves nothing running. It is *held* only if the harm did not happen, *harmed* if it did, and *not tried*
+if neither was seen: it could not be set up, or its time was over. The exit status is 0 only if all were held.
 
     python -m benchmarks.attacks [--quick] [--only NAME ...] [--list] --json
 """
@@ -23,6 +23,8 @@ from typing import Any
 
 from benchmarks import attacks_mate, attacks_member, attacks_stranger, attacks_supply, attacks_task
 from benchmarks.attacks_kit import Attack, NotTried, Outcome
+from benchmarks.attacks_leader import STAGED, threaded
+from benchmarks.attacks_leader_driven import DRIVEN, second_model
 from benchmarks.common import finish, say
 
 #: One attack that takes longer than this has failed to show anything.
@@ -62,6 +64,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(name="tampered_package", finding=15, run=attacks_supply.tampered_package),
     Attack(name="failed_joins_in_the_log", finding=16, run=attacks_stranger.failed_joins_in_the_log),
     Attack(name="one_certificate_twice", finding=17, run=attacks_member.one_certificate_twice),
+    *(Attack(name=each.__name__, finding=18, run=threaded(each)) for each in (*STAGED, *DRIVEN)),
+    Attack(name="second_model", finding=18, run=second_model),
 )
 
 

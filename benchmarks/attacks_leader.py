@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.attacks_kit import NotTried, Outcome
-from benchmarks.lied_to import EXAMPLES, HELPER, SIZE, SealGroup, Stage, dead_model, error_of, live_model
+from benchmarks.lied_to import HELPER, SIZE, SealGroup, Stage, dead_model, error_of, live_model
 from benchmarks.lied_to_sets import Joined, ring_order
 from shoal.learning.metrics import MetricSum
 from shoal.roles.events import Trained, TrainerFailed
+from shoal.sealing.group import bits_of
 from shoal.wire.coded import encode_places
 from shoal.wire.frames import frames
-from shoal.wire.messages import AskMasks, Bind, Failed, MaskSum, Open, Update, UpdateRefused
+from shoal.wire.messages import AskMasks, Failed, MaskSum, Update, UpdateRefused
 
 #: An update that the leader works out must be this far off, as a share of the true one's largest value.
 FAR = 0.5
@@ -42,6 +44,9 @@ MODEL, DEAD = live_model(), dead_model()
 
 Errors = dict[str, float]
 
+#: Stages whose honest sum was found right.
+_CONTROLLED: set[tuple[str, int, str]] = set()
+
 
 def judged(errors: Mapping[str, float], told: str) -> Outcome:
     """Judge by the least of the errors; ``told``: what the leader worked out."""
@@ -53,16 +58,18 @@ def judged(errors: Mapping[str, float], told: str) -> Outcome:
 
 
 def a_stage(shape: str, devices: int = DEVICES, **plan: object) -> Stage:
-    """A new stage of this shape, on which an honest sum was opened and was right."""
+    """A new stage of this shape, once an honest sum on another one was opened and was right."""
     trust, said = SHAPES[shape]
-    control = Stage(trust, devices, **{**said, **plan})
-    control.lend(control.names)
-    if control.plan.codec.startswith("led"):
-        return Stage(trust, devices, **{**said, **plan})
-    total = control.bind(control.names).sum_of(MODEL)
-    if not error_of(total, truth_of(control, control.names)) < 0.05:
-        raise NotTried(f"in {shape} an honest sum is not right either: {control.refusals}")
-    return Stage(trust, devices, **{**said, **plan})
+    wanted: dict[str, object] = {**said, **plan}
+    key = (shape, devices, str(wanted))
+    if key not in _CONTROLLED and not str(wanted.get("codec", "")).startswith("led"):
+        control = Stage(trust, devices, **wanted)
+        control.lend(control.names)
+        total = control.bind(control.names).sum_of(MODEL)
+        if not error_of(total, truth_of(control, control.names)) < 0.05:
+            raise NotTried(f"in {shape} an honest sum is not right either: {control.refusals}")
+        _CONTROLLED.add(key)
+    return Stage(trust, devices, **wanted)
 
 
 def update_of(stage: Stage, name: str, at: int = 0) -> np.ndarray:
@@ -90,7 +97,7 @@ def difference_error(stage: Stage, everyone: np.ndarray | None, others: np.ndarr
     return lone_error(stage, None if everyone is None or others is None else everyone - others)
 
 
-def leader(attack: Callable[[], Outcome]) -> Callable[[Path, float], object]:
+def threaded(attack: Callable[[], Outcome]) -> Callable[[Path, float], Coroutine[Any, Any, Outcome]]:
     """As an attack is run: in a thread, beside others."""
 
     async def run(folder: Path, scale: float) -> Outcome:
@@ -111,16 +118,16 @@ def split_sets(devices: int, shape: str = "star") -> Outcome:
     stage = a_stage(shape, devices)
     errors: Errors = {}
     opened = []
-    for colluding in (True, False):
-        for is_denied in (False, True):
-            stage.lend(stage.names)
-            group = stage.bind(stage.names)
-            joined, victim = _split(group, colluding=colluding, is_denied=is_denied)
-            name = group.members[victim].node
-            truth = update_of(stage, name, -1)
-            way = f"{len(joined.colluders)} colluding, {'most told without it' if is_denied else 'most told all'}"
-            errors[way] = min([error_of(joined.lone([victim]), truth), *_small_pieces(stage, joined)])
-            opened.append(len(joined.opened))
+    # With all that may collude in either way, and without any.
+    for colluding, is_denied in ((True, False), (True, True), (False, False)):
+        stage.lend(stage.names)
+        group = stage.bind(stage.names)
+        joined, victim = _split(group, colluding=colluding, is_denied=is_denied)
+        name = group.members[victim].node
+        truth = update_of(stage, name, -1)
+        way = f"{len(joined.colluders)} colluding, {'most told without it' if is_denied else 'most told all'}"
+        errors[way] = min([error_of(joined.lone([victim]), truth), *_small_pieces(stage, joined)])
+        opened.append(len(joined.opened))
     return judged(errors, f"of {devices} devices {opened} opened something, and the update of one is")
 
 
@@ -203,7 +210,7 @@ def ring_gap(devices: int) -> Outcome:
         missing = set(gaps) - set(colluders)
         joined = Joined(group, group.label(MODEL), colluders)
         present = frozenset(order) - missing
-        joined.ask({place: present for place in sorted(present - set(colluders))})
+        joined.ask(dict.fromkeys(sorted(present - set(colluders)), present))
         truth = update_of(stage, group.members[victim].node, -1)
         way = f"{len(missing)} missing, {len(colluders)} colluding"
         errors[way] = min([error_of(joined.lone([victim]), truth), *_small_pieces(stage, joined)])
@@ -393,7 +400,7 @@ SECRET_LOSS, SECRET_TEXT = 1234.0625, "the reading was 42"
 
 
 def clear_figures() -> Outcome:
-    """A leader reads what devices say beside masked words: loss, metrics of new examples, logged figures, labels, errors.
+    """A leader reads what devices say beside masked words: loss, metrics, logged figures, labels, words of an error.
 
     Harm: any of it is there. With the loss of one example under models of its making, a leader has the example.
     """
@@ -484,7 +491,8 @@ def diverged_bit() -> Outcome:
     # A sum by weights is that of one part of the devices only; one by heads is that of many.
     seen = group.figures[1]
     held = not told and abs(seen - sum(truth)) < 0.5 and abs(seen - weighed) > 0.5
-    return Outcome(held, f"{sum(truth)} of {len(truth)} diverged, and the sum says {seen:.1f}; told apart: {told or 'none'}")
+    words = f"{sum(truth)} of {len(truth)} diverged, and the sum says {seen:.1f}"
+    return Outcome(held, f"{words}; told apart: {told or 'none'}")
 
 
 # The same again ------------------------------------------------------------------------------------------------
@@ -581,7 +589,7 @@ def two_sums() -> Outcome:
         group = stage.bind(stage.names)
         members = frozenset(range(len(stage.names)))
         joined = Joined(group, group.label(MODEL))
-        joined.ask({place: members for place in range(1, len(stage.names))})
+        joined.ask(dict.fromkeys(range(1, len(stage.names)), members))
         if len(joined.opened) < len(stage.names) - 1:
             raise NotTried(f"only {len(joined.opened)} opened: {stage.refusals}")
         everyone = joined.lone(members) * stage.plan.sealed_examples[1]
@@ -675,33 +683,33 @@ def helper_twice() -> Outcome:
     few = range(1, len(stage.names))
     errors = {"the same group": difference_error(stage, everyone, group.sum_of(MODEL, few))}
     for ahead, again in ((1, "the next group"), (2, "a later group")):
-        asked = _asked(stage, group, few, group=group.bind.group + ahead)
+        asked = _asked(stage, group, few, number=group.bind.group + ahead)
         errors[again] = math.inf if asked is None else difference_error(stage, everyone, asked)
     return judged(errors, "the difference of two answers as the update of one is")
 
 
-def _asked(stage: Stage, group: SealGroup, members: Iterable[int], **changes: object) -> np.ndarray | None:
-    """The sum of these with what the helper says, under another question than the honest one."""
+def _asked(stage: Stage, group: SealGroup, members: Iterable[int], *, number: int) -> np.ndarray | None:
+    """The sum of these with what the helper says, if it is asked under another number of the group."""
     places = sorted(members)
     told = group.label(MODEL)
     size = group.uploads[places[0]].tensors["words"].size
     total = np.sum([group.uploads[at].tensors["words"] for at in places], axis=0, dtype=np.uint32)
-    from shoal.sealing.group import bits_of
-
-    said: dict[str, object] = {
-        **group.head,
-        "roster": group.bind.roster,
-        "members": group.bind.members,
-        "bound": group.bind.bound,
-        "weight_most": group.bind.weight_most,
-        "base": told.base,
-        "places": told.places,
-        "words": size,
-        "present": bits_of(places, group.graph.size),
-        "envelopes": b"".join(group.seals_of(at) for at in places),
-    }
+    ask = AskMasks(
+        job="job",
+        term=group.bind.term,
+        group=number,
+        roster=group.bind.roster,
+        members=group.bind.members,
+        bound=group.bind.bound,
+        weight_most=group.bind.weight_most,
+        base=told.base,
+        places=told.places,
+        words=size,
+        present=bits_of(places, group.graph.size),
+        envelopes=b"".join(group.seals_of(at) for at in places),
+    )
     before = len(stage.said(HELPER, MaskSum))
-    stage.tell(HELPER, AskMasks(**{**said, **changes}))  # type: ignore[arg-type]
+    stage.tell(HELPER, ask)
     answers = stage.said(HELPER, MaskSum)[before:]
     if not answers:
         return None
@@ -724,3 +732,33 @@ def helper_few() -> Outcome:
         total = group.sum_of(MODEL, range(count))
         errors[f"{count} devices"] = error_of(total, truth_of(stage, stage.names[:count]))
     return judged(errors, "a sum of few is")
+
+
+#: Each needs no process, and seconds.
+STAGED: tuple[Callable[[], Outcome], ...] = (
+    split_sets_16,
+    split_sets_24,
+    split_sets_32,
+    split_sets_64,
+    ring_gap_40,
+    ring_gap_64,
+    one_rate,
+    one_count,
+    drowned,
+    named_turn,
+    one_version,
+    one_epoch,
+    one_model,
+    model_in_between,
+    clear_figures,
+    diverged_bit,
+    old_lease,
+    replay_over_restart,
+    replay_over_failover,
+    two_sums,
+    held_back,
+    carried_on,
+    tiny_bound,
+    helper_twice,
+    helper_few,
+)

@@ -31,7 +31,12 @@ class Joined:
         self.group, self.graph = group, group.graph
         self.colluders = frozenset(colluders)
         self._label = label.digest()
-        self._words = {place: np.array(update.tensors["words"]) for place, update in group.uploads.items()}
+        uploads = group.uploads
+        self._words = {place: np.array(update.tensors["words"]) for place, update in uploads.items()}
+        self._seals = {
+            place: bytes(update.tensors["seals"].tobytes()[: group.graph.seals_bytes(place)])
+            for place, update in uploads.items()
+        }
         #: (who said it, for whom) -> the MAC, whatever set it is of.
         self._macs: dict[tuple[int, int], bytes] = {}
         self._edges: dict[frozenset[int], bytes] = {}
@@ -55,7 +60,7 @@ class Joined:
             self._edges[frozenset((place, other))] = pair.edge_seed(keys[other], self._label)
             if other not in self._words:
                 continue
-            seals = self.group.seals_of(other)
+            seals = self._seals[other]
             own = self.graph.own_envelope(other, seals, place)
             self._note(other, None, place, pair.unclose(keys[other], self._label, other, b"own", own))
             edges = pair.unclose(
@@ -89,7 +94,7 @@ class Joined:
     def _ask_open(self, place: int, present: frozenset[int]) -> None:
         graph, size = self.graph, self.graph.size
         near, absent = graph.present_near(place, present), graph.absent_near(place, present)
-        seals = {other: self.group.seals_of(other) for other in near}
+        seals = self._seals
         question = Open(
             **self.group.head,  # type: ignore[arg-type]
             macs=b"".join(self._mac(other, place, present) for other in graph.others(place, present)),
@@ -113,23 +118,24 @@ class Joined:
 
     def own_of(self, place: int) -> bytes | None:
         """The seed of a member's own mask, if it is known."""
-        commit, _ = self.graph.commitments(place, self.group.seals_of(place))
-        return self._joined(self._shares.get((place, None), {}), commit)
+        return self._joined(place, None)
 
     def edge_of(self, one: int, other: int) -> bytes | None:
         if (seed := self._edges.get(frozenset((one, other)))) is not None:
             return seed
         for owner, to in ((one, other), (other, one)):
-            if owner in self._words:
-                _, commits = self.graph.commitments(owner, self.group.seals_of(owner))
-                seed = self._joined(self._shares.get((owner, to), {}), commits[to])
-                if seed is not None:
-                    self._edges[frozenset((one, other))] = seed
-                    return seed
+            if (seed := self._joined(owner, to)) is not None:
+                self._edges[frozenset((one, other))] = seed
+                return seed
         return None
 
-    def _joined(self, shares: Mapping[int, bytes], commit: bytes) -> bytes | None:
-        for seed in candidates(shares, needed=self.graph.shape.threshold):
+    def _joined(self, owner: int, edge_to: int | None) -> bytes | None:
+        shares, needed = self._shares.get((owner, edge_to), {}), self.graph.shape.threshold
+        if len(shares) < needed:
+            return None
+        own, edges = self.graph.commitments(owner, self._seals[owner])
+        commit = own if edge_to is None else edges[edge_to]
+        for seed in candidates(shares, needed=needed):
             if pair.commitment(seed, self._label) == commit:
                 return seed
         return None
@@ -160,13 +166,12 @@ class Joined:
                 near = set(self.graph.near[one]) & honest - piece
                 edge |= {other for other in near if self.edge_of(one, other) is None}
             left -= piece
-            if all(self.own_of(place) is not None for place in piece):
+            silent = {other for one in piece for other in self.graph.near[one] if other not in self._words}
+            if not silent and all(self.own_of(place) is not None for place in piece):
                 yield frozenset(piece)
 
 
 def ring_order(group: SealGroup) -> list[int]:
     """The places of a group in the order of its ring."""
     seed = graph_seed(tuple(one.nonce for one in group.members))
-    return sorted(
-        range(group.graph.size), key=lambda place: hashlib.sha256(seed + place.to_bytes(4, "big")).digest()
-    )
+    return sorted(range(group.graph.size), key=lambda place: hashlib.sha256(seed + place.to_bytes(4, "big")).digest())
