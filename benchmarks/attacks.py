@@ -25,6 +25,7 @@ from benchmarks import attacks_mate, attacks_member, attacks_stranger, attacks_s
 from benchmarks.attacks_kit import Attack, NotTried, Outcome
 from benchmarks.attacks_leader import STAGED, threaded
 from benchmarks.attacks_leader_driven import DRIVEN, second_model
+from benchmarks.attacks_leader_real import split_sets_8
 from benchmarks.common import finish, say
 
 #: One attack that takes longer than this has failed to show anything.
@@ -64,6 +65,7 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(name="tampered_package", finding=15, run=attacks_supply.tampered_package),
     Attack(name="failed_joins_in_the_log", finding=16, run=attacks_stranger.failed_joins_in_the_log),
     Attack(name="one_certificate_twice", finding=17, run=attacks_member.one_certificate_twice),
+    Attack(name="split_sets_8", finding=18, run=split_sets_8),
     *(Attack(name=each.__name__, finding=18, run=threaded(each)) for each in (*STAGED, *DRIVEN)),
     Attack(name="second_model", finding=18, run=second_model),
 )
