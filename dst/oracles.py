@@ -41,6 +41,10 @@ LONG_OVERTIME_S = 150.0
 SUMMED_MAX = 64
 
 
+#: Versions between two saves that a leader beyond a cut may bring at once: seldom more.
+UNSEEN_MANY = 32
+
+
 @dataclass(slots=True)
 class _Paper:
     """A job as it is worked out."""
@@ -120,9 +124,13 @@ class _Paper:
         plan = self.spec.plan
         is_weighed = plan.believes.rule is not None and plan.believes.sealed is None
         is_rounded = plan.codec == "int16" or Codec.parse(plan.codec).form == "led"
-        if plan.outer not in ADAPTIVE or not (is_weighed or is_rounded):
-            return 0.0
-        return 4 * plan.outer_rate * max(1, self.version - self.anchored)
+        unseen = self.version - self.anchored
+        if plan.outer in ADAPTIVE and (is_weighed or is_rounded):
+            return 4 * plan.outer_rate * max(1, unseen)
+        if plan.outer in ADAPTIVE and (self.is_coded or plan.topology == "tree"):
+            # What half precision and sums of aggregators round shows once a leader brings very many versions at once.
+            return plan.outer_rate * max(0, unseen - UNSEEN_MANY)
+        return 0.0
 
     def anchor(self, model: np.ndarray) -> None:
         """Go on from the model that was saved: the next save is held against its own steps."""

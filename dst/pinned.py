@@ -37,7 +37,7 @@ PINNED: tuple[tuple[str, int], ...] = (
     # A helper that started again came to the other manager, and its job waited for ever.
     ("any", 130),
     # Several leaders followed each other after a cut, and made one history together.
-    ("sealed", 66),
+    *(("sealed", seed) for seed in (66, 1724)),
 )
 
 #: Seeds of ``any`` in which every two features meet that the product accepts together; ``dst.cover`` writes them.
