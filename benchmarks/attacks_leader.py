@@ -197,8 +197,8 @@ def split_sets_64() -> Outcome:
 
 
 def ring_gap(devices: int) -> Outcome:
-    """Name a set in which two gaps cut a few devices off the ring; those that collude are in the gaps. The few are as many
-    as it takes, with those that collude, to open the mask of each."""
+    """Name a set in which two gaps cut a few devices off the ring. Those that collude are in the gaps. With them, the
+    few are as many as it takes to open the mask of each."""
     stage = a_stage("star", devices)
     errors: Errors = {}
     for colluding in (True, False):
