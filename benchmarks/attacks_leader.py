@@ -330,7 +330,7 @@ def named_turn() -> Outcome:
 
 def _unlike(shape: str, victim: dict[str, object], rest: dict[str, object], **plan: object) -> float:
     """Lend one device other than the rest, and open their sum under either label."""
-    stage = a_stage(shape, **plan)
+    stage = a_stage(shape, **plan)  # type: ignore[arg-type]
     stage.lend([])
     models = {}
     for name in stage.names:
