@@ -250,7 +250,11 @@ class JointOracle:
                 self._named[device] = work.batches
             case Trained():
                 waiting = self._under_way.get(device, [])
-                done = next((each for each in waiting if each.lease == event.lease), None)
+                # Numbers of leases begin again with each term, and a training that was given up never ends.
+                found = [each for each in waiting if each.lease == event.lease]
+                done = next(
+                    (each for each in reversed(found) if each.model == event.model), found[0] if found else None
+                )
                 if done is not None:
                     waiting.remove(done)
                     self._ended[device] = dataclasses.replace(done, examples=event.examples)
