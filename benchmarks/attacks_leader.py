@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.attacks_kit import NotTried, Outcome
-from benchmarks.lied_to import HELPER, SIZE, SealGroup, Stage, dead_model, error_of, live_model
+from benchmarks.lied_to import SIZE, SealGroup, Stage, dead_model, error_of, live_model
 from benchmarks.lied_to_sets import Joined, ring_order
 from shoal.learning.metrics import MetricSum
 from shoal.roles.events import Trained, TrainerFailed
-from shoal.sealing.group import bits_of
 from shoal.wire.coded import encode_places
 from shoal.wire.frames import frames
-from shoal.wire.messages import AskMasks, Failed, MaskSum, Update, UpdateRefused
+from shoal.wire.messages import Failed, Update, UpdateRefused
 
 #: An update that the leader works out must be this far off, as a share of the true one's largest value.
 FAR = 0.5
@@ -688,37 +687,19 @@ def helper_twice() -> Outcome:
     few = range(1, len(stage.names))
     errors = {"the same group": difference_error(stage, everyone, group.sum_of(MODEL, few))}
     for ahead, again in ((1, "the next group"), (2, "a later group")):
-        asked = _asked(stage, group, few, number=group.bind.group + ahead)
+        asked = _asked(group, few, number=group.bind.group + ahead)
         errors[again] = math.inf if asked is None else difference_error(stage, everyone, asked)
     return judged(errors, "the difference of two answers as the update of one is")
 
 
-def _asked(stage: Stage, group: SealGroup, members: Iterable[int], *, number: int) -> np.ndarray | None:
+def _asked(group: SealGroup, members: Iterable[int], *, number: int) -> np.ndarray | None:
     """The sum of these with what the helper says, if it is asked under another number of the group."""
     places = sorted(members)
-    told = group.label(MODEL)
-    size = group.uploads[places[0]].tensors["words"].size
     total = np.sum([group.uploads[at].tensors["words"] for at in places], axis=0, dtype=np.uint32)
-    ask = AskMasks(
-        job="job",
-        term=group.bind.term,
-        group=number,
-        roster=group.bind.roster,
-        members=group.bind.members,
-        bound=group.bind.bound,
-        weight_most=group.bind.weight_most,
-        base=told.base,
-        places=told.places,
-        words=size,
-        present=bits_of(places, group.graph.size),
-        envelopes=b"".join(group.seals_of(at) for at in places),
-    )
-    before = len(stage.said(HELPER, MaskSum))
-    stage.tell(HELPER, ask)
-    answers = stage.said(HELPER, MaskSum)[before:]
-    if not answers:
+    masks = group.ask_helper(group.label(MODEL), frozenset(places), total.size, number=number)
+    if masks is None:
         return None
-    total -= np.asarray(answers[-1].tensors["words"])[:size]
+    total -= masks[: total.size]
     return np.asarray(group.fixed.decode(total, times=float(group.bind.weight_most)), dtype=np.float64)
 
 

@@ -376,7 +376,7 @@ class SealGroup:
         total = np.sum(words, axis=0, dtype=words[0].dtype)
         try:
             if self.is_helped:
-                masks = self._ask_helper(label, members, total.size)
+                masks = self.ask_helper(label, members, total.size)
                 if masks is None:
                     return None
                 total -= masks
@@ -434,10 +434,15 @@ class SealGroup:
             raise PeerViolation(f"{len(opening.opened)} opened")
         unmask(total, opening.masks(), label.digest())
 
-    def _ask_helper(self, label: Label, members: frozenset[int], words: int) -> np.ndarray | None:
+    def ask_helper(
+        self, label: Label, members: frozenset[int], words: int, *, number: int | None = None
+    ) -> np.ndarray | None:
+        """Return the masks that the helper tells of these members under this group number, or None if it refuses."""
         envelopes = [self.seals_of(place) for place in sorted(members)]
         ask = AskMasks(
-            **self.head,  # type: ignore[arg-type]
+            job="job",
+            term=self.bind.term,
+            group=self.bind.group if number is None else number,
             roster=self.bind.roster,
             members=self.bind.members,
             bound=self.bind.bound,

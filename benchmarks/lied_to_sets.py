@@ -52,7 +52,7 @@ class Joined:
         role = self.group.stage.devices[self.group.members[place].node].role
         assert isinstance(role, Worker)
         kept = role._sealing._kept
-        return kept[2]._seat.keys if kept is not None else {}
+        return kept[1]._seat.keys if kept is not None else {}
 
     def _collude(self, place: int, keys: Mapping[int, bytes]) -> None:
         """All that a member can open with its keys."""

@@ -74,7 +74,7 @@ def sealed_cost(devices: int, values: int, *, lost: float = 0.0, bits: int = 32)
         entropy = os.urandom(ENTROPY_BYTES)
         start_s = time.process_time()
         seat = GroupPlace(group, place, label, keys)
-        words, seals[place], states[place] = seal(seat, update, fixed=fixed, factor=1.0, entropy=entropy)
+        words, seals[place], states[place] = seal(seat, update, fixed=fixed, entropy=entropy)
         device_ms[place] = 1e3 * (time.process_time() - start_s)
         start_s = time.process_time()
         np.add(total, words, out=total)
@@ -143,7 +143,7 @@ def helped_cost(devices: int, values: int) -> HelpedCost:
         key = pair.pair_key(private[place], members[place], helper)
         start_s = time.process_time()
         words, envelopes[place] = seal_for_helper(
-            update, key=key, label=label, place=place, fixed=fixed, factor=1.0, entropy=entropy
+            update, key=key, label=label, place=place, fixed=fixed, entropy=entropy
         )
         device_s.append(time.process_time() - start_s)
         start_s = time.process_time()

@@ -57,7 +57,7 @@ class LedSum:
         for device, (kept, update) in enumerate(zip(self._kept, updates, strict=True)):
             chance = hashlib.sha256(f"{self._seed} {self._versions} {device}".encode()).digest()
             words = fixed.encode(kept.add(update)[places], factor=1.0, chance=chance)
-            kept.sent(Sparse(update.size, places, fixed.decode(words, times=1.0)))
+            kept.sent(Sparse(update.size, places, kept.kept[places].copy()))
             total += words
         mean = fixed.decode(total, times=1.0 / DEVICES)
         self._bound = bound_after(mean, bits=self._bits, before=self._bound)

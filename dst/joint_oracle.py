@@ -44,7 +44,7 @@ from shoal.wire.messages import Agree, Agreed, JobSpec, MaskSum, Opened, Update,
 OWN = -1
 
 #: No update counts more than this many times another in a sum.
-WEIGHTS_APART = 4
+EXAMPLES_APART = 4
 
 #: Random coalitions that are tried at the end of a run, for each job.
 COALITIONS = 3
@@ -404,7 +404,7 @@ class JointOracle:
         for each in updates:
             request, trained = each.request, each.training
             most = request.label.weight_most
-            if request.noise is None and view.plan.data == "local" and WEIGHTS_APART * trained.examples < most:
+            if request.noise is None and view.plan.data == "local" and EXAMPLES_APART * trained.examples < most:
                 return f"in a sum that can be read {each.node} has {trained.examples} examples beside {most}"
             first = self._firsts.get(view.job)
             if trained.version == 0 and first is not None and trained.model != first:

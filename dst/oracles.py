@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dst.privacy_oracle import noise_at
+from dst.seal_oracle import sent_values
 from dst.sum_oracle import LeaderAt, SumOracle
 from dst.toy_task import FIRST_MODEL, LAYOUT, judge, toy_update
 from dst.trust_oracle import Clip, nearest_to, outvoted
@@ -330,6 +331,8 @@ class HistoryOracle:
         self._papers = {spec.job: _Paper(spec, models={0: FIRST_MODEL}) for spec in specs}
         #: (node, job, lease) -> the batches that it trained last under this number.
         self._turns: dict[tuple[str, str, int], tuple[int, ...]] = {}
+        #: (node, job) -> what the words say that it sealed last, where they are of some places.
+        self._sent: dict[tuple[str, str], np.ndarray] = {}
 
     def step(self, step: Step) -> None:
         if step.role == "worker":
@@ -375,10 +378,10 @@ class HistoryOracle:
             elif isinstance(action, Seal):
                 turn = self._turns[step.node, step.job, action.lease]
                 self._papers[step.job].turns[action.request.label.term, action.lease] = turn
-            if kept is not None and kept.sent is not None and isinstance(action, Send):
+            if kept is not None and kept.places is not None and isinstance(action, Send):
                 assert isinstance(action.message, Update)
                 part = np.zeros(LAYOUT.size)
-                part[kept.sent[0]] = kept.sent[1]
+                part[kept.places] = self._sent[step.node, step.job]
                 self._papers[step.job].parts[action.message.term, action.message.lease] = part
 
     def _cut(self, paper: _Paper, count: Reduce) -> None:
@@ -393,7 +396,9 @@ class HistoryOracle:
             paper.moved.setdefault(of, np.array(getattr(leader, "model", FIRST_MODEL)))
 
     def mark(self, mark: Mark) -> None:
-        if mark.kind == "led":
+        if mark.kind == "entropy" and mark.facts["request"].places is not None:
+            self._sent[mark.node, mark.facts["job"]] = sent_values(mark.facts["request"], mark.facts["entropy"])
+        elif mark.kind == "led":
             self._papers[mark.facts["job"]].began[mark.facts["term"]] = max(0, mark.facts["version"])
         elif mark.kind == "noise":
             self._papers[mark.facts["job"]].normals.setdefault(mark.facts["term"], []).append(mark.facts["normals"])

@@ -17,7 +17,10 @@ import numpy as np
 from dst.privacy_oracle import smallest_sum
 from shoal.roles.actions import Seal, Send, Train
 from shoal.roles.events import Received, Started, Trained, UpdateSealed
+from shoal.sealing.device import rounding_of
+from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.label import Label
+from shoal.sealing.request import SealRequest
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.wire.coded import decode_places
@@ -157,6 +160,14 @@ class _Rest:
     total: np.ndarray | None = None
 
 
+def sent_values(request: SealRequest, entropy: bytes) -> np.ndarray:
+    """What the words of an update say at their places, as the sum has it: rounded, and cut at the bound."""
+    assert request.places is not None
+    point = request.noise or FixedPoint(request.label.bound, request.group.size, request.word_bits)
+    words = point.encode(request.update[request.places], factor=1.0, chance=rounding_of(entropy))
+    return point.decode(words, times=1.0)
+
+
 class RestOracle:
     """Sums of some places alone: their places, and what devices hold back."""
 
@@ -183,12 +194,12 @@ class RestOracle:
                 self._rests[step.node, step.job] = None
             case Trained() as trained:
                 self._trained(step, trained)
-            case UpdateSealed(kept=kept) if kept is not None and kept.sent is not None:
+            case UpdateSealed(kept=kept) if kept is not None and kept.places is not None:
                 rest = self._rests[step.node, step.job]
                 if rest is not None and rest.total is not None and any(isinstance(each, Send) for each in step.actions):
                     # Gone from there, also what the bound cut off: else it would be in a second sum.
                     rest.after = rest.total.copy()
-                    rest.after[kept.sent[0]] = 0.0
+                    rest.after[kept.places] = 0.0
                     rest.is_back = False
             case _:
                 pass

@@ -706,8 +706,8 @@ class Plan:
 
     @property
     def sealed_examples(self) -> tuple[int, int]:
-        """Of a sealed plan with the devices' own data: the fewest and the most examples of a lease. A leader that sizes
-        leases keeps within half and twice the plan's own, so that no update counts more than four times another."""
+        """The fewest and the most examples of a lease, in a sealed plan with the devices' own data. A leader that sizes
+        leases keeps within half and twice the plan's own, so no lease has more than four times another's examples."""
         asked = self.lease_batches * self.batch_size
         return (-(-asked // 2), 2 * asked) if self.work == "sized" else (asked, asked)
 

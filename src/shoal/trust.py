@@ -40,8 +40,8 @@ DEVICES_MAX = 256
 #: any rule can tell a liar from an honest device (Karimireddy 2021).
 DEVICE_MOMENTUM = 0.9
 
-#: In a sealed sum no update counts more than so many times another: else the sum would be that update.
-WEIGHTS_APART = 4
+#: In a sealed sum no update is of more than so many times as many examples as another: else the sum would be that one.
+EXAMPLES_APART = 4
 
 #: The chance that the account of ``private`` fails, where a plan does not say.
 DELTA = 1e-5

@@ -71,7 +71,7 @@ class SealedGroup:
         self, place: int, update: np.ndarray, label: bytes, *, again: int = 0
     ) -> tuple[np.ndarray, bytes, SealedUpdate]:
         entropy = drawn(self.seed, f"entropy {place} {again} {label.hex()}", ENTROPY_BYTES)
-        return seal(self.seat(place, label), update, fixed=self.fixed, factor=1.0, entropy=entropy)
+        return seal(self.seat(place, label), update, fixed=self.fixed, entropy=entropy)
 
     def encoded(self, place: int, update: np.ndarray, label: bytes) -> np.ndarray:
         """What the device adds masks to."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from dst.helper_oracle import HelperOracle
 from dst.joint_oracle import JointOracle
-from dst.seal_oracle import SealOracle
+from dst.seal_oracle import SealOracle, sent_values
 from shoal.errors import ShoalError
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
@@ -298,9 +298,9 @@ class SealedTroupe:
                     return
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
                 group = action.request.label.group
-                if kept.sent is not None:
+                if kept.places is not None:
                     part = np.zeros(SIZE)
-                    part[kept.sent[0]] = kept.sent[1]
+                    part[kept.places] = sent_values(action.request, entropy)
                     self.parts[node, action.request.label.term, action.lease] = part
                 self._works(node, UpdateSealed(lease=action.lease, group=group, tensors=tensors, kept=kept))
             case SumMasks():

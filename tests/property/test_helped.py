@@ -39,7 +39,6 @@ class Helped:
             label=self.label,
             place=place,
             fixed=self.party.fixed,
-            factor=1.0,
             entropy=self.entropy(place),
         )
 

@@ -183,12 +183,12 @@ def epoch_not_in_the_label() -> Patched:
 
 def weights_not_compared() -> Patched:
     """A device seals although its update counts next to nothing beside another."""
-    return patch.object(device_sealing, "WEIGHTS_APART", 10**9)
+    return patch.object(device_sealing, "EXAMPLES_APART", 10**9)
 
 
 def turn_of_the_leader() -> Patched:
     """The leader names the turn by which a device chooses its examples."""
-    return patch.object(DeviceSealing, "turn_of", lambda self, work: work.batches)
+    return patch.object(DeviceSealing, "begin", lambda self, work: work.batches)
 
 
 def lease_trained_again() -> Patched:

@@ -133,7 +133,7 @@ def _agreed_by(worker: Any) -> Any:
     kept = worker._sealing._kept
     if kept is None:
         return None
-    macs = kept[2].agree(frozenset(range(6)))
+    macs = kept[1].agree(frozenset(range(6)))
     return type("Said", (), {"message": Agreed(job="job", term=1, group=2, macs=macs)})()
 
 
@@ -360,8 +360,9 @@ def what_was_sent_is_taken_off_twice() -> AbstractContextManager[Any]:
 
     def twice(self: Worker, held: Any, event: Any) -> None:
         hold_back(self, held, event)
-        if event.kept is not None and event.kept.sent is not None and self._feedback is not None:
-            self._feedback.sent(Sparse(self._feedback.size, *event.kept.sent))
+        if event.kept is not None and event.kept.places is not None and self._feedback is not None:
+            places = event.kept.places
+            self._feedback.sent(Sparse(self._feedback.size, places, held.result.tensors["delta"][places]))
 
     return patch.object(Worker, "_hold_back", twice)
 

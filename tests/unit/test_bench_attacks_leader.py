@@ -38,11 +38,11 @@ def any_lease() -> Iterator[None]:
 
 
 def the_leaders_turn() -> Patched:
-    return patch.object(DeviceSealing, "turn_of", lambda self, work: work.batches)
+    return patch.object(DeviceSealing, "begin", lambda self, work: work.batches)
 
 
 def any_weight() -> Patched:
-    return patch.object(device_sealing, "WEIGHTS_APART", 1 << 20)
+    return patch.object(device_sealing, "EXAMPLES_APART", 1 << 20)
 
 
 def any_member() -> Patched:

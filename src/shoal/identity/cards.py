@@ -122,7 +122,7 @@ def check_card(card: bytes, *, cluster: str, node: str, pinned: bytes, now_s: fl
     if not certificates.is_card_signed(statement, signature, pinned):
         raise PeerViolation("its card is not one that the operator whose key is pinned here signed for it")
     if now_s > until_s + SLACK_S:
-        raise PeerViolation(f"its card ran out on {_day(until_s)}: the operator approves it again")
+        raise PeerViolation(f"its card ran out on {day_of(until_s)}: approve the device again")
     return key
 
 
@@ -138,5 +138,6 @@ def _statement(*, cluster: str, node: str, key: bytes, until_s: int) -> bytes:
     return CARD_FORM + "\n".join([cluster, node, key.hex(), str(until_s)]).encode()
 
 
-def _day(at_s: float) -> str:
+def day_of(at_s: float) -> str:
+    """Return the date in UTC of a time in seconds since 1970. A card may name a time that no calendar has."""
     return time.strftime("%Y-%m-%d", time.gmtime(min(at_s, 253402300799)))

@@ -6,8 +6,8 @@ The promises of a device, whatever its leader does:
 - it takes no label that is not above its newest, so that no mask is used twice;
 - it seals an update once. Others may open a sum with it without asking this device, so an update that was sealed is
   never in a second group, and no lease is trained twice;
-- it seals only with members whose keys the cluster's devices signed, with as many as the plan says, and with none whose
-  update is of more than ``WEIGHTS_APART`` times as many examples. All count alike: weights would tell whose a value is;
+- it seals only with members whose keys the cluster's devices signed, with as many as the plan says, and with none that
+  trained on more than ``EXAMPLES_APART`` times as many examples. All count alike: weights would tell whose a value is;
 - it agrees to one set of members per label, and opens nothing before enough members agreed to the same
   (``sealing.device``);
 - figures of its training are words of the sum, and nothing else of a training leaves it.
@@ -41,7 +41,7 @@ from shoal.sealing.graph import helped_shape, shape_of
 from shoal.sealing.group import MaskGraph, bits_of, members_of
 from shoal.sealing.request import SealRequest
 from shoal.states import WorkerPhase
-from shoal.trust import WEIGHTS_APART
+from shoal.trust import EXAMPLES_APART
 from shoal.wire.coded import decode_places, entries_max, places_digest
 from shoal.wire.messages import (
     Agree,
@@ -94,8 +94,8 @@ class DeviceSealing:
         self._newest = (0, 0)
         #: The formation whose aggregators its words go to; 0: straight to the leader.
         self._way = 0
-        #: The group of the update that was sealed last, its lease, and what is kept of it.
-        self._kept: tuple[int, int, SealedUpdate] | None = None
+        #: The group of the update that was sealed last, and what is kept of it.
+        self._kept: tuple[int, SealedUpdate] | None = None
         #: (term, lease) of the last update whose words left sealed: a sum with it may be opened.
         self._spent = (0, 0)
         #: (term, lease) of the newest training.
@@ -141,9 +141,9 @@ class DeviceSealing:
         second sum; and of two trainings under one number, one could be sealed as the other."""
         return self._sealed is not None and work.kind == "train" and (work.term, work.lease) <= self._begun
 
-    def turn_of(self, work: Work) -> tuple[int, ...]:
-        """The turn by which this device chooses and orders its own examples, drawn by itself. A leader that could name
-        it would have the same update twice, in two sums that differ by it only."""
+    def begin(self, work: Work) -> tuple[int, ...]:
+        """Begin a training. Returns the turn by which this device chooses and orders its own examples, drawn by itself:
+        a leader that could name it would have the same update twice, in two sums that differ by it only."""
         self._begun = (work.term, work.lease)
         if self._sealed is None or self._spec.plan.data != "local":
             return work.batches
@@ -229,11 +229,11 @@ class DeviceSealing:
         if key is None or key not in members:
             raise PeerViolation("the group does not have this device's key")
         privacy, count = self._privacy, len(members)
-        if privacy is not None and len(members) > privacy.devices:
-            raise PeerViolation(f"a group of {len(members)}, where the plan's share of liars is of {privacy.devices}")
+        if privacy is not None and count > privacy.devices:
+            raise PeerViolation(f"a group of {count}, where the plan's share of liars is of {privacy.devices}")
         if not 0 < update.examples <= bind.weight_most or abs(bind.bound) > BOUND_MAX:
             raise PeerViolation(f"an update of {update.examples} examples, of at most {bind.weight_most}")
-        if privacy is None and self._spec.plan.data == "local" and WEIGHTS_APART * update.examples < bind.weight_most:
+        if privacy is None and self._spec.plan.data == "local" and EXAMPLES_APART * update.examples < bind.weight_most:
             raise PeerViolation(f"an update of {update.examples} examples beside one of {bind.weight_most}")
         delta, codec = update.tensors["delta"], Codec.parse(self._spec.plan.codec)
         words_at = None
@@ -282,7 +282,7 @@ class DeviceSealing:
         # Nobody has to ask this device whether a sum with it is opened. So an update is sealed for one sum.
         self._spent = (held.work.term, event.lease)
         if self._spec.plan.believes.helper is None:
-            self._kept = (event.group, event.lease, event.kept)
+            self._kept = (event.group, event.kept)
         sealed = SealedWords(event.group, event.tensors["words"], event.tensors["seals"])
         self._delivery.send_sealed(held, sealed, formation=self._way)
 
@@ -323,7 +323,7 @@ class DeviceSealing:
     def _of(self, message: Agree | Open) -> SealedUpdate | None:
         """What is kept of the update that a question is about; None: nothing, so that it is not answered."""
         is_ours = message.term == self._worker.term and self._kept is not None and self._kept[0] == message.group
-        return self._kept[2] if is_ours and self._kept is not None else None
+        return self._kept[1] if is_ours and self._kept is not None else None
 
     def _refuse(self, group: int, reason: str, *, about: str = "") -> None:
         worker = self._worker

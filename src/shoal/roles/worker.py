@@ -379,7 +379,7 @@ class Worker(WorkerMachine):
         train = Train(
             lease=work.lease,
             epoch=work.epoch,
-            batches=self._sealing.turn_of(work),
+            batches=self._sealing.begin(work),
             rate=self._spec.plan.rate_at(work.version) if self._sealing.is_on else work.rate,
             version=work.version,
             examples=work.examples,
@@ -657,10 +657,10 @@ class Worker(WorkerMachine):
     def _hold_back(self, held: Held, event: UpdateSealed) -> None:
         """The rest of an update that is sealed for some places only. What was sealed at a place is gone from there,
         also if the group's bound cut it: else it would be in a second sum."""
-        if self._feedback is None or event.kept is None or event.kept.sent is None or held.result is None:
+        if self._feedback is None or event.kept is None or event.kept.places is None or held.result is None:
             return
         total = held.result.tensors["delta"] if isinstance(held.result, Update) else self._feedback.kept
-        places, _ = event.kept.sent
+        places = event.kept.places
         self._feedback.restore(total)
         self._feedback.sent(Sparse(total.size, places, total[places]))
 

@@ -51,6 +51,9 @@ log = logging.getLogger("shoal")
 MANAGER = "manager"
 OPERATOR = "operator"
 
+#: What ``--lead`` takes, and what it says of devices; None: each plan decides.
+LEAD: dict[str, bool | None] = {"auto": None, "here": False, "devices": True}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManagerReady:
@@ -441,7 +444,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--advertise", default="", help="where devices dial it, and other managers after commas")
     parser.add_argument("--devices", type=int, default=1000)
-    parser.add_argument("--lead", choices=("auto", "here", "devices"), default="auto")
+    parser.add_argument("--lead", choices=tuple(LEAD), default="auto")
     parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--disk-quota-bytes", type=int, default=0)
     parser.add_argument("--check-in-s", type=float, default=0.0, help="when devices without work come again; 0: stay")
@@ -468,7 +471,7 @@ def main() -> int:
             port=given.port,
             advertise=given.advertise,
             devices=given.devices,
-            prefers_devices={"here": False, "devices": True}.get(given.lead),
+            prefers_devices=LEAD[given.lead],
             disk_quota_bytes=given.disk_quota_bytes,
             check_in_s=given.check_in_s,
             store=given.store,

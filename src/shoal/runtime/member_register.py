@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from shoal.errors import Misuse, Refused, ShoalError
-from shoal.identity.cards import card_until_s
+from shoal.identity.cards import card_until_s, day_of
 from shoal.identity.identity import Authority, certificate_sha256
 from shoal.identity.join_code import new_secret
 from shoal.identity.names import DEVICE_ROLES, RemoteIdentity
@@ -372,7 +372,7 @@ class MemberRegister:
             )
             self._registry.add_certificate(row)
             self._heed(row)
-        log.info("this manager signs with its own authority, %s, until %s", authority.name, _day(own.expires_s))
+        log.info("this manager signs with its own authority, %s, until %s", authority.name, day_of(own.expires_s))
 
     def shut_out_with(self, manager: str) -> list[NodeRow]:
         """Members that were shut out with a manager's authority, by the registry, and that nobody here heard of."""
@@ -392,7 +392,7 @@ class MemberRegister:
         now_s = time.time()
         certificate_pem = self._authority.issue(node=peer.node, role=peer.role, csr_pem=asked.csr_pem.encode())
         expires_s = self.record(certificate_pem, now_s=now_s, replaces=peer.certificate)
-        log.info("%s has a new certificate, until %s", peer.node, _day(expires_s))
+        log.info("%s has a new certificate, until %s", peer.node, day_of(expires_s))
         return Renewed(certificate_pem=certificate_pem.decode("ascii"), issued_s=now_s, expires_s=expires_s)
 
     def lapsed(self, certificate_sha256: str, *, now_s: float) -> Lapsed | Denial:
@@ -409,7 +409,7 @@ class MemberRegister:
         if now_s > row.expires_s + LAPSED_MAX_S:
             days = LAPSED_MAX_S / 86400
             return Denial(
-                reason=f"the certificate ran out on {_day(row.expires_s)}, over {days:g} days ago: {_JOIN_ANEW}"
+                reason=f"the certificate ran out on {day_of(row.expires_s)}, over {days:g} days ago: {_JOIN_ANEW}"
             )
         return Lapsed(node=row.node, role=row.role, key_sha256=row.key_sha256, superseded_s=row.superseded_s)
 
@@ -510,7 +510,7 @@ class MemberRegister:
         self._registry.set_node_card(node.node, command.card.hex())
         if node.state == "pending":
             self._move(node.node, "enrolled", when="pending", done="")
-        return Done(reason=f"{node.node} may be in sealed groups with signed members until {_day(until_s)}")
+        return Done(reason=f"{node.node} may be in sealed groups with signed members until {day_of(until_s)}")
 
     def cards(self) -> dict[str, bytes]:
         """Return the cards of members that have one."""
@@ -585,10 +585,6 @@ def _standing(node: NodeRow) -> tuple[object, ...]:
 
 def _minute(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
-
-
-def _day(at_s: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(at_s))
 
 
 def _id(token: Token) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.sealing.device import GroupPlace, SealedUpdate, rounding_of, seal
+from shoal.sealing.device import GroupPlace, SealedUpdate, seal
 from shoal.sealing.figures import encode_figures
 from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.helped import seal_for_helper, sum_of_masks
@@ -41,13 +41,11 @@ class DeviceKeys:
         others = range(len(members)) if request.helper is None else ()
         keys = {other: self._pair(mine, members[other]) for other in others if other != request.place}
         seat = GroupPlace(request.group, request.place, label.digest(), keys)
-        fixed, figures = FixedPoint(label.bound, request.group.size, request.word_bits), None
-        if request.noise is None:
-            figures = encode_figures(request.figures, fixed)
-        point = request.noise or fixed
+        point = request.noise or FixedPoint(label.bound, request.group.size, request.word_bits)
+        figures = encode_figures(request.figures, point) if isinstance(point, FixedPoint) else None
         values = request.update if request.places is None else request.update[request.places]
         if request.helper is None:
-            words, seals, kept = seal(seat, values, fixed=point, factor=1.0, entropy=entropy, figures=figures)
+            words, seals, kept = seal(seat, values, fixed=point, entropy=entropy, figures=figures)
         else:
             words, seals = seal_for_helper(
                 values,
@@ -55,16 +53,11 @@ class DeviceKeys:
                 label=seat.label,
                 place=seat.place,
                 fixed=point,
-                factor=1.0,
                 entropy=entropy,
                 figures=figures,
             )
             kept = SealedUpdate(seat)
-        if request.places is None:
-            return words, seals, kept
-        # As the sum has it: rounded, and cut at the bound.
-        own = point.encode(values, factor=1.0, chance=rounding_of(entropy))
-        kept.sent = (request.places, point.decode(own, times=1.0))
+        kept.places = request.places
         return words, seals, kept
 
     def sum_masks(self, request: MasksRequest) -> np.ndarray:

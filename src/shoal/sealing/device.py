@@ -51,8 +51,8 @@ class SealedUpdate:
         self._seat = seat
         #: The set that this device agreed to.
         self._present: frozenset[int] | None = None
-        #: Where the words are of some places alone: these, and what a sum has of the update there.
-        self.sent: tuple[np.ndarray, np.ndarray] | None = None
+        #: The places that the words are of; None: all.
+        self.places: np.ndarray | None = None
 
     @property
     def size(self) -> int:
@@ -138,7 +138,6 @@ def seal(
     update: np.ndarray,
     *,
     fixed: FixedPoint | NoisePoint,
-    factor: float,
     entropy: bytes,
     figures: np.ndarray | None = None,
 ) -> tuple[np.ndarray, bytes, SealedUpdate]:
@@ -147,7 +146,7 @@ def seal(
     if len(entropy) != ENTROPY_BYTES:
         raise Misuse(f"sealing takes {ENTROPY_BYTES} bytes of chance, not {len(entropy)}")
     own, shares = entropy[:SEED_BYTES], entropy[64:]
-    words = fixed.encode(update, factor=factor, chance=rounding_of(entropy))
+    words = fixed.encode(update, factor=1.0, chance=rounding_of(entropy))
     label, near = seat.label, seat.group.near[seat.place]
     edges = {other: pair.edge_seed(seat.keys[other], label) for other in near}
     masks = [(pair.mask_key(seed, label), other < seat.place) for other, seed in edges.items()]

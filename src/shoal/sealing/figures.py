@@ -18,7 +18,6 @@ FIGURES = 2
 #: A mean loss above this is told as this.
 LOSS_MAX = 64.0
 
-
 #: What a figure takes in a sum.
 FIGURE_BYTES = 4
 

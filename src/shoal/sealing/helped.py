@@ -28,7 +28,6 @@ def seal_for_helper(
     label: bytes,
     place: int,
     fixed: FixedPoint | NoisePoint,
-    factor: float,
     entropy: bytes,
     figures: np.ndarray | None = None,
 ) -> tuple[np.ndarray, bytes]:
@@ -37,7 +36,7 @@ def seal_for_helper(
     if len(entropy) != ENTROPY_BYTES:
         raise Misuse(f"sealing takes {ENTROPY_BYTES} bytes of chance, not {len(entropy)}")
     seed = entropy[:SEED_BYTES]
-    words = fixed.encode(update, factor=factor, chance=rounding_of(entropy))
+    words = fixed.encode(update, factor=1.0, chance=rounding_of(entropy))
     masked = masked_figures(words, figures, [(pair.mask_key(seed, label), False)])
     return words, pair.close(key, label, place, _HELPER, seed) + masked
 

@@ -29,7 +29,7 @@ class Label:
     group: int
     #: Name and public key of every member, in the order of their places.
     members: tuple[tuple[str, bytes], ...]
-    #: The largest value of an update, as a power of two, and the largest weight.
+    #: The largest value of an update, as a power of two, and the largest number of examples.
     bound: int
     weight_most: int
     #: What the members trained on (``trained_on``).

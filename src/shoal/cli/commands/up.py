@@ -159,10 +159,10 @@ def up(
     from shoal.cli.commands.console import Beside
     from shoal.cli.render.format import parse_span
     from shoal.runtime import log_lines
-    from shoal.runtime.manager_main import run_home
+    from shoal.runtime.manager_main import LEAD, run_home
     from shoal.runtime.tab_door import TabDoorOptions
 
-    if lead not in ("auto", "here", "devices"):
+    if lead not in LEAD:
         raise typer.BadParameter("choose auto, here or devices", param_hint="--lead")
     quota_bytes = size_bytes(disk_quota, option="--disk-quota") if disk_quota else 0
     check_in_s = parse_span(check_in) if check_in else 0.0
@@ -198,7 +198,7 @@ def up(
         approve=approve,
         announce=announce,
         certificate_days=certificate_days,
-        prefers_devices={"here": False, "devices": True}.get(lead),
+        prefers_devices=LEAD[lead],
         disk_quota_bytes=quota_bytes,
         check_in_s=check_in_s,
         store=store,

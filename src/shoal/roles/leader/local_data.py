@@ -23,7 +23,7 @@ from shoal.scheduling.profile.features import LIMITS, Features
 from shoal.scheduling.profile.logrls import LogRls
 from shoal.scheduling.requests import Accepted, Budget, Intake, Rules, WorkRequest
 from shoal.scheduling.steering import Steering
-from shoal.trust import WEIGHTS_APART
+from shoal.trust import EXAMPLES_APART
 from shoal.wire.limits import LABELS_MAX
 from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update, views_of
 
@@ -90,11 +90,11 @@ class Online:
         """Return why a device with so few examples does not take part in a sealed sum: beside the others its update
         would hide nobody, and it refuses to be in it."""
         trust, most = self._plan.believes, self._plan.sealed_examples[1]
-        if trust.sealed is None or trust.private is not None or WEIGHTS_APART * examples >= most:
+        if trust.sealed is None or trust.private is not None or EXAMPLES_APART * examples >= most:
             return None
         return (
             f"it has {examples} examples of its own, and others of a sealed sum have up to {most}: at least one in"
-            f" {WEIGHTS_APART} of that is needed"
+            f" {EXAMPLES_APART} of that is needed"
         )
 
     def _within_plan(self, examples: int) -> int:

@@ -269,8 +269,8 @@ class Sealing:
 
     def _gather_offers(self, *, is_last: bool) -> None:
         ledger = self._training.ledger
-        for lease in list(ledger.leases()):
-            if lease.id in self._offered & self._bound_once:
+        for number in sorted(self._offered & self._bound_once):
+            if (lease := ledger.get(number)) is not None:
                 self._unbind(lease, "nothing came of its group, and its device seals it for no other")
         offers = [lease for lease in ledger.leases() if lease.id in self._offered]
         self._offered = {lease.id for lease in offers}
@@ -661,7 +661,7 @@ class Sealing:
             if self._diverged:
                 self._make_void(group, f"{min(diverged, 1.0):.0%} of its trainings gave values that are not finite")
                 return None
-            if (too_long := self._too_long(mean, off=len(reports) * times / fixed.steps)) is not None:
+            if (too_long := self._too_long(mean, off=1.0 / fixed.steps)) is not None:
                 self._make_void(group, too_long)
                 return None
         self._bound = bound_after(mean, bits=self._bits, before=self._bound)

@@ -87,12 +87,16 @@ class NodeRecord:
         """Whether it has an engine for some jobs; ``suits`` says for which. A hub trains nothing."""
         return self.is_available and bool(self.facts.torch or self.facts.onnx) and not self.facts.is_hub
 
+    def may_seal(self, spec: JobSpec) -> bool:
+        """Whether an operator signed this node's card, where the job seals only with such members."""
+        return self.is_signed or not spec.plan.believes.has_signed_members
+
     def suits(self, spec: JobSpec) -> bool:
         """Whether it may work for this job and has an engine for it: PyTorch for any, onnxruntime for those that have
         graphs. A tab of a browser takes fewer."""
         if self.facts.browser:
             return spec.suits_tabs
-        if not self.is_signed and spec.plan.believes.has_signed_members:
+        if not self.may_seal(spec):
             return False
         return bool(self.facts.torch or (self.facts.onnx and spec.graphs))
 

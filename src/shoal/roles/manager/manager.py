@@ -660,9 +660,7 @@ class Manager(Machine):
         node = self._nodes.get(record.helper) if record.helper is not None else None
         if node is None or not node.is_available or node.job == record.spec.job:
             return
-        if node.facts.is_hub or node.facts.browser:
-            return
-        if not node.is_signed and record.spec.plan.believes.has_signed_members:
+        if node.facts.is_hub or node.facts.browser or not node.may_seal(record.spec):
             return
         if node.job is None:
             self._assign_worker(node, record, "it opens the sums of this job, and trains nothing for it")
