@@ -108,11 +108,11 @@ def check_pinned(spec: JobSpec, *, pinned: bytes) -> None:
 
 
 def signed_bytes(spec: JobSpec) -> bytes:
-    """What a signature covers: every field but those of signatures, in one form only.
+    """Return the bytes that a signature covers: every field but those of signatures, in one form only.
 
-    Not what crosses the wire: protobuf may write the same message in more than one way. A field with its default is
-    left out, so that devices of the release before can check a job that does without a newer field. A job that has one
-    is not what they read, and they refuse it.
+    They are not the bytes on the wire: protobuf may write the same message in more than one way. A field with its
+    default is left out, so that devices of the release before can check a job that does without a newer field. They
+    refuse a job that sets one.
     """
     bare = replace(spec, signature="", signer_pem="", card_signature="")
     try:

@@ -62,7 +62,7 @@ def approve(
         typer.Option(
             metavar="KEY",
             help="Also sign the device as a member of sealed jobs: the key that `shoal join` shows on the device. Copy"
-            " it from the device itself, not from what others say it is.",
+            " it from the device's own screen: anyone else could give you another key.",
             show_default=False,
         ),
     ] = "",
@@ -153,7 +153,7 @@ def drain(
 
 
 def shortage(told: Status, node: str) -> str:
-    """What a job will lack without this device; empty: nothing, or others can take its place."""
+    """Say what a job will lack without this device. Returns an empty string if others can take its place."""
     from shoal.cli.render.format import clean, plural
 
     placed = next((view.job for view in told.nodes if view.node == node), "")

@@ -41,7 +41,7 @@ def members_note(plan: Plan, *, is_led_by_manager: bool = False) -> str:
 
 
 def extra_bytes(shape: GraphShape) -> int:
-    """What a device sends for a version beside its words: seals, figures, MACs and shares."""
+    """Return how many bytes a device sends per version beside its words: seals, figures, MACs and shares."""
     near = shape.neighbours
     envelopes = near * (SHARE_BYTES + TAG_BYTES) + near * (SHARE_BYTES * (near - 1) + TAG_BYTES)
     answers = (shape.devices - 1) * MAC_BYTES + near * SHARE_BYTES
@@ -107,7 +107,7 @@ def _words_of(plan: Plan, model_bytes: float) -> tuple[Codec, float, int]:
 
 
 def _word_ms(plan: Plan, codec: Codec) -> tuple[float, float]:
-    """What a device takes to mask a word once, and to round it."""
+    """Return the milliseconds that a device takes to mask a word once, and to round it."""
     return _MASK_MS * codec.word_bits / 32, _ROUND_MS if plan.privacy is None else _NOISE_MS
 
 
