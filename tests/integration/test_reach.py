@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from testbed.namespaces import Network, why_no_namespaces
 
 PORT = 7070
 BOSS = "boss.shoal-test"
+BOSS_IPV6, PI_IPV6 = "fd77::1", "fd77::2"
+
+#: A proxy that nobody runs, in every variable that programs read it from.
+PROXY = "http://198.18.255.9:3128"
+PROXIED = {name: PROXY for low in ("http", "https", "all", "grpc") for name in (f"{low}_proxy", f"{low}_proxy".upper())}
 
 
 @pytest.fixture
@@ -34,11 +40,15 @@ def network() -> Iterator[Network]:
 
 
 @contextlib.contextmanager
-def _shoal(network: Network, device: str, *words: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+def _shoal(
+    network: Network, device: str, *words: str, log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A command of Shoal on a device, ended with the block."""
     command = [*network.enter(device), sys.executable, "-m", "shoal.cli.main", *words]
     with log.open("a") as file:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=file, text=True, env={**os.environ, **(env or {})}
+        )
     try:
         yield process
     finally:
@@ -114,3 +124,35 @@ def test_a_device_that_joined_by_name_finds_the_manager_after_its_address_change
         shutil.rmtree(etc)
         if made:
             etc.parent.rmdir()
+
+
+def test_an_advertised_ipv6_address_can_be_joined(network: Network, tmp_path: Path) -> None:
+    log, home = tmp_path / "log", tmp_path / "pi"
+    for device, address in (("boss", BOSS_IPV6), ("pi", PI_IPV6)):
+        # Without the wait in which the kernel looks for another of this address.
+        ip("-n", network.namespace_of(device), "addr", "add", f"{address}/64", "dev", "eth0", "nodad")
+    up = ("up", "--home", str(tmp_path / "boss"), "--advertise", BOSS_IPV6, "--json")
+    with _shoal(network, "boss", *up, log=log) as boss:
+        ready = _ready(boss, log)
+        assert ready["endpoint"] == f"[{BOSS_IPV6}]:{PORT}"
+        assert ready["warning"] == ""
+        with _shoal(network, "pi", "join", ready["join_line"], "--home", str(home), log=log):
+            _until("the device is connected", lambda: f"connected to [{BOSS_IPV6}]:{PORT} as" in log.read_text(), log)
+
+
+def test_a_cluster_works_where_proxies_are_set(network: Network, tmp_path: Path) -> None:
+    log, boss_home = tmp_path / "log", tmp_path / "boss"
+    with _shoal(network, "boss", "up", "--home", str(boss_home), "--json", log=log, env=PROXIED) as boss:
+        line = _ready(boss, log)["join_line"]
+        with _shoal(network, "pi", "join", line, "--home", str(tmp_path / "pi"), "--name", "pi", log=log, env=PROXIED):
+            _until("the device is connected", lambda: "connected to" in log.read_text(), log)
+            asked = subprocess.run(
+                [*network.enter("boss"), sys.executable, "-m", "shoal.cli.main", "nodes", "--home", str(boss_home)],
+                env={**os.environ, **PROXIED},
+                capture_output=True,
+                text=True,
+                timeout=WAIT_S,
+                check=False,
+            )
+    assert asked.returncode == 0, asked.stderr
+    assert "pi" in asked.stdout

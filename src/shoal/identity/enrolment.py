@@ -31,6 +31,7 @@ from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
 from shoal.identity import chain
 from shoal.identity.identity import Authority, Identity, certificate_sha256, load_private_json, save_private_json
 from shoal.identity.join_code import JoinCode, endpoint
+from shoal.identity.listening import listen
 from shoal.identity.names import RemoteIdentity, check_name, is_name
 from shoal.identity.reception import GOODBYE_S, Reception, close, drop, receive, send
 from shoal.identity.tokens import ENROLLABLE_ROLES, Denial, Grant, MemoryTokens, Renewals, Tokens
@@ -535,14 +536,8 @@ def _context(identity: Identity) -> ssl.SSLContext:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    ipv6 = ":" in host
     try:
-        listener = socket.create_server(
-            (host, port),
-            family=socket.AF_INET6 if ipv6 else socket.AF_INET,
-            backlog=ENROL_CONNECTIONS_MAX,
-            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
-        )
+        listener = listen(host, port, backlog=ENROL_CONNECTIONS_MAX)
     except OSError as error:
         raise Misuse(
             f"cannot listen on {endpoint(host, port)} ({error.strerror}): choose another address or port"

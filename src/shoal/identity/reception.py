@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from shoal.errors import PeerViolation, ShoalError
+from shoal.identity.listening import plain_address
 from shoal.wire.limits import (
     ENROL_CONNECTIONS_MAX,
     ENROL_HELLO_S,
@@ -186,7 +187,7 @@ class Reception:
             return
         if len(self._guests) >= ENROL_WAITING_MAX:
             self._make_room()
-        address = str(peer[0])
+        address = plain_address(str(peer[0]))
         guest = _Guest(connection, address, source_of(address))
         self._guests[guest] = None
         guest.task = loop.create_task(self._receive(guest))

@@ -87,6 +87,10 @@ _CALLER_KEEPALIVE = _keepalive(20, answer_s=10)
 _DOOR_KEEPALIVE = _keepalive(60, answer_s=20)
 
 
+#: Members dial each other directly, as they do to join: a proxy of the environment is for the internet, and gRPC would
+#: take it even to reach this machine itself.
+_NO_PROXY = ("grpc.enable_http_proxy", 0)
+
 #: Bit 0 of gRPC's set of algorithms: bytes as they are.
 _IDENTITY_ALONE = 1
 
@@ -412,7 +416,7 @@ class GrpcLink:
     def _channel(self) -> grpc.aio.Channel:
         # A pool of its own: channels to one address would otherwise share a connection.
         options = _options(self._keepalive, receive_max_bytes=REPLY_MAX_BYTES)
-        options += [("grpc.use_local_subchannel_pool", 1)]
+        options += [("grpc.use_local_subchannel_pool", 1), _NO_PROXY]
         options += [("grpc.enable_retries", 0), *channel_options(self._server.node)]
         channel = grpc.aio.secure_channel(self._endpoint, channel_credentials(self._identity), options=options)
         self._channels.append(channel)

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from shoal.identity.discovery import Announcement, check_installed
 from shoal.identity.enrolment import Enrolled, EnrolmentServer, Newcomer
 from shoal.identity.identity import AUTHORITY_FILE, IDENTITY_FILE, MEMBER_VALID_DAYS, Authority, Identity
 from shoal.identity.join_code import JoinCode, endpoint
+from shoal.identity.listening import EVERYWHERE, listen
 from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import CONNECTIONS_A_DEVICE, connections_max, raise_limit
 from shoal.net.renewal import is_due
@@ -36,7 +36,7 @@ from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.manager_node import ManagerNode
 from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.paths import Paths
-from shoal.runtime.reachable import EVERYWHERE, own_address, parse_advertised, reachable
+from shoal.runtime.reachable import own_address, parse_advertised, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import mind_doors, open_seat
 from shoal.runtime.tab_door import DoorForTabs, TabDoorOptions, tab_door
@@ -398,9 +398,8 @@ def _check_free(host: str, port: int) -> None:
     """Say that a port is taken before gRPC does: it prints a line of its own, which nobody can read."""
     if not port:
         return
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=family).close()
+        listen(host, port).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise Misuse(

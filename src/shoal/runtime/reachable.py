@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from shoal.errors import Misuse
 from shoal.identity.join_code import canonical_host, endpoint
+from shoal.identity.listening import EVERYWHERE, families
 from shoal.runtime import probe
 from shoal.wire.limits import MANAGERS_MAX
-
-#: Means: on every address this machine has.
-EVERYWHERE = ("0.0.0.0", "::")
 
 #: Any address that is not this machine's own: the system says by which interface it would go there. Set aside for
 #: documents (RFC 5737).
@@ -25,6 +23,10 @@ _LOOPBACK = (
 _UNKNOWN = (
     "this machine cannot look up {host}: devices must be able to. Add the name to your DNS or to /etc/hosts on every"
     " device, or give `shoal up --advertise` an address"
+)
+_OTHER_FAMILY = (
+    "this machine listens on {listens_on}, which takes no {family} connections, and devices dial {host} over {family}."
+    " Start `shoal up` without --host to listen on both, or advertise another address"
 )
 _NO_NETWORK = (
     "this machine has no network, so the join line holds {host}, which other devices cannot dial. Connect it and start"
@@ -53,9 +55,9 @@ def reachable(listens_on: str, advertised: str = "") -> Reachable:
         (host, port), *others = map(parse_advertised, advertised.split(","))
         if len(others) >= MANAGERS_MAX:
             raise Misuse(f"--advertise names {len(others) + 1} managers: devices keep at most {MANAGERS_MAX}")
-        return Reachable(host=host, port=port, warning=_doubt(host), others=tuple(others))
+        return Reachable(host=host, port=port, warning=_doubt(host, listens_on), others=tuple(others))
     if listens_on not in EVERYWHERE:
-        return Reachable(host=listens_on, warning=_doubt(listens_on))
+        return Reachable(host=listens_on, warning=_doubt(listens_on, listens_on))
     address = own_address()
     if is_loopback(address):
         return Reachable(host=address, warning=_NO_NETWORK.format(host=address))
@@ -110,11 +112,14 @@ def listens_on_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _doubt(host: str) -> str:
+def _doubt(host: str, listens_on: str) -> str:
     if is_loopback(host):
         return _LOOPBACK.format(host=host)
     try:
-        socket.getaddrinfo(host, None)
+        dialled = {found[0] for found in socket.getaddrinfo(host, None)}
     except OSError:
         return _UNKNOWN.format(host=host)
+    if not dialled & families(listens_on):
+        family = "IPv6" if socket.AF_INET6 in dialled else "IPv4"
+        return _OTHER_FAMILY.format(listens_on=listens_on, host=host, family=family)
     return ""

@@ -98,3 +98,17 @@ def test_a_name_that_this_machine_cannot_look_up_is_told_with_a_warning() -> Non
 def test_an_address_that_others_can_dial_needs_no_warning() -> None:
     told = reachable("0.0.0.0", "192.168.1.10")
     assert (told.host, told.port, told.warning) == ("192.168.1.10", 0, "")
+
+
+@pytest.mark.parametrize(
+    ("listens_on", "advertised", "family"),
+    [("198.18.0.1", "fd77::1", "IPv6"), ("fd77::1", "198.18.0.1", "IPv4")],
+)
+def test_an_address_of_a_family_that_nobody_listens_on_is_told_with_a_warning(
+    listens_on: str, advertised: str, family: str
+) -> None:
+    warning = reachable(listens_on, advertised).warning
+    assert f"takes no {family} connections" in warning
+    assert "without --host" in warning
+    assert reachable("0.0.0.0", advertised).warning == ""
+    assert reachable("::", advertised).warning == ""
