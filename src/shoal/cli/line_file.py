@@ -51,5 +51,6 @@ def _first_line(text: TextIO, name: str) -> str:
             break
         line = read.strip()
         if line and not line.startswith("#"):
-            return line
+            # The whole command may have been copied into the file.
+            return line.removeprefix("shoal join ").strip()
     raise Misuse(f"there is no join line in {name}: it is the line that begins with shoal://")

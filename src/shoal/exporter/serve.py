@@ -15,6 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from shoal.errors import Misuse
 from shoal.exporter.catalogue import Described
 from shoal.exporter.families import Sample, described
+from shoal.extras import install_command
 from shoal.runtime.metrics_door import MetricsDoor
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def check_client_installed() -> None:
     try:
         import prometheus_client  # noqa: F401
     except ImportError:
-        raise Misuse("metrics need a package that is not installed: pip install '.[metrics]'") from None
+        raise Misuse(f"metrics need a package that is not installed: {install_command('metrics')}") from None
 
 
 def families_of(samples: Iterable[Sample], catalogue: Iterable[Described]) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from shoal import features
 from shoal.errors import Misuse
+from shoal.extras import install_command
 from shoal.identity.enrolment import Newcomer
 from shoal.identity.identity import Authority, Identity
 from shoal.net.base import Service
@@ -88,7 +89,7 @@ def tab_door(
     try:
         make: Callable[..., DoorForTabs] = features.provided("tab_door")
     except ImportError as error:
-        raise Misuse(f"the door for tabs needs more packages: pip install '.[browser]' ({error})") from None
+        raise Misuse(f"the door for tabs needs more packages: {install_command('browser')} ({error})") from None
     return make(
         options,
         home=home,

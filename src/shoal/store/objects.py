@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.errors import Misuse, ShoalError
+from shoal.extras import install_command
 from shoal.store.base import Away
 
 try:
@@ -30,7 +31,7 @@ try:
     )
     from obstore.store import S3Store
 except ImportError:
-    raise Misuse("object storage needs a package that is not installed: pip install '.[s3]'") from None
+    raise Misuse(f"object storage needs a package that is not installed: {install_command('s3')}") from None
 
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9._/-]*))?")
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, LiteralString, TypeVar
 
 from shoal.errors import Misuse, ShoalError
+from shoal.extras import install_command
 from shoal.store.base import BUSY_TIMEOUT_S, Away, Parameters, Row
 from shoal.store.files import DiskFull
 from shoal.store.schema import MIGRATIONS
@@ -29,7 +30,7 @@ try:
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
     from psycopg.rows import dict_row
 except ImportError:
-    raise Misuse("PostgreSQL needs a package that is not installed: pip install '.[postgres]'") from None
+    raise Misuse(f"PostgreSQL needs a package that is not installed: {install_command('postgres')}") from None
 
 log = logging.getLogger("shoal")
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from shoal.errors import Misuse
+from shoal.extras import install_command
 
 #: Some ONNX readers take at most 2 GB in one file; weights beyond this go to a file beside it.
 _ONE_FILE_BYTES = 1 << 30
@@ -142,7 +143,7 @@ FORMATS: dict[str, Format] = {
     "pt2": Format(needs=(), install="", write=_write_pt2, load=_load_pt2),
     "onnx": Format(
         needs=("onnx", "onnxscript", "onnxruntime"),
-        install="pip install '.[export]'",
+        install=install_command("export"),
         write=_write_onnx,
         load=_load_onnx,
     ),

@@ -22,6 +22,12 @@ def test_the_first_line_that_is_no_comment_is_the_join_line(tmp_path: Path) -> N
     assert read_line(file, may_be_absent=False) == "shoal://10.0.0.1:7071/abc"
 
 
+def test_the_whole_command_may_be_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "line"
+    file.write_text("shoal join shoal://10.0.0.1:7071/abc\n")
+    assert read_line(file, may_be_absent=False) == "shoal://10.0.0.1:7071/abc"
+
+
 def test_a_missing_file_is_an_error_only_for_a_device_that_never_joined(tmp_path: Path) -> None:
     assert read_line(tmp_path / "line", may_be_absent=True) == ""
     with pytest.raises(Misuse, match="shoal token create"):

@@ -22,6 +22,7 @@ from browser import PATIENCE_S
 from shoal.cli.main import run
 from shoal.console.serve import ConsoleReady, Options, serve
 from shoal.errors import Misuse
+from shoal.extras import install_command
 from shoal.identity.certificates import issue, new_authority, new_request
 from shoal.identity.names import RemoteIdentity
 
@@ -48,9 +49,9 @@ def test_the_command_says_what_is_missing(
     assert "no cluster is operated from" in capsys.readouterr().err
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert run(["console", "--home", str(tmp_path)]) == 2
-    assert "pip install '.[console]'" in capsys.readouterr().err
+    assert install_command("console") in capsys.readouterr().err
     assert run(["up", "--console", "--home", str(tmp_path)]) == 2
-    assert "pip install '.[console]'" in capsys.readouterr().err
+    assert install_command("console") in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:

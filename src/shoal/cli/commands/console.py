@@ -13,6 +13,7 @@ import typer
 
 from shoal.cli.options import DEFAULT_HOME, Home
 from shoal.errors import Misuse
+from shoal.extras import install_command
 
 if TYPE_CHECKING:
     from shoal.console.serve import ConsoleReady, Options
@@ -84,7 +85,7 @@ async def _nothing(_: object) -> None:
 
 def check_installed() -> None:
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise Misuse("the console needs two packages more: pip install '.[console]'")
+        raise Misuse(f"the console needs two packages more: {install_command('console')}")
 
 
 class Beside:

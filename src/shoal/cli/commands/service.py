@@ -89,12 +89,12 @@ def install(
     if line_file is not None and part is Part.MANAGER:
         raise Misuse("a manager joins nothing: leave out --line-file")
     text = unit_text(settings)
+    line = _line_of(line_file)
     if dry_run:
         print(text, end="")
         return
     systemd.check_runs()
     _check_users(settings)
-    line = _line_of(line_file)
     if systemd.make_user(settings.user):
         print(f"Made user {settings.user}.")
     owner = "root" if settings.is_root else settings.user

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from shoal.cli.options import DEFAULT_HOME, Home, Json, hand_home_to_subcommand
+from shoal.extras import install_command
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
@@ -49,6 +51,8 @@ def create(
     """Print a new line to join this cluster with. It is shown once: the cluster keeps a hash of its secret.
 
     Example:  `shoal token create --uses 5 --hours 2 --label lab`, or for a phone `shoal token create --browser`
+
+    To a file it writes the line and nothing else:  `shoal token create > line.txt`, for `shoal join --line-file`
     """
     from shoal.cli import screen
     from shoal.cli.connect import with_operator
@@ -75,8 +79,8 @@ def create(
         return
     users = plural(uses, "device" if role == "node" else "operator")
     screen.say(f"For {users}, for {hours:g} hours; take it back with: shoal token revoke {made.token.token}")
-    # Alone on standard output, so that a script can read it.
-    print(f"shoal join {made.join_line}", flush=True)
+    # To a person, the command to paste; to a file or a script, the line and nothing else, as --line-file reads it.
+    print(f"shoal join {made.join_line}" if sys.stdout.isatty() else made.join_line, flush=True)
 
 
 def _pinned(line: str, home: Path) -> str:
@@ -93,7 +97,7 @@ def _qr_code(link: str) -> str:
     try:
         import segno
     except ImportError:
-        return "(for a QR code of it: pip install '.[browser]')"
+        return f"(for a QR code of it: {install_command('browser')})"
     rows = [[bool(dark) for dark in row] for row in segno.make(link, error="l").matrix_iter(border=2)]
     if len(rows) % 2:
         rows.append([False] * len(rows[0]))

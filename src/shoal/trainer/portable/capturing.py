@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from shoal.extras import install_command
 from shoal.plan import Plan
 from shoal.trainer.bundle import unpack
 from shoal.trainer.importer import is_script
@@ -42,7 +43,7 @@ async def capture_ready(
 
 async def _captured(ready: ReadyTask, plan: Plan, folder: Path, tell: Callable[[str], None]) -> Captured:
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
-        return Captured(told=f"{FOR_TORCH}: capturing needs {', '.join(missing)}: pip install '.[export]'")
+        return Captured(told=f"{FOR_TORCH}: capturing needs {', '.join(missing)}: {install_command('export')}")
     if is_script(ready.entry):
         return Captured(told=f"{FOR_TORCH}: a script has a training loop of its own")
     tell("capturing the training step for devices without PyTorch")

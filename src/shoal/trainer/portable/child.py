@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.errors import Misuse
+from shoal.extras import install_command
 from shoal.trainer import child_loop
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shared import SharedVectors
@@ -13,7 +14,7 @@ def build(settings: TrainerSettings, shared: SharedVectors) -> child_loop.Traine
     try:
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise Misuse(f"this device cannot train: pip install '.[onnx]' ({error})") from None
+        raise Misuse(f"this device cannot train: {install_command('onnx')} ({error})") from None
     from shoal.trainer.portable.steps import OnnxTrainer
 
     return OnnxTrainer(settings, shared)
