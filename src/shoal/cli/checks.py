@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from shoal.cli.findings import Finding, fail, ok, warn
+from shoal.cli.findings import Finding, fail, note, ok, warn
 from shoal.cli.render.format import bytes_text, clean, span_text
 
 PYTHON_MIN = (3, 11)
@@ -85,7 +85,7 @@ def check_discovery(*, is_installed: bool) -> Finding:
     if is_installed:
         return ok("discovery", "zeroconf is there, for `shoal flock`, `up --announce` and `join --find`")
     # Most devices never need it.
-    return ok(
+    return note(
         "discovery",
         "zeroconf is not installed: `shoal flock`, `up --announce` and `join --find` need it (pip install zeroconf)",
     )
@@ -120,6 +120,8 @@ def check_torch(facts: TorchFacts) -> Finding:
             " it costs gigabytes of disk and memory for nothing",
             _CPU_BUILD,
         )
+    if facts.has_gpu and not facts.cuda:
+        return note("torch", f"{told} is a build without CUDA, so it does not use the NVIDIA GPU of this device")
     return ok("torch", told)
 
 
@@ -136,13 +138,16 @@ class RunFacts:
     exit_code: int | None
     seconds: float = 0.0
     last_words: str = ""
+    #: The kind of processor that was used, such as ``cuda``; empty if it is not known.
+    device: str = ""
 
 
 def check_torch_runs(facts: RunFacts, *, cpu: CpuFacts) -> Finding:
     name = "torch runs"
     match facts.exit_code:
         case 0:
-            return ok(name, f"imports and multiplies in {span_text(facts.seconds)}")
+            where = f" on {clean(facts.device, 16)}" if facts.device else ""
+            return ok(name, f"imports and multiplies{where} in {span_text(facts.seconds)}")
         case None:
             return fail(
                 name,
@@ -164,6 +169,9 @@ def check_torch_runs(facts: RunFacts, *, cpu: CpuFacts) -> Finding:
                 "the system killed PyTorch as it started (SIGKILL), most likely for want of memory",
                 "free memory, add swap, or use a device with 1 GB or more",
             )
+        case _ if facts.last_words.startswith("--device"):
+            # The choice that `shoal join --device` or the environment made.
+            return fail(name, clean(facts.last_words, 200), "choose another: shoal join --device auto")
         case code:
             words = clean(facts.last_words, 200) or f"exit code {code}"
             return fail(name, f"PyTorch does not start: {words}", f"{_UPGRADE}, in a fresh virtual environment")
@@ -185,7 +193,7 @@ def wanted_features(arch: str) -> tuple[str, ...]:
 def check_cpu(facts: CpuFacts) -> Finding:
     told = f"{facts.arch}, {facts.cores} cores"
     if not facts.features:
-        return ok("cpu", f"{told}; the system does not list its features")
+        return note("cpu", f"{told}; the system does not list its features")
     missing = [feature for feature in wanted_features(facts.arch) if feature not in facts.features]
     if not missing:
         return ok("cpu", told)
@@ -230,6 +238,20 @@ def check_listen(
             return fail(name, "this user may not listen on it", "choose a port of 1024 or more: shoal up --port N")
         case _:
             return fail(name, "this machine does not have that address", "choose another one: shoal up --host ADDRESS")
+
+
+def check_proxies(variables: Sequence[str]) -> Finding:
+    """``variables``: those of the environment that name a proxy."""
+    if not variables:
+        return ok("proxy", "no proxy is set")
+    told = f"{' and '.join(variables)}: Shoal does not use a proxy to reach managers, leaders and devices"
+    return note("proxy", f"{told}, only for downloads from the internet")
+
+
+def check_families(*, has_ipv6: bool) -> Finding:
+    if has_ipv6:
+        return ok("IPv6", "`shoal up` listens on IPv4 and IPv6")
+    return note("IPv6", "this system has no IPv6: `shoal up` listens on IPv4 only, so advertise an IPv4 address")
 
 
 def check_reach(outcome: Reach, *, endpoint: str, purpose: str, seconds: float = 0.0) -> Finding:
@@ -336,7 +358,10 @@ def check_disk(facts: DiskFacts) -> Finding:
     told = f"{bytes_text(facts.free_bytes)} free in {facts.path}"
     if facts.error:
         return fail(
-            name, f"cannot write in {facts.path}: {clean(facts.error, 120)}", "free space there, or use another --home"
+            name,
+            f"cannot write in {facts.path}: {clean(facts.error, 120)}",
+            "make it writable, free space there, or use another folder: --home DIR or SHOAL_HOME for the home, TMPDIR"
+            " for temporary files",
         )
     if facts.free_bytes < DISK_MIN_BYTES:
         return fail(name, told, f"free at least {bytes_text(DISK_MIN_BYTES)}: a job's data and checkpoints go there")

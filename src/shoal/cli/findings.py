@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-State = Literal["ok", "warn", "fail"]
-_RANK: dict[State, int] = {"ok": 0, "warn": 1, "fail": 2}
+#: ``note``: a fact that is neither right nor wrong, such as a part that is not installed and that few need.
+State = Literal["ok", "note", "warn", "fail"]
+_RANK: dict[State, int] = {"ok": 0, "note": 0, "warn": 1, "fail": 2}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One check: how it went, what was found, and what to do unless it went well."""
+    """One check: how it went, what was found, and what to do if something is wrong."""
 
     check: str
     state: State
@@ -20,12 +21,16 @@ class Finding:
     do: str = ""
 
     def __post_init__(self) -> None:
-        if self.state != "ok" and not self.do:
-            raise ValueError(f"{self.check}: a finding that is not ok says what to do")
+        if _RANK[self.state] and not self.do:
+            raise ValueError(f"{self.check}: a finding of state {self.state} says what to do")
 
 
 def ok(check: str, found: str) -> Finding:
     return Finding(check=check, state="ok", found=found)
+
+
+def note(check: str, found: str) -> Finding:
+    return Finding(check=check, state="note", found=found)
 
 
 def warn(check: str, found: str, do: str) -> Finding:
@@ -37,7 +42,9 @@ def fail(check: str, found: str, do: str) -> Finding:
 
 
 def worst(findings: Sequence[Finding]) -> State:
-    return max((finding.state for finding in findings), key=_RANK.__getitem__, default="ok")
+    states: list[State] = [finding.state for finding in findings]
+    found = max(states, key=_RANK.__getitem__, default="ok")
+    return found if _RANK[found] else "ok"
 
 
 def report(findings: Sequence[Finding], **about: str) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from shoal.cli.checks import (
     TorchFacts,
 )
 from shoal.errors import ShoalError
+from shoal.identity import listening
 from shoal.net.open_files import CONNECTIONS_A_DEVICE, attainable, connections_max
 
 CONNECT_TIMEOUT_S = 3.0
@@ -50,7 +51,7 @@ _PACKAGES = ("cryptography", "google.protobuf", "grpc", "numpy")
 
 _MULTIPLY = (
     "import torch; from shoal.trainer.device import choose; a = torch.ones(64, 64, device=choose('{device}')); "
-    "raise SystemExit(0 if float((a @ a)[0, 0]) == 64 else 9)"
+    "print(a.device.type); raise SystemExit(0 if float((a @ a)[0, 0]) == 64 else 9)"
 )
 
 #: OpenSSL's numbers for what it dislikes about a certificate.
@@ -117,7 +118,11 @@ def run_torch(code: str = "", *, device: str = "cpu", timeout_s: float = TORCH_T
         return RunFacts(exit_code=None, seconds=time.monotonic() - began_s)
     words = ended.stderr.strip().splitlines()
     return RunFacts(
-        exit_code=ended.returncode, seconds=time.monotonic() - began_s, last_words=words[-1] if words else ""
+        exit_code=ended.returncode,
+        seconds=time.monotonic() - began_s,
+        # An error of our own is told without its class.
+        last_words=words[-1].removeprefix("shoal.errors.Misuse: ") if words else "",
+        device=ended.stdout.strip(),
     )
 
 
@@ -140,14 +145,19 @@ def cpu_features(cpuinfo: str) -> frozenset[str]:
 
 
 def listen(host: str, port: int) -> Listen:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=family).close()
+        listening.listen(host, port).close()
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
             return "forbidden"
         return "busy" if error.errno == errno.EADDRINUSE else "no-address"
     return "free"
+
+
+def proxy_variables() -> list[str]:
+    """Return the variables of the environment that name a proxy."""
+    known = {f"{kind}_proxy" for kind in ("http", "https", "all", "grpc")}
+    return sorted(name for name, value in os.environ.items() if name.lower() in known and value)
 
 
 def reach(host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> tuple[Reach, float]:

@@ -18,7 +18,7 @@ import pytest
 
 from shoal.cli import checks, probes
 from shoal.cli.checks import ClockFacts, CpuFacts, DiskFacts, OwnDataFacts, RunFacts, SharedMemoryFacts, TorchFacts
-from shoal.cli.findings import Finding, fail, ok, report, warn, worst
+from shoal.cli.findings import Finding, fail, note, ok, report, warn, worst
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.learning.privacy import Privacy
 from shoal.runtime.paths import Paths
@@ -60,6 +60,7 @@ def test_packages() -> None:
         (TorchFacts(version="what?"), "fail", ["CVE-2026-24747"]),
         (TorchFacts(version="2.13.0+cu130", cuda="13.0"), "warn", ["gigabytes", "--index-url", "CPU index"]),
         (TorchFacts(version="2.13.0+cu130", cuda="13.0", has_gpu=True), "ok", []),
+        (TorchFacts(version="2.13.0+cpu", has_gpu=True), "note", ["without CUDA", "NVIDIA GPU"]),
     ],
 )
 def test_torch_builds(facts: TorchFacts, state: str, words: list[str]) -> None:
@@ -75,6 +76,13 @@ def test_torch_builds(facts: TorchFacts, state: str, words: list[str]) -> None:
         (RunFacts(exit_code=-signal.SIGKILL), PI3, "fail", ["memory", "swap"]),
         (RunFacts(exit_code=None, seconds=120.0), PI3, "fail", ["2 min 00 s"]),
         (RunFacts(exit_code=1, last_words="ImportError: libgomp.so.1"), PI3, "fail", ["libgomp.so.1"]),
+        (RunFacts(exit_code=0, seconds=2.0, device="cuda"), PI5, "ok", ["on cuda in 2.0 s"]),
+        (
+            RunFacts(exit_code=1, last_words="--device cuda: PyTorch finds 0 CUDA devices here"),
+            PI5,
+            "fail",
+            ["0 CUDA devices", "shoal join --device auto"],
+        ),
     ],
 )
 def test_torch_in_a_process_of_its_own(facts: RunFacts, cpu: CpuFacts, state: str, words: list[str]) -> None:
@@ -86,7 +94,7 @@ def test_a_missing_cpu_feature_is_a_warning() -> None:
     told(checks.check_cpu(PI5), "ok")
     told(checks.check_cpu(CpuFacts(arch="x86_64", features=frozenset({"sse4_2"}))), "warn", "avx2")
     told(checks.check_cpu(CpuFacts(arch="riscv64", features=frozenset({"rv64"}))), "ok")
-    told(checks.check_cpu(CpuFacts(arch="x86_64")), "ok", "does not list")
+    told(checks.check_cpu(CpuFacts(arch="x86_64")), "note", "does not list")
 
 
 def test_ports_to_listen_on() -> None:
@@ -192,6 +200,23 @@ def test_a_devices_own_examples(facts: OwnDataFacts, state: str, words: list[str
     told(checks.check_own_data(facts), state, *words)
 
 
+def test_what_is_missing_and_not_needed_has_no_tick() -> None:
+    told(checks.check_discovery(is_installed=True), "ok", "zeroconf is there")
+    told(checks.check_discovery(is_installed=False), "note", "not installed", "pip install zeroconf")
+    told(checks.check_families(has_ipv6=True), "ok", "IPv4 and IPv6")
+    told(checks.check_families(has_ipv6=False), "note", "IPv4 only")
+
+
+def test_a_proxy_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in probes.proxy_variables():
+        monkeypatch.delenv(name)
+    told(checks.check_proxies(probes.proxy_variables()), "ok", "no proxy")
+    monkeypatch.setenv("https_proxy", "http://10.1.2.3:3128")
+    monkeypatch.setenv("ALL_PROXY", "http://10.1.2.3:3128")
+    monkeypatch.setenv("http_proxy", "")
+    told(checks.check_proxies(probes.proxy_variables()), "note", "ALL_PROXY and https_proxy", "does not use a proxy")
+
+
 def test_a_finding_that_is_not_ok_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="says what to do"):
         Finding(check="x", state="fail", found="broken")
@@ -209,6 +234,8 @@ def test_the_report_keeps_its_shape() -> None:
         ],
     }
     assert worst([]) == "ok"
+    assert worst([note("a", "is not installed, and few need it")]) == "ok"
+    assert worst([note("a", "so"), warn("b", "so", "do")]) == "warn"
 
 
 # The probes, on this machine.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shoal.identity.enrolment import Enrolled
     from shoal.identity.join_code import JoinCode
 
-_SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
+_SIGNS = {"ok": ("✓", "green"), "note": ("-", "dim"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
 
 def doctor(
@@ -72,6 +72,7 @@ def examine(home: Path, *, code: JoinCode | None, port: int) -> Iterator[Finding
     yield checks.check_shared_memory(probes.shared_memory_facts())
     yield checks.check_disk(probes.disk_facts("home", home))
     yield checks.check_disk(probes.disk_facts("temporary", Path(tempfile.gettempdir())))
+    yield checks.check_proxies(probes.proxy_variables())
     yield checks.check_open_files(probes.open_files_limit(), devices=probes.devices_max())
     if (own := probes.own_data_facts(home)) is not None:
         yield checks.check_own_data(own)
@@ -130,6 +131,8 @@ def _check_member(home: Path, member: Enrolled) -> Iterator[Finding]:
 
 def _check_manager(home: Path, port: int) -> Iterator[Finding]:
     """A machine that may become or is a manager: are its ports free, or its own?"""
+    import socket
+
     from shoal.cli import checks, probes
 
     operator = _enrolled(home / "operator")
@@ -149,6 +152,7 @@ def _check_manager(home: Path, port: int) -> Iterator[Finding]:
         yield checks.check_listen(
             outcome, port=number, purpose=purpose, manager_runs=ours, other_cluster=other, home=str(home)
         )
+    yield checks.check_families(has_ipv6=socket.has_dualstack_ipv6())
     yield checks.check_clock(clock)
 
 
