@@ -10,7 +10,7 @@ HEAD = """\
 # Command line
 
 Written by `python tools/tasks.py reference` from the commands themselves; a test holds it to them. In a terminal,
-`shoal COMMAND --help` says the same.
+`shoal COMMAND --help` has the options that most people need, and `shoal COMMAND --help-all` has all of them.
 """
 
 

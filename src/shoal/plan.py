@@ -813,6 +813,16 @@ def usual_momentum(outer: str, pace: str) -> float:
     return 0.0 if outer == "adagrad" else MOMENTUM.get(pace, 0.0)
 
 
+def unknown_key(name: str) -> str:
+    """Return what to tell a person who named a key that a plan does not have."""
+    import difflib
+
+    known = sorted(field.name for field in dataclasses.fields(Plan) if field.name != "until")
+    if near := difflib.get_close_matches(name.lower(), known, 1):
+        return f"a plan has no {name!r}: did you mean {near[0]}? docs/reference.md lists every key"
+    return f"a plan has no {name!r}; it has {', '.join(known)}"
+
+
 def _check_choice(name: str, answer: str, answers: tuple[str, ...]) -> None:
     if answer not in answers:
         raise Misuse(f"{name} = {answer!r} is not a choice Shoal has; there is: {', '.join(answers)}")

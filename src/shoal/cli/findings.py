@@ -42,9 +42,9 @@ def fail(check: str, found: str, do: str) -> Finding:
 
 
 def worst(findings: Sequence[Finding]) -> State:
-    states: list[State] = [finding.state for finding in findings]
-    found = max(states, key=_RANK.__getitem__, default="ok")
-    return found if _RANK[found] else "ok"
+    states: list[State] = ["ok", *(finding.state for finding in findings)]
+    # Of those that weigh the same, the first: a note is not worse than what is well.
+    return max(states, key=_RANK.__getitem__)
 
 
 def report(findings: Sequence[Finding], **about: str) -> dict[str, Any]:

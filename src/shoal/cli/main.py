@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import Annotated, cast
 import typer
 
 from shoal import features
+from shoal.cli import help as help_text
 from shoal.cli.commands import (
     attach,
     authority,
@@ -113,6 +115,7 @@ def shoal(
     ] = False,
     # Taken out of the arguments by `run`, so that it may stand anywhere; here for the help.
     debug: Annotated[bool, typer.Option("--debug", help=f"Show where an error arose (or {DEBUG_VARIABLE}=1).")] = False,
+    help_all: Annotated[bool, typer.Option(help_text.ALL, help="Show every option of a command.")] = False,
 ) -> None:
     """Train PyTorch models on the devices people already have, and keep training when they are slow, leave or die.
 
@@ -127,12 +130,15 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; give its exit code."""
     given, debug = _without_debug(arguments)
+    given, shows_all = _without(given, help_text.ALL)
+    command = typer.main.get_command(app)
+    help_text.install(command, shows_all=shows_all)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a bar or an arrow shows "?" instead of ending the command.
             stream.reconfigure(errors="replace")
     try:
-        result = app(args=given, prog_name="shoal", standalone_mode=False)
+        result = command.main(args=[*given, "--help"] if shows_all else given, prog_name="shoal", standalone_mode=False)
     except _UsageProblem as problem:
         if type(problem).__name__ == _NO_ARGUMENTS:
             # Nothing was typed after it: that asks for the help. With rich it is printed by now, and the text is empty.
@@ -146,20 +152,46 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if (surroundings := _surroundings_text(error)) is not None:
+            _complain(surroundings)
+            return Exit.MISUSE
         _complain(_error_text(error))
         return exit_code_of(error)
     return result if isinstance(result, int) else Exit.OK
 
 
-def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+def _without(arguments: Sequence[str], option: str) -> tuple[list[str], bool]:
+    """Return the arguments without an option that may stand anywhere before ``--``, and whether it was there."""
     own = list(arguments)
     end = own.index("--") if "--" in own else len(own)
-    kept = [word for word in own[:end] if word != "--debug"] + own[end:]
-    debug = len(kept) < len(own) or os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
+    kept = [word for word in own[:end] if word != option] + own[end:]
+    return kept, len(kept) < len(own)
+
+
+def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    kept, debug = _without(arguments, "--debug")
+    debug = debug or os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
     if debug:
         # Processes that this one starts shall tell as much.
         os.environ[DEBUG_VARIABLE] = "1"
     return kept, debug
+
+
+#: A system refuses with these what a defect does not explain: a read-only or full disk, files of another user.
+_REFUSED_BY_SYSTEM = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+
+
+def _surroundings_text(error: Exception) -> str | None:
+    """Return what to say of an error that lies in the files of this user, or None if it is not such an error."""
+    if not isinstance(error, OSError):
+        return None
+    if "temporary directory" in str(error):
+        return "no folder for temporary files can be written: set TMPDIR to one that this user may write in"
+    if error.errno in _REFUSED_BY_SYSTEM and error.filename is not None:
+        from shoal.cli.options import unusable
+
+        return unusable(error, os.fsdecode(error.filename))
+    return None
 
 
 def _error_text(error: Exception) -> str:

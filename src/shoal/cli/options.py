@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from shoal.cli.help import RARE
 from shoal.errors import Misuse
 
 DEFAULT_HOME = Path("~/.shoal")
@@ -44,6 +45,7 @@ LogFormat = Annotated[
         metavar="text|json",
         help="Log one line a decision for people, or one JSON object (or SHOAL_LOG=json).",
         show_default="text",
+        rich_help_panel=RARE,
     ),
 ]
 
@@ -101,7 +103,12 @@ Topology = Annotated[
 
 Aggregators = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Aggregators of a tree; else about √ of the workers.", show_default=False),
+    typer.Option(
+        metavar="N",
+        help="Aggregators of a tree; else about √ of the workers.",
+        show_default=False,
+        rich_help_panel=RARE,
+    ),
 ]
 
 
@@ -117,6 +124,26 @@ def size_bytes(text: str, *, option: str) -> int:
     if size < 1:
         raise Misuse(f"{option} {text!r} leaves no room at all: write a larger size, such as 20GB")
     return size
+
+
+def check_home(home: Path) -> None:
+    """Refuse a home in which nothing can be written, before anything is done that cannot be done twice."""
+    import tempfile
+
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise Misuse(unusable(error, str(home))) from None
+
+
+def unusable(error: OSError, path: str) -> str:
+    """Return what to tell a person whose files cannot be used by this user, or on this disk."""
+    return (
+        f"cannot write in {path} ({error.strerror or error}). Make it writable for this user, or keep Shoal's files in"
+        " another folder: --home DIR, or the variable SHOAL_HOME"
+    )
 
 
 def check_output(file: Path) -> None:

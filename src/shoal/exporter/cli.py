@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.options import DEFAULT_HOME, Home
+from shoal.errors import Misuse
 
 if TYPE_CHECKING:
     from shoal.exporter.families import Sample
@@ -23,6 +24,10 @@ NODES = 200
 @app.callback()
 def metrics(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where Prometheus scrapes; port 0: any.")] = LISTEN,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve at 127.0.0.1 and this port.", show_default=False),
+    ] = None,
     nodes: Annotated[
         int,
         typer.Option(
@@ -49,9 +54,12 @@ def metrics(
     from shoal.runtime import log_lines
     from shoal.runtime.metrics_door import listen_at
 
+    if port is not None and listen != LISTEN:
+        raise Misuse("--listen names the port too: leave out --listen or --port")
+    where = listen if port is None else f"127.0.0.1:{port}"
     check_client_installed()
     log_lines.set_up(quiet=False)
-    asyncio.run(_serve(home, listen_at(listen, token_file=token_file), nodes_max=nodes))
+    asyncio.run(_serve(home, listen_at(where, token_file=token_file), nodes_max=nodes))
 
 
 async def _serve(home: Path, door: MetricsDoor, *, nodes_max: int) -> None:

@@ -67,6 +67,19 @@ from shoal.wire.messages import (
 )
 
 
+def _not_operated(places: Paths) -> str:
+    """Return why commands have no cluster here: none was ever made, or this device only works for one."""
+    with contextlib.suppress(OSError, ShoalError):
+        member = Enrolled.load(places.node)
+        return (
+            f"this device is {member.identity.node} in cluster {member.identity.cluster}, and works for it; the cluster"
+            f" is operated where its manager is, at {member.manager_endpoint}. Run the command there. To operate it"
+            " from here as well: `shoal token create --role operator` there, `shoal join LINE --home DIR` here, then"
+            " the command with the same --home"
+        )
+    return f"no cluster is operated from {places.home}: run `shoal up` on this machine first, or name its --home"
+
+
 def _holds(path: Path, sha256: str) -> bool:
     try:
         with path.open("rb") as file:
@@ -113,9 +126,7 @@ class Operator:
         except Refused:
             raise
         except (OSError, ShoalError):
-            raise Misuse(
-                f"no cluster is operated from {home}: run `shoal up` on this machine first, or name its --home"
-            ) from None
+            raise Misuse(_not_operated(places)) from None
         operator = cls(access, places)
         try:
             yield operator

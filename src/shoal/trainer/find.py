@@ -14,6 +14,11 @@ from shoal.trainer.importer import parse_entry
 from shoal.trainer.notebook_source import typed_in, written_module
 from shoal.wire.limits import BUNDLE_FILE_MAX_BYTES
 
+_OWN_LOOP = (
+    ". Or keep the training loop that the script has: let it go through `shoal.worker`, which takes four lines"
+    " (docs/loops.md), and start it with `shoal run {path}`"
+)
+
 
 def find_task(text: str) -> tuple[Path, str]:
     """Read ``examples/mnist``, ``file.py`` or either with ``:Class``; give the path to pack and the entry in it."""
@@ -37,7 +42,8 @@ def find_task(text: str) -> tuple[Path, str]:
             return path, _entry(file, name)
         case []:
             what = f"task {class_name}" if class_name else "task"
-            raise Misuse(f"{path} defines no {what}: write class {class_name or 'MyTask'}(shoal.Task)")
+            own_loop = "" if class_name or path.is_dir() else _OWN_LOOP.format(path=path)
+            raise Misuse(f"{path} defines no {what}: write class {class_name or 'MyTask'}(shoal.Task){own_loop}")
     named = " or ".join(f"{path}:{name}" for _, name in choices[:5])
     raise Misuse(f"{path} defines {len(choices)} tasks; name one: {named}")
 

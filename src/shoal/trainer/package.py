@@ -19,7 +19,7 @@ from typing import Any
 
 from shoal.errors import Misuse
 from shoal.learning.outer_rule import RATES
-from shoal.plan import Plan, usual_momentum
+from shoal.plan import Plan, unknown_key, usual_momentum
 from shoal.trainer.bundle import pack
 from shoal.trainer.prepared_job import PreparedJob, own_layout
 from shoal.trainer.protocol import TrainerSettings
@@ -141,7 +141,7 @@ def plan_from(values: Mapping[str, Any]) -> Plan:
     known = {f.name for f in dataclasses.fields(Plan)}
     unknown = sorted(set(values) - known)
     if unknown:
-        raise Misuse(f"a plan has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        raise Misuse(unknown_key(unknown[0]))
     plain = dict(values)
     if isinstance(plain.get("until"), Mapping):
         plain["until"] = until_from(plain["until"])

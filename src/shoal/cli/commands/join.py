@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Home, LogFormat
+from shoal.cli.help import RARE
+from shoal.cli.options import DEFAULT_HOME, Home, LogFormat, check_home
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def join(
         ),
     ] = None,
     remove_line: Annotated[
-        bool, typer.Option("--remove-line", help="Remove the file of --line-file once this device has joined.")
+        bool,
+        typer.Option(
+            "--remove-line", help="Remove the file of --line-file once this device has joined.", rich_help_panel=RARE
+        ),
     ] = False,
     name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
     anew: Annotated[
@@ -66,6 +70,7 @@ def join(
             metavar="FOLDER",
             help="Read files of jobs here before they are fetched: what `shoal files` wrote; say it at every start.",
             show_default=False,
+            rich_help_panel=RARE,
         ),
     ] = None,
     device: Annotated[
@@ -88,6 +93,7 @@ def join(
             max=1024,
             help="Leave the other cores to other work; say it at every start.",
             show_default="all cores",
+            rich_help_panel=RARE,
         ),
     ] = 0,
     hours: Annotated[
@@ -101,7 +107,10 @@ def join(
     max_temperature: Annotated[
         float,
         typer.Option(
-            metavar="CELSIUS", help="Rest while this device is warmer; say it at every start.", show_default="none"
+            metavar="CELSIUS",
+            help="Rest while this device is warmer; say it at every start.",
+            show_default="none",
+            rich_help_panel=RARE,
         ),
     ] = 0.0,
     max_epsilon: Annotated[
@@ -110,6 +119,7 @@ def join(
             metavar="EPSILON",
             help="Tell all private jobs together at most this about this device's examples; it is remembered.",
             show_default="as each plan promises",
+            rich_help_panel=RARE,
         ),
     ] = 0.0,
     operator_key: Annotated[
@@ -119,12 +129,15 @@ def join(
             help="Run only jobs, and take only members of sealed jobs, that the operator with this key signed (`shoal"
             " nodes key` shows it there); `none`: any operator's. It is remembered.",
             show_default="what the line says",
+            rich_help_panel=RARE,
         ),
     ] = "",
     lend: Annotated[
         bool,
         typer.Option(
-            "--lend", help="Also multiply matrices for clients of this cluster, when they ask: see docs/offload.md."
+            "--lend",
+            help="Also multiply matrices for clients of this cluster, when they ask: see docs/offload.md.",
+            rich_help_panel=RARE,
         ),
     ] = False,
     hub: Annotated[
@@ -133,6 +146,7 @@ def join(
             "--hub",
             help="Sum up for other devices and train nothing, without PyTorch; say it at every start: see"
             " docs/topologies.md.",
+            rich_help_panel=RARE,
         ),
     ] = False,
     hub_mbps: Annotated[
@@ -142,6 +156,7 @@ def join(
             min=0.0,
             help="What a hub's link carries each way, in million bits a second; say it at every start.",
             show_default="as the leader's",
+            rich_help_panel=RARE,
         ),
     ] = 0.0,
     lead_port: Annotated[
@@ -152,6 +167,7 @@ def join(
             max=65535,
             help="Where to listen while this device leads a job, for a firewall to let through; say it at every start.",
             show_default="any free port",
+            rich_help_panel=RARE,
         ),
     ] = 0,
     metrics: Annotated[
@@ -160,6 +176,7 @@ def join(
             metavar="HOST:PORT",
             help="Serve this device's metrics to Prometheus here: see docs/operations/metrics.md.",
             show_default="not served",
+            rich_help_panel=RARE,
         ),
     ] = "",
     metrics_token_file: Annotated[
@@ -168,6 +185,7 @@ def join(
             metavar="FILE",
             help="A file with the bearer token that scrapers of --metrics send; needed beyond loopback.",
             show_default=False,
+            rich_help_panel=RARE,
         ),
     ] = None,
     home: Home = DEFAULT_HOME,
@@ -217,6 +235,7 @@ def join(
         from shoal.trainer.processors import checked_device
 
         checked_device(device)
+        _check_processor(device)
     member = _member(home, line, name, anew=anew)
     if line_file is not None and remove_line:
         _remove_line(line_file)
@@ -293,6 +312,23 @@ def _check_metrics(listen: str, token_file: Path | None) -> None:
     from shoal.runtime.metrics_door import listen_at
 
     listen_at(listen, token_file=token_file)
+
+
+def _check_processor(device: str) -> None:
+    """Refuse a processor that PyTorch does not find here. Otherwise every job would fail on this device."""
+    from shoal.cli import probes
+
+    if device in ("auto", "cpu"):
+        return
+    if not probes.torch_facts().version:
+        raise Misuse(f"--device {device}: PyTorch is not installed here. Install it, or leave --device out")
+    print(f"Looking for {device} ...", file=sys.stderr, flush=True)
+    tried = probes.run_torch(device=device)
+    if tried.exit_code is None:
+        print(f"Warning: PyTorch has not answered whether {device} is here; joining anyway.", file=sys.stderr)
+    elif tried.exit_code:
+        why = tried.last_words or f"PyTorch ended with exit code {tried.exit_code}"
+        raise Misuse(why if why.startswith("--device") else f"--device {device} cannot be used: {why}")
 
 
 def _given_line(home: Path, line: str, file: Path | None, *, remove: bool, anew: bool) -> str:
@@ -373,10 +409,12 @@ def _member(home: Path, line: str, name: str, *, anew: bool = False) -> Enrolled
         return member
     if code is None:
         raise Misuse("this device has not joined a cluster: paste the line that `shoal up` printed after `shoal join`")
+    # Before the line is used: it may be good for one attempt.
+    check_home(home)
     wanted = name or default_name()
     joined = enrol_blocking(code, wanted=wanted, facts=_facts())
     if joined.identity.node != wanted:
-        print(f"The name {wanted} is taken: this device is {joined.identity.node}.", flush=True)
+        print(_renamed(wanted, joined.identity.node, was_said=bool(name)), flush=True)
     if joined.identity.role == "operator":
         folder = home / "operator"
         if (folder / IDENTITY_FILE).exists() and not anew:
@@ -385,6 +423,13 @@ def _member(home: Path, line: str, name: str, *, anew: bool = False) -> Enrolled
             )
     _save(joined, folder)
     return joined
+
+
+def _renamed(wanted: str, got: str, *, was_said: bool) -> str:
+    told = f"The name {wanted} is taken: this device is {got}."
+    if was_said:
+        return told
+    return f"{told} To choose its name, join again with a new line:  shoal join LINE --anew --name NAME"
 
 
 def _save(member: Enrolled, folder: Path) -> None:

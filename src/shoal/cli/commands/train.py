@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal.cli.help import RARE
 from shoal.cli.options import (
     DEFAULT_HOME,
     Aggregators,
@@ -54,11 +55,14 @@ def train(
         typer.Option(
             metavar="NAME",
             help="Who trains what: leased (to the first ready), fixed (shares), sized (to a budget), blocks (to hubs).",
+            rich_help_panel=RARE,
         ),
     ] = None,
     budget_s: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Seconds that one lease of sized work may take of a device."),
+        typer.Option(
+            metavar="S", help="Seconds that one lease of sized work may take of a device.", rich_help_panel=RARE
+        ),
     ] = None,
     set_: TaskArguments = None,
     plan: Annotated[
@@ -72,7 +76,10 @@ def train(
         ),
     ] = "",
     portable: Annotated[
-        bool, typer.Option("--portable", help="Capture the training step for devices without PyTorch, too.")
+        bool,
+        typer.Option(
+            "--portable", help="Capture the training step for devices without PyTorch, too.", rich_help_panel=RARE
+        ),
     ] = False,
     name: Annotated[str, typer.Option(help="What to call the job.", show_default="the task's folder or file")] = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the job and return at once.")] = False,
@@ -210,14 +217,14 @@ def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plan_value(name: str, value: object) -> object:
     """A value of the type that the plan's default has."""
-    from shoal.plan import Plan
+    from shoal.plan import Plan, unknown_key
 
     known = {field.name: getattr(Plan(), field.name) for field in dataclasses.fields(Plan)}
     if name == "until":
         ends = "--until, --until-accuracy, --epochs, --minutes or --endless"
         raise Misuse(f"the end of a job is set with {ends}, not with --plan")
     if name not in known:
-        raise Misuse(f"a plan has no {name!r}; it has {', '.join(sorted(set(known) - {'until'}))}")
+        raise Misuse(unknown_key(name))
     # A number that is left out until it is said.
     wanted = float if known[name] is None else type(known[name])
     if wanted is float and type(value) is int:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Home, LogFormat, size_bytes
+from shoal.cli.help import RARE
+from shoal.cli.options import DEFAULT_HOME, Home, LogFormat, check_home, size_bytes
 
 if TYPE_CHECKING:
     from shoal.runtime.manager_main import ManagerReady
@@ -22,7 +23,9 @@ LINE_HOURS = 24.0
 
 
 def up(
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "0.0.0.0",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 is every one, IPv4 and IPv6.")
+    ] = "0.0.0.0",
     port: Annotated[
         int,
         typer.Option(
@@ -45,6 +48,7 @@ def up(
             help="Where devices dial this manager and no other, if --advertise is a proxy before several: a device is"
             " sent to the manager that has its job.",
             show_default="as --advertise",
+            rich_help_panel=RARE,
         ),
     ] = "",
     token: Annotated[
@@ -68,7 +72,10 @@ def up(
         bool, typer.Option("--approve", help="A device that joins waits until you say `shoal nodes approve`.")
     ] = False,
     certificate_days: Annotated[
-        float, typer.Option(min=1, help="How long a device's certificate is valid; devices renew theirs in time.")
+        float,
+        typer.Option(
+            min=1, help="How long a device's certificate is valid; devices renew theirs in time.", rich_help_panel=RARE
+        ),
     ] = 30.0,
     announce: Annotated[
         bool, typer.Option("--announce", help="Let `shoal join --find` see this cluster on the local network.")
@@ -79,6 +86,7 @@ def up(
             metavar="WHERE",
             help="Where leaders run: `here` (this machine), `devices`, or `auto` (devices lead sealed jobs without"
             " signed members, this machine the others).",
+            rich_help_panel=RARE,
         ),
     ] = "auto",
     console: Annotated[
@@ -91,13 +99,20 @@ def up(
             help="Let tabs of browsers train: https://NAME:PORT with a certificate for that name, or"
             " http://127.0.0.1:PORT for this machine's own. Needs `shoal browser runtime` once.",
             show_default="no tabs",
+            rich_help_panel=RARE,
         ),
     ] = "",
     browser_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate of --browser, PEM.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The certificate of --browser, PEM.", show_default=False, rich_help_panel=RARE
+        ),
     ] = None,
     browser_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The key of --browser-certificate.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The key of --browser-certificate.", show_default=False, rich_help_panel=RARE
+        ),
     ] = None,
     disk_quota: Annotated[
         str,
@@ -106,6 +121,7 @@ def up(
             help="The most that the cluster's files may take, such as 20GB: beyond it the files of the jobs that ended"
             " first go.",
             show_default="all of the disk",
+            rich_help_panel=RARE,
         ),
     ] = "",
     check_in: Annotated[
@@ -115,6 +131,7 @@ def up(
             help="Devices without work hang up and come again after this time, such as 6h: for fleets of many"
             " thousands. A job waits for them that long.",
             show_default="devices stay connected",
+            rich_help_panel=RARE,
         ),
     ] = "",
     store: Annotated[
@@ -125,6 +142,7 @@ def up(
             help="Keep members, jobs and history in PostgreSQL: postgresql://USER@HOST/DATABASE. A password belongs in"
             " SHOAL_STORE or ~/.pgpass, not here.",
             show_default="a file in HOME",
+            rich_help_panel=RARE,
         ),
     ] = "",
     blobs: Annotated[
@@ -133,6 +151,7 @@ def up(
             metavar="URL",
             help="Keep models, checkpoints and data in an S3: s3://BUCKET/PREFIX, with AWS_ACCESS_KEY_ID and its kin.",
             show_default="a folder in HOME",
+            rich_help_panel=RARE,
         ),
     ] = "",
     downloads: Annotated[
@@ -141,12 +160,15 @@ def up(
             metavar="WHERE",
             help="Where devices download data and models that are in --blobs: through this `manager`, from the `bucket`"
             " by signed URLs, or from a CDN in front of it, https://HOST/PREFIX.",
+            rich_help_panel=RARE,
         ),
     ] = "manager",
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     log_format: LogFormat = "",
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.", rich_help_panel=RARE)
+    ] = False,
 ) -> None:
     """Run the manager on this always-on machine, and print the line to paste on each device.
 
@@ -162,6 +184,7 @@ def up(
     from shoal.runtime.manager_main import LEAD, run_home
     from shoal.runtime.tab_door import TabDoorOptions
 
+    check_home(home)
     if lead not in LEAD:
         raise typer.BadParameter("choose auto, here or devices", param_hint="--lead")
     quota_bytes = size_bytes(disk_quota, option="--disk-quota") if disk_quota else 0
