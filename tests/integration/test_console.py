@@ -144,6 +144,36 @@ async def _watched(site: Site, seen: Seen, job: str, browser: Browser, log: Path
     await seen.until("the manager is back", lambda state: state["cluster"]["manager"] == "reachable")
 
 
+def test_the_headline_tells_of_the_job_that_fails_and_each_job_has_its_sentence(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=2) as site, console_of(site.cluster.home) as (browser, _):
+            site.pace(0.2)
+            well = await site.submit_tally(batches=4000, workers_max=1)
+            seen = await asyncio.to_thread(Seen, browser)
+            try:
+                await seen.until("the first job trains", lambda state: _batches(state, well) > 0)
+                # Its trainer reads how long a batch takes, and cannot.
+                site.pace_file = tmp_path / "no-such-file"
+                ill = await site.submit_tally(batches=3000, workers_max=1)
+                await seen.until("it fails", lambda state: state["jobs"].get(ill, {}).get("state") == "failing")
+                cluster, job = seen.state["cluster"], seen.state["jobs"][ill]
+                (device,) = job["workers"]
+                assert cluster["tone"] == job["tone"] == "trouble"
+                assert job["sentence"].startswith(f"tally fails on its only device, {device}: FileNotFoundError")
+                assert f"`shoal jobs stop {ill}`" in job["sentence"]
+                assert cluster["sentence"] == f"{job['sentence']}; 1 other job is open"
+                assert "FileNotFoundError" in seen.state["nodes"][device]["fails"]
+                assert seen.state["jobs"][well]["tone"] == "ok"
+            finally:
+                seen.close()
+
+    run(story())
+
+
+def _batches(state: dict[str, Any], job: str) -> int:
+    return sum(node.get("batches", 0) for node in state["nodes"].values() if node.get("job") == job)
+
+
 def test_two_plans_are_simulated(tmp_path: Path, real_data: Path) -> None:
     pytest.importorskip("torch", reason="the task of a simulation is prepared with PyTorch")
 

@@ -40,17 +40,99 @@ def simulated(page: Page) -> None:
     page.wait_for("document.querySelector('.simulated .curve canvas')")
 
 
+def second_job(player: Player, name: str, **values: object) -> dict[str, object]:
+    """A patch with one more job, like the recorded one but for these values."""
+    recorded = next(iter(player.state["jobs"].values()))
+    return {"jobs": {name: {**recorded, "name": name.partition("-")[0], **values}}}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
-def test_no_screen_complains_or_runs_over_its_edge(browser: Chromium, screen: str) -> None:
-    with Player(at_s=LOST_S) as player:
-        page = opened(browser, player, screen)
+def test_no_screen_complains_or_runs_over_its_edge(browser: Chromium, screen: str, dark: bool) -> None:
+    with Player(at_s=LOST_S, allow=("models", "devices", "jobs")) as player:
+        player.push(second_job(player, "a-second-job-of-a-long-name-4f1e", sentence="word " * 40, tone="attention"))
+        page = opened(browser, player, screen, dark=dark)
         if screen == "simulate":
             simulated(page)
+        page.wait_for("Shoal.store.session")
         for width in (390, 820, 1400):
             page.size(width, 844, phone=width == 390)
             time.sleep(0.3)
-            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{screen} at {width}"
+            # On a phone the window grows with what runs over its edge: its own width would hide it.
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{screen} at {width}"
         assert page.errors == []
+        page.close()
+
+
+def test_each_of_several_jobs_has_a_line_and_each_device_its_job(browser: Chromium) -> None:
+    with Player(at_s=60) as player:
+        (first,) = player.state["jobs"]
+        # The recorded job has a line to the one, and none to the other.
+        other, name = "porch-pi5", "cellar-pi4"
+        sentence = f"sensors fails on its only device, {name}: RuntimeError: no scale. Mend it with `shoal jobs stop`"
+        edges = [[name, "manager", 12.0], ["manager", name, 3.0]]
+        ill = {
+            "sentence": sentence,
+            "tone": "trouble",
+            "state": "failing",
+            "topology": {"kind": "star", "edges": edges},
+        }
+        lines = "[...document.querySelectorAll('.job-lines li')].map((each) => each.textContent)"
+        page = opened(browser, player, "cluster")
+        assert page.evaluate(lines) == [], "one job is told by the headline"
+        player.push(second_job(player, "sensors-1", **ill))
+        player.push(
+            {
+                "cluster": {"sentence": sentence, "tone": "trouble"},
+                "nodes": {
+                    name: {"state": "alive", "does": "wait", "job": "sensors-1", "fails": "RuntimeError: no scale"},
+                    other: {"job": first},
+                },
+            }
+        )
+        page.wait_for("document.querySelectorAll('.job-lines li').length === 2", seconds=60)
+        page.wait_for("document.querySelector('table.devices').textContent.includes('no scale')", seconds=60)
+        assert page.evaluate("document.querySelectorAll('tr.device.bad').length") == 1
+        assert page.evaluate("document.querySelector('h1 .tone').textContent") == "✕"
+        assert page.evaluate("document.querySelector('.sentence code').textContent") == "shoal jobs stop"
+        assert any("sensors-1" in line for line in page.evaluate(lines))
+        rows = page.evaluate("[...document.querySelectorAll('tr.device')].map((each) => each.textContent)")
+        row = next(each for each in rows if each.startswith(name))
+        assert "sensors" in row
+        assert "failsRuntimeError: no scale" in row
+        page.evaluate("document.querySelector('.as-table summary').click()")
+        page.wait_for("document.querySelector('.as-table tbody tr')")
+        drawn = page.evaluate("document.querySelector('.as-table table').textContent")
+        assert name in drawn, "a device of the second job has its line"
+        assert other in drawn
+        assert page.errors == []
+        page.close()
+
+
+def test_a_job_that_ended_leaves_the_first_screen_and_is_kept_behind_a_link(browser: Chromium) -> None:
+    listed = "[...document.querySelectorAll('.jobs tbody th')].map((each) => each.textContent).join()"
+    with Player(at_s=60) as player:
+        player.push(second_job(player, "old-1", state="failed", open=False, since_s=900.0, tone="trouble"))
+        player.push(second_job(player, "new-1", state="finished", open=False, since_s=30.0, tone="ok"))
+        page = opened(browser, player, "cluster")
+        assert "new-1" in page.evaluate(listed)
+        assert "old-1" not in page.evaluate(listed)
+        more = "[...document.querySelectorAll('.more')].find((each) => each.textContent.includes('1 ended job'))"
+        assert "1 of them failed" in page.evaluate(f"{more}.textContent")
+        page.evaluate(f"{more}.click()")
+        page.wait_for(f"{listed}.includes('old-1')")
+        assert page.errors == []
+        page.close()
+
+
+def test_a_job_that_has_published_nothing_is_no_warning(browser: Chromium) -> None:
+    with Player(at_s=60, allow=("models",)) as player:
+        (job,) = player.state["jobs"]
+        player.push({"jobs": {job: {"served": None, "versions": []}}})
+        page = opened(browser, player, "models")
+        assert page.evaluate("document.querySelector('.sentence').className") == "sentence tone-plain"
+        lines = page.evaluate("[...document.querySelectorAll('.command code')].map((each) => each.textContent)")
+        assert lines == [f"shoal model publish {job}"], "the line beside the button does what the button does"
         page.close()
 
 

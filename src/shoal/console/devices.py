@@ -97,8 +97,13 @@ def _idle(node: NodeView, jobs: Sequence[JobView], reason: str) -> Doing:
     return Doing("idle", reason or "waits for a job", "spare")
 
 
-def node_state(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) -> dict[str, Any]:
-    """A node's object of the ``state`` document. Figures are rounded: one that moves within its noise is no news."""
+def node_state(
+    node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView], *, fails: str = ""
+) -> dict[str, Any]:
+    """A node's object of the ``state`` document. Figures are rounded: one that moves within its noise is no news.
+
+    ``fails``: why it fails at its job; empty if it does not.
+    """
     now = doing(node, worker, jobs)
     told: dict[str, Any] = {
         "state": clean(node.state, 20),
@@ -116,6 +121,8 @@ def node_state(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView
         "memory_free_mb": node.memory_free_mb // MEMORY_STEP_MB * MEMORY_STEP_MB,
         "heard_s": coarse_s(node.heard_s) if node.heard_s >= 0 else None,
     }
+    if fails and node.state != "lost":
+        told["fails"] = clean(fails, TEXT_CHARS)
     if worker is not None:
         told |= {
             "slowness": round(worker.slowness, 2),

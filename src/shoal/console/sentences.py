@@ -5,12 +5,13 @@ The same words as on the terminal: `cli.render` and `cli.standing` write the par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.cli.render.format import clean, metric_text, plural, span_text
 from shoal.cli.standing import standing, without_manager
+from shoal.console.failing import LATELY_S, REASON_CHARS, common_reason, is_stuck
 from shoal.roles.manager.publishing import measure
 from shoal.states import JobState
 
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
 
 #: Names that a sentence lists before it counts.
 NAMES_MAX = 3
-REASON_CHARS = 240
-#: What was done about a loss stands in events that are no older than this at that time.
-LATELY_S = 120.0
+#: How long the headline tells that the last job failed, where no other job was submitted since.
+FAILED_TOLD_S = 86_400.0
 
 #: Kinds of events that say what was done about a node that is lost.
 _REMEDIES = ("lease-returned", "assigned", "leader", "topology", "aggregator")
+
+#: Why each device of a job fails, by the job and by the device.
+Failing = Mapping[str, Mapping[str, str]]
+
+#: The worst is told first.
+_BY_TONE = ("trouble", "attention", "ok")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ def names_text(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def cluster_headline(status: Status, *, events: Sequence[EventView], at_s: float) -> Headline:
+def cluster_headline(status: Status, *, events: Sequence[EventView], failing: Failing, at_s: float) -> Headline:
     """The cluster in a sentence: the worst first, and what goes on nevertheless."""
     members = [node for node in status.nodes if node.standing != "revoked"]
     lost = sorted(node.node for node in members if node.state == "lost" and _matters(node, status, events, at_s))
@@ -51,6 +57,8 @@ def cluster_headline(status: Status, *, events: Sequence[EventView], at_s: float
     if failed:
         told = ", ".join(clean(job.name or job.job, 40) for job in failed[:NAMES_MAX])
         return Headline("trouble", f"{told} failed: {clean(failed[0].reason, REASON_CHARS)}")
+    if stuck := [job for job in status.jobs if is_stuck(job, failing.get(job.job, {}))]:
+        return _with_others(_stuck_headline(stuck[0], failing[stuck[0].job]), status)
     if lost:
         return Headline("trouble", _lost_sentence(lost, status, events, at_s))
     if silent := [job for job in status.jobs if standing(job).state == "silent"]:
@@ -62,7 +70,7 @@ def cluster_headline(status: Status, *, events: Sequence[EventView], at_s: float
     if pending := sorted(node.node for node in members if node.standing == "pending"):
         verb = "waits" if len(pending) == 1 else "wait"
         return Headline("attention", f"{names_text(pending)} {verb} for approval: `shoal nodes approve {pending[0]}`")
-    return _all_well(status, members)
+    return _all_well(status, members, failing)
 
 
 def unreachable_headline(status: Status | None, *, since_s: float, reason: str) -> Headline:
@@ -76,7 +84,9 @@ def unreachable_headline(status: Status | None, *, since_s: float, reason: str) 
     return Headline("trouble", told)
 
 
-def job_headline(job: JobView, *, nodes: Sequence[NodeView], drift: Drift | None) -> Headline:
+def job_headline(
+    job: JobView, *, nodes: Sequence[NodeView], drift: Drift | None, failing: Mapping[str, str]
+) -> Headline:
     """A job in a sentence: how good it is by now, and what stands in its way."""
     told, name = standing(job), clean(job.name or job.job, 40)
     reason, quality = clean(told.reason, REASON_CHARS), _quality(job)
@@ -94,6 +104,12 @@ def job_headline(job: JobView, *, nodes: Sequence[NodeView], drift: Drift | None
             return Headline("attention", f"{at}; it is {told.state}: {reason}")
         case _:
             pass
+    if is_stuck(job, failing):
+        return _stuck_headline(job, failing)
+    if failing:
+        verb = "fails" if len(failing) == 1 else "fail"
+        rest = f"the other {_workers(job) - len(failing)} go on" if _workers(job) - len(failing) > 1 else "one goes on"
+        return Headline("attention", f"{at}; {names_text(sorted(failing))} {verb}: {common_reason(failing)}; {rest}")
     if lost := sorted(node.node for node in nodes if node.job == job.job and node.state == "lost"):
         return Headline("attention", f"{at}; {names_text(lost)} {'is' if len(lost) == 1 else 'are'} lost")
     if drift is not None:
@@ -140,18 +156,45 @@ def _remedy(node: str, events: Sequence[EventView], at_s: float) -> str:
     return ""
 
 
-def _all_well(status: Status, members: Sequence[NodeView]) -> Headline:
+def _stuck_headline(job: JobView, failing: Mapping[str, str]) -> Headline:
+    """Every device of a job fails: at what, and what an operator can do."""
+    names = names_text(sorted(failing))
+    on = f"its only device, {names}" if len(failing) == 1 else f"all {len(failing)} of its devices ({names})"
+    remedy = f"Mend what it names, stop this job with `shoal jobs stop {clean(job.job, 80)}` and submit it again"
+    return Headline("trouble", f"{clean(job.name or job.job, 40)} fails on {on}: {common_reason(failing)}. {remedy}")
+
+
+def _with_others(headline: Headline, status: Status) -> Headline:
+    """The same, and how many other jobs are open."""
+    others = sum(job.state.is_open for job in status.jobs) - 1
+    if others < 1:
+        return headline
+    verb = "is" if others == 1 else "are"
+    return Headline(headline.tone, f"{headline.sentence}; {plural(others, 'other job')} {verb} open")
+
+
+def _all_well(status: Status, members: Sequence[NodeView], failing: Failing) -> Headline:
     alive = sum(node.state == "alive" for node in members)
     told = f"{plural(alive, 'device')} {'is' if alive == 1 else 'are'} alive"
     open_jobs = [job for job in status.jobs if job.state.is_open]
     if not members:
         return Headline("attention", "no device has joined yet: run the line that `shoal up` printed on each one")
     if not open_jobs:
-        return Headline("ok", f"{told}; no job is open: start one with `shoal train TASK`")
-    first = job_headline(open_jobs[0], nodes=status.nodes, drift=None)
-    more = f", and {plural(len(open_jobs) - 1, 'other job')} is open" if len(open_jobs) == 2 else ""
-    more = f", and {len(open_jobs) - 1} other jobs are open" if len(open_jobs) > 2 else more
-    return Headline(first.tone, f"{told}; {first.sentence}{more}")
+        return _no_job(status, told)
+    lines = [job_headline(job, nodes=status.nodes, drift=None, failing=failing.get(job.job, {})) for job in open_jobs]
+    worst = min(lines, key=lambda line: _BY_TONE.index(line.tone))
+    if len(open_jobs) > 1 and worst.tone == "ok":
+        return Headline("ok", f"{told}; {len(open_jobs)} jobs train, and none is in trouble")
+    return _with_others(Headline(worst.tone, f"{told}; {worst.sentence}"), status)
+
+
+def _no_job(status: Status, told: str) -> Headline:
+    last = status.jobs[-1] if status.jobs else None
+    if last is not None and last.state is JobState.FAILED and 0 <= last.since_s <= FAILED_TOLD_S:
+        name = clean(last.name or last.job, 40)
+        failed = f"{name} failed {span_text(last.since_s)} ago: {clean(last.reason, REASON_CHARS)}"
+        return Headline("attention", f"{told}, and no job is open; {failed}")
+    return Headline("ok", f"{told}; no job is open: start one with `shoal train TASK`")
 
 
 def _quality(job: JobView) -> str:

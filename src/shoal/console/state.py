@@ -17,8 +17,9 @@ from shoal.cli.render.topologies import kind_of
 from shoal.cli.render.view import until_text
 from shoal.cli.standing import standing
 from shoal.console.devices import NAME_CHARS, TEXT_CHARS, clean, coarse_s, node_state, significant
+from shoal.console.failing import failing_devices, is_stuck
 from shoal.console.patch import Document, without_nulls
-from shoal.console.sentences import Headline, cluster_headline, job_headline, unreachable_headline
+from shoal.console.sentences import Failing, Headline, cluster_headline, job_headline, unreachable_headline
 from shoal.plan import Plan
 from shoal.version import __version__
 from shoal.wire.messages.metrics import plain_views
@@ -99,18 +100,26 @@ def state_of(look: Look) -> Document:
         return {"cluster": _cluster("", headline, look, ()), "nodes": {}, "jobs": {}}
     jobs = shown_jobs(status)
     events = _merged_events(status, look.details)
-    headline = cluster_headline(status, events=events, at_s=look.at_s)
+    failing = {job.job: failing_devices(job, events=_events_of(job, look), at_s=look.at_s) for job in jobs}
+    headline = cluster_headline(status, events=events, failing=failing, at_s=look.at_s)
     if look.unanswered_s is not None:
         headline = unreachable_headline(status, since_s=look.unanswered_s, reason=look.unanswered_why)
     workers = {
         (job.job, worker.node): worker for job in jobs if job.progress is not None for worker in job.progress.workers
     }
     open_jobs = [job for job in status.jobs if job.state.is_open]
-    nodes = ((node, workers.get((node.job, node.node))) for node in status.nodes)
     document = {
         "cluster": _cluster(status.cluster, headline, look, status.events),
-        "nodes": {key(node.node): node_state(node, worker, open_jobs) for node, worker in nodes},
-        "jobs": {key(job.job): _job(job, look, status) for job in jobs},
+        "nodes": {
+            key(node.node): node_state(
+                node,
+                workers.get((node.job, node.node)),
+                open_jobs,
+                fails=failing.get(node.job, {}).get(node.node, ""),
+            )
+            for node in status.nodes
+        },
+        "jobs": {key(job.job): _job(job, look, status, failing) for job in jobs},
     }
     return dict(without_nulls(document))
 
@@ -147,14 +156,21 @@ def _merged_events(status: Status, details: Mapping[str, JobDetails]) -> list[Ev
     return sorted(every, key=lambda event: event.at_s)
 
 
-def _job(job: JobView, look: Look, status: Status) -> Document:
+def _events_of(job: JobView, look: Look) -> Sequence[EventView]:
+    details = look.details.get(job.job)
+    return details.events if details is not None else ()
+
+
+def _job(job: JobView, look: Look, status: Status, failing: Failing) -> Document:
     told, details = standing(job), look.details.get(job.job) or JobDetails()
-    headline = job_headline(job, nodes=status.nodes, drift=drift_of(details.evaluations))
+    fails = failing.get(job.job, {})
+    headline = job_headline(job, nodes=status.nodes, drift=drift_of(details.evaluations), failing=fails)
     progress = job.progress
     served = job.served or details.served
     return {
         "name": clean(job.name, NAME_CHARS),
-        "state": clean(told.state, 20),
+        # A leader whose every device fails says that it trains: it lends leases all the same.
+        "state": "failing" if is_stuck(job, fails) else clean(told.state, 20),
         "reason": clean(told.reason, TEXT_CHARS),
         "since_s": coarse_s(told.since_s) if told.since_s >= 0 else None,
         "leader": key(job.leader),

@@ -56,6 +56,59 @@ def test_a_lost_device_is_named_with_the_reason_and_what_was_done() -> None:
     assert said.endswith("lease 85 was taken back: device-1 was lost; its batches are free")
 
 
+BROKEN = "RuntimeError: no scale, at Sensors.loss (sensors.py:17)"
+
+
+def failure(seq: int, device: int, *, ago_s: float = 5.0) -> Any:
+    return type(event(1))(seq=seq, at_s=AT_S - ago_s, kind="failed", reason=f"device-{device}: {BROKEN}")
+
+
+def test_a_job_whose_every_device_fails_is_trouble_and_says_what_to_do() -> None:
+    failing = progress(workers=tuple(worker(number, state="failing", reason=BROKEN) for number in (1, 2)))
+    state = told(status(job(progress=failing), nodes=devices()))
+    cluster, training = state["cluster"], state["jobs"][JOB]
+    assert cluster["tone"] == "trouble"
+    assert cluster["sentence"] == (
+        f"mnist fails on all 2 of its devices (device-1 and device-2): {BROKEN}."
+        f" Mend what it names, stop this job with `shoal jobs stop {JOB}` and submit it again"
+    )
+    assert (training["tone"], training["state"], training["sentence"]) == ("trouble", "failing", cluster["sentence"])
+    assert [state["nodes"][f"device-{number}"]["fails"] for number in (1, 2)] == [BROKEN, BROKEN]
+
+
+def test_devices_that_fail_again_and_again_fail_also_while_they_try_once_more() -> None:
+    happened = [failure(number, device) for number, device in enumerate((1, 2, 1, 2))]
+    assert sentence(status(nodes=devices()), *happened)[0] == "trouble"
+    # Once each is what a device recovers from, and what is long ago is over.
+    assert sentence(status(nodes=devices()), *happened[:2])[0] == "ok"
+    old = [failure(number, device, ago_s=600.0) for number, device in enumerate((1, 2, 1, 2))]
+    assert sentence(status(nodes=devices()), *old)[0] == "ok"
+
+
+def test_where_some_devices_fail_the_others_go_on() -> None:
+    one = progress(workers=(worker(1, state="failing", reason="--device cuda: no CUDA here"), worker(2)))
+    tone, said = sentence(status(job(progress=one), nodes=devices()))
+    assert tone == "attention"
+    assert said == (
+        "2 devices are alive; mnist is at 96.77 %; device-1 fails: --device cuda: no CUDA here; one goes on"
+    )
+
+
+def test_of_several_jobs_the_worst_is_told_and_each_has_its_sentence() -> None:
+    failing = progress(workers=(worker(2, state="failing", reason=BROKEN),))
+    nodes = (node("device-1", job=JOB, facts=TORCH), node("device-2", job="sensors-1", facts=TORCH))
+    well = job(progress=progress(workers=(worker(1),)))
+    ill = job(job="sensors-1", name="sensors", progress=failing)
+    state = told(status(well, ill, nodes=nodes))
+    assert state["cluster"]["tone"] == "trouble"
+    assert state["cluster"]["sentence"].startswith(f"sensors fails on its only device, device-2: {BROKEN}. Mend")
+    assert state["cluster"]["sentence"].endswith("; 1 other job is open")
+    assert state["jobs"][JOB]["tone"] == "ok"
+    assert state["jobs"][JOB]["sentence"] == "mnist is at 96.77 %; it is training with 1 worker"
+    both = told(status(well, job(job="second-1", name="second", progress=progress()), nodes=nodes))["cluster"]
+    assert (both["tone"], both["sentence"]) == ("ok", "2 devices are alive; 2 jobs train, and none is in trouble")
+
+
 def test_a_device_that_left_long_ago_is_no_news() -> None:
     lost = devices(state="lost", reason="left", job="")
     old = event(1, "node", "device-1 is lost: left")
@@ -80,7 +133,19 @@ def test_a_job_that_failed_lately_comes_first() -> None:
     failed = job(state=JobState.FAILED, reason="the loss is not a number", since_s=5.0)
     tone, said = sentence(status(failed, nodes=devices(state="lost")))
     assert (tone, said) == ("trouble", "mnist failed: the loss is not a number")
-    assert sentence(status(job(state=JobState.FAILED, since_s=9000.0), nodes=devices()))[0] == "ok"
+
+
+def test_a_job_that_failed_last_is_told_for_a_day() -> None:
+    def told_after(since_s: float, *later: Any) -> tuple[str, str]:
+        failed = job(state=JobState.FAILED, reason="the loss is not a number", since_s=since_s)
+        return sentence(status(failed, *later, nodes=devices(job="")))
+
+    assert told_after(9000.0) == (
+        "attention",
+        "2 devices are alive, and no job is open; mnist failed 2 h 30 min ago: the loss is not a number",
+    )
+    assert told_after(90_000.0)[0] == "ok"
+    assert told_after(9000.0, job(job="next-1", state=JobState.FINISHED, since_s=60.0))[0] == "ok"
 
 
 def test_an_unreachable_manager_is_told_with_what_is_known_of_its_job() -> None:

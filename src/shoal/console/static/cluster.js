@@ -1,7 +1,7 @@
 // The cluster: what is wrong, in a sentence; then devices, where updates meet, jobs, and what happened.
 "use strict";
 ((S) => {
-  const { html } = htmPreact;
+  const { html, useState } = htmPreact;
 
   /** One thing that leader and manager both tell is one event. Newest first. */
   function events(...lists) {
@@ -22,24 +22,42 @@
     return metrics.find(([name]) => name === "accuracy") ?? metrics.find(([, each]) => !each.lower) ?? metrics[0] ?? null;
   };
 
-  const Jobs = ({ state }) => {
-    const jobs = Object.entries(state.jobs ?? {}).sort(S.byName);
-    if (!jobs.length) return html`<p class="empty">No job yet. <code>shoal train TASK</code> starts one.</p>`;
+  /** A line per job, where there are several. Of the job that the sentence above tells of, the beginning will do. */
+  function JobLines({ jobs, told }) {
+    if (jobs.length < 2) return null;
+    const said = (job) => (told.includes(job.sentence) ? S.parted(job.sentence)[0] : job.sentence);
+    return html`
+      <ul class="job-lines" aria-label="Jobs, a line each">${jobs.map(([id, job]) => html`
+        <li key=${id} class="tone-${job.tone || "ok"}"><${S.Tone} tone=${job.tone || "ok"} />
+          <span><span class="said">${S.coded(said(job))}</span> <a href=${`#/job/${encodeURIComponent(id)}`}>${id}</a></span></li>`)}
+      </ul>`;
+  }
+
+  function JobRow({ id, job }) {
+    const shown = best(job);
+    return html`<tr>
+      <th scope="row"><a href=${`#/job/${encodeURIComponent(id)}`}>${job.name || id}</a><small>${id}</small></th>
+      <td><span class="state tone-${job.tone || "ok"}">${job.state}</span></td>
+      <td class="right">${shown ? html`${S.metric(shown[0], shown[1].value, 1)}<small>${shown[0]}</small>` : S.NOTHING}</td>
+      <td class="right">${job.progress?.version ?? S.NOTHING}</td>
+      <td class="right">${S.span(job.progress?.seconds)}</td></tr>`;
+  }
+
+  function Jobs({ now, ended }) {
+    const [all, setAll] = useState(false);
+    if (!now.length) return html`<p class="empty">No job yet. <code>shoal train TASK</code> starts one.</p>`;
+    const failed = ended.filter(([, job]) => job.state === "failed").length;
+    const words = `${S.plural(ended.length, "ended job")}${failed ? `, ${failed} of them failed` : ""}`;
     return html`
       <table class="jobs">
         <caption class="unseen">Jobs</caption>
         <thead><tr>${["job", "state", "measured", "version", "for"].map((head, at) => html`<th scope="col" class=${at > 1 ? "right" : ""}>${head}</th>`)}</tr></thead>
-        <tbody>${jobs.map(([id, job]) => {
-          const shown = best(job);
-          return html`<tr key=${id}>
-            <th scope="row"><a href=${`#/job/${encodeURIComponent(id)}`}>${job.name || id}</a><small>${id}</small></th>
-            <td><span class="state tone-${job.tone || "ok"}">${job.state}</span></td>
-            <td class="right">${shown ? html`${S.metric(shown[0], shown[1].value, 1)}<small>${shown[0]}</small>` : S.NOTHING}</td>
-            <td class="right">${job.progress?.version ?? S.NOTHING}</td>
-            <td class="right">${S.span(job.progress?.seconds)}</td></tr>`;
-        })}</tbody>
-      </table>`;
-  };
+        <tbody>${[...now, ...(all ? ended : [])].map(([id, job]) => html`<${JobRow} key=${id} id=${id} job=${job} />`)}</tbody>
+      </table>
+      ${ended.length > 0 && html`<button type="button" class="more" aria-expanded=${String(all)} onClick=${() => setAll(!all)}>
+        ${all ? "hide those that ended" : `show ${words}`}
+      </button>`}`;
+  }
 
   function Counts({ state }) {
     const nodes = Object.values(state.nodes ?? {});
@@ -49,21 +67,24 @@
 
   function Cluster({ state }) {
     const cluster = state.cluster;
-    const picked = S.pickJob(state, null);
-    const happened = events(...Object.values(state.jobs ?? {}).map((job) => job.events ?? []));
-    const kind = picked?.[1].topology?.kind;
+    const { now, ended } = S.partedJobs(state);
+    const drawn = now.filter(([, job]) => S.isOpen(job));
+    const named = (job) => (each) => (now.length > 1 ? { ...each, reason: `${job.name}: ${each.reason}` } : each);
+    const happened = events(...now.map(([, job]) => events(job.events ?? []).map(named(job))));
+    const kinds = drawn.filter(([, job]) => job.topology?.kind).map(([, job]) => (drawn.length > 1 ? `${job.name}: ${job.topology.kind}` : job.topology.kind));
     return html`
       <${S.Sentence} text=${cluster.sentence} tone=${cluster.tone} />
+      <${JobLines} jobs=${now} told=${cluster.sentence} />
       <div class="columns cluster">
         <div class="stacked">
           <${S.Panel} title="Devices" aside=${html`<${Counts} state=${state} /><${S.Legend} />`}><${S.Devices} state=${state} /><//>
           <${S.Panel} title="What happened, and why"><${S.Events} events=${happened} most=${7} /><//>
         </div>
         <div class="stacked">
-          <${S.Panel} title="Where updates meet" aside=${kind && html`<span class="dim">${kind}</span>`}>
-            <${S.Drawing} state=${state} job=${picked?.[1]} />
+          <${S.Panel} title="Where updates meet" aside=${kinds.length > 0 && html`<span class="dim">${kinds.join(", ")}</span>`}>
+            <${S.Drawing} state=${state} jobs=${drawn} />
           <//>
-          <${S.Panel} title="Jobs"><${Jobs} state=${state} /><//>
+          <${S.Panel} title="Jobs"><${Jobs} now=${now} ended=${ended} /><//>
         </div>
       </div>`;
   }

@@ -10,7 +10,7 @@
   /** Higher is worse; 0: nothing is wrong. */
   function trouble(node) {
     if (node.state === "lost") return 5;
-    if (node.state === "suspect") return 4;
+    if (node.state === "suspect" || node.fails) return 4;
     if (node.standing === "pending" || node.standing === "revoked") return 3;
     if (node.slowness >= 1.5) return 2;
     return node.standing ? 1 : 0;
@@ -24,6 +24,7 @@
     const word = S.markOf(node.does).word;
     if (node.standing) return [node.does, node.standing, node.reason];
     if (node.state === "suspect") return [node.does, "silent", node.reason || `not heard for ${S.span(node.heard_s)}`];
+    if (node.fails) return [node.does, "fails", node.fails];
     return [node.does, word, node.why];
   }
 
@@ -53,17 +54,18 @@
       <${S.CommandLine} text=${S.lineOf(node.standing === "pending" ? "approve" : node.standing === "drained" ? "undrain" : "drain", { node: name })} />
     </div>`;
 
-  function Row({ name, node, spans, toS, fastest, open, toggle }) {
+  /** ``job``: the name of its job, where several are open. */
+  function Row({ name, node, job, spans, toS, fastest, open, toggle }) {
     const [does, ...words] = now(node);
     const [word, why] = worded(...words);
-    const bad = node.state !== "alive";
+    const bad = node.state !== "alive" || Boolean(node.fails);
     const slow = node.slowness >= SLOW;
     const speed = S.known(node.lease_s) && node.lease_s > 0 && node.state !== "lost";
     return html`
       <tr role="row" class="device ${bad ? "bad" : ""}">
         <th role="rowheader" scope="row" class="who">
           <button type="button" class="plain" data-device="" aria-expanded=${String(open)} onClick=${toggle}>
-            <${S.Mark} does=${does} /><span><b>${name}</b><small>${[node.machine, S.known(node.cores) && S.plural(node.cores, "core")].filter(Boolean).join(", ") || "unknown machine"}</small></span>
+            <${S.Mark} does=${does} /><span><b>${name}</b><small>${[node.machine, S.known(node.cores) && S.plural(node.cores, "core")].filter(Boolean).join(", ") || "unknown machine"}</small>${job && html`<small class="of">${job}</small>`}</span>
           </button>
         </th>
         <td role="cell" class="now"><b>${word}</b><small>${why}</small></td>
@@ -82,6 +84,7 @@
 
   function Table({ rows, state, lanes, caption }) {
     const [opened, setOpened] = useState(null);
+    const several = Object.values(state.jobs ?? {}).filter(S.isOpen).length > 1;
     const fastest = Math.min(...rows.map(([, node]) => node.lease_s).filter((each) => each > 0));
     return html`
       <table role="table" class="devices">
@@ -90,7 +93,7 @@
           ${["device", "now, and why", `last ${LANE_S} s`, "a lease takes", "moved"].map((head) => html`<th role="columnheader" scope="col">${head}</th>`)}
         </tr></thead>
         <tbody role="rowgroup">
-          ${rows.map(([name, node]) => html`<${Row} key=${name} name=${name} node=${node} spans=${lanes.get(name) ?? []} toS=${state.at_s}
+          ${rows.map(([name, node]) => html`<${Row} key=${name} name=${name} node=${node} job=${several && node.job ? S.jobName(state, node.job) : ""} spans=${lanes.get(name) ?? []} toS=${state.at_s}
             fastest=${fastest} open=${opened === name} toggle=${() => setOpened(opened === name ? null : name)} />`)}
         </tbody>
       </table>`;
@@ -116,7 +119,7 @@
             ${spacer(first)}
             ${rows.slice(first, last).map(([name, node], at) => {
               const [does, word, why] = now(node);
-              return html`<tr role="row" key=${name} aria-rowindex=${first + at + 2} class=${node.state !== "alive" ? "bad" : ""}>
+              return html`<tr role="row" key=${name} aria-rowindex=${first + at + 2} class=${node.state !== "alive" || node.fails ? "bad" : ""}>
                 <th role="rowheader" scope="row"><${S.Mark} does=${does} />${name}</th><td role="cell">${word}</td><td role="cell" class="clip">${why}</td><td role="cell">${S.lease(node.lease_s)}</td></tr>`;
             })}
             ${spacer(rows.length - last)}

@@ -22,11 +22,11 @@
     return { x: WIDTH / 2 + Math.cos(angle) * 172, y: 132 + Math.sin(angle) * 226 };
   }
 
-  /** Lines whose ends are places; the ends that are no device are the hub. */
-  function flows(job, ends) {
+  /** Lines of all jobs whose ends are places; the ends that are no device are the hub. */
+  function flows(jobs, ends) {
     const lines = new Map();
     let most = 1;
-    for (const [from, to, rate] of job?.topology?.edges ?? []) {
+    for (const [from, to, rate] of jobs.flatMap(([, job]) => job.topology?.edges ?? [])) {
       const pair = [ends(from), ends(to)];
       if (pair[0] === pair[1]) continue;
       const key = JSON.stringify(pair.toSorted());
@@ -52,20 +52,23 @@
       <text class="carried" x=${x} y=${y + 4} text-anchor="middle">${text}</text>`;
   };
 
-  function Spot({ name, place, does, ring, under, bad }) {
+  const shortened = (name) => (name.length > 17 ? `${name.slice(0, 16)}…` : name);
+
+  /** ``job``: the name of its job, where several are open. */
+  function Spot({ name, place, does, ring, under, job, bad }) {
     const side = place.x < WIDTH / 2 - 60 ? -1 : place.x > WIDTH / 2 + 60 ? 1 : 0;
     const below = side === 0 || place.y > 320;
     const x = below ? place.x : place.x + side * 28;
     const y = below ? place.y + 38 : place.y - 2;
     const anchor = below ? "middle" : side < 0 ? "end" : "start";
-    const short = name.length > 17 ? `${name.slice(0, 16)}…` : name;
     return html`
       <g class="spot ${bad ? "bad" : ""} ${does === "lost" ? "lost" : ""}">
         <circle cx=${place.x} cy=${place.y} r="20" />
         ${ring && html`<circle class="ring" cx=${place.x} cy=${place.y} r="24" />`}
         <svg class="mark mark-${does}" x=${place.x - 8} y=${place.y - 8} width="16" height="16" viewBox="0 0 16 16">${S.shapeOf(does)}</svg>
-        <text class="name" x=${x} y=${y} text-anchor=${anchor}>${short}<title>${name}</title></text>
+        <text class="name" x=${x} y=${y} text-anchor=${anchor}>${shortened(name)}<title>${name}</title></text>
         <text class="under" x=${x} y=${y + 15} text-anchor=${anchor}>${under}</text>
+        ${job && html`<text class="under" x=${x} y=${y + 29} text-anchor=${anchor}>${shortened(job)}</text>`}
       </g>`;
   }
 
@@ -76,10 +79,10 @@
       <text class="under" x=${HUB.x} y=${HUB.y + 14} text-anchor="middle">${under}</text>
     </g>`;
 
-  function single(state, job, nodes) {
+  function single(state, jobs, nodes) {
     const names = nodes.map(([name]) => name);
     const isDevice = new Set(names);
-    const lines = flows(job, (name) => (isDevice.has(name) ? name : ""));
+    const lines = flows(jobs, (name) => (isDevice.has(name) ? name : ""));
     names.forEach((name) => placeOf(name, names));
     const placed = new Map(names.map((name) => [name, spot(placeOf(name, names), Math.max(places.size, names.length))]));
     const where = (name) => placed.get(name) ?? HUB;
@@ -93,16 +96,24 @@
     }
     // Where a device has one line alone, what it carries stands below its name.
     for (const line of lines) line.told = !line.pair.some((name) => name && degree.get(name) === 1);
+    const under = (name, node) => {
+      if (node.state === "lost") return "lost";
+      if (node.fails) return "fails";
+      if (node.role === "leader") return "leads";
+      if (node.role === "spare") return "spare";
+      return carried.get(name) ? `${S.bytes(carried.get(name))}/s` : S.markOf(node.does).word;
+    };
+    const jobOf = (node) => (jobs.length > 1 && node.job ? S.jobName(state, node.job) : "");
     const spots = nodes.map(([name, node]) => ({
-      name, does: node.does, place: placed.get(name), bad: node.state !== "alive",
+      name, does: node.does, place: placed.get(name), bad: node.state !== "alive" || Boolean(node.fails),
       ring: node.role === "leader" || node.role === "aggregator",
-      under: node.state === "lost" ? "lost" : node.role === "leader" ? "leads" : node.role === "spare" ? "spare" : carried.get(name) ? `${S.bytes(carried.get(name))}/s` : S.markOf(node.does).word,
+      under: under(name, node), job: jobOf(node),
     })); // prettier-ignore
     return { lines, where, spots, hubRate: carried.get("") };
   }
 
   /** Too many to draw one by one: aggregators each, the rest by what they do. */
-  function grouped(state, job, nodes) {
+  function grouped(state, jobs, nodes) {
     const groups = new Map();
     const groupOf = new Map();
     for (const [name, node] of nodes) {
@@ -114,7 +125,7 @@
       groups.set(key, group);
       groupOf.set(name, key);
     }
-    const lines = flows(job, (name) => groupOf.get(name) ?? "");
+    const lines = flows(jobs, (name) => groupOf.get(name) ?? "");
     const keys = [...groups.keys()].sort();
     const placed = new Map(keys.map((key, at) => [key, spot(at, keys.length)]));
     const spots = keys.map((key) => {
@@ -126,11 +137,12 @@
     return { lines, where: (key) => placed.get(key) ?? HUB, spots, hubRate: 0 };
   }
 
-  function Drawing({ state, job }) {
+  /** ``jobs``: the open ones, as [id, job]. Every device of each of them has its line. */
+  function Drawing({ state, jobs }) {
     const nodes = Object.entries(state.nodes ?? {}).sort(S.byName);
-    const { lines, where, spots, hubRate } = nodes.length > SINGLE_MAX ? grouped(state, job, nodes) : single(state, job, nodes);
+    const { lines, where, spots, hubRate } = nodes.length > SINGLE_MAX ? grouped(state, jobs, nodes) : single(state, jobs, nodes);
     const away = state.cluster.manager === "unreachable";
-    const leads = job && !state.nodes[job.leader];
+    const leads = jobs.some(([, job]) => job.leader && !state.nodes[job.leader]);
     const under = away ? "does not answer" : leads ? `leads${hubRate ? `, ${S.bytes(hubRate)}/s` : ""}` : "watches";
     const words = `${S.plural(nodes.length, "device")}; ${lines.length ? S.plural(lines.length, "line") : "no line"} between them.`;
     const ends = (key) => key || "manager";

@@ -81,7 +81,8 @@
 
   function headline(job) {
     const name = job.name || "this job";
-    if (!job.served) return [`Nothing of ${name} is served yet.`, "A version is published when an evaluation finds it better.", "attention"];
+    if (!job.served && !S.isOpen(job)) return [`Nothing of ${name} was published.`, `It is ${job.state}: ${job.reason}`, "plain"];
+    if (!job.served) return [`Nothing of ${name} is served yet.`, "A version is published when an evaluation finds it better.", "plain"];
     const { version, hold, reason, verdict } = job.served;
     const said = [reason, verdict?.replace(`: ${hold}`, "")].filter(Boolean).map((each) => `${each[0].toUpperCase()}${each.slice(1)}.`).join(" ");
     return [`Version ${version} of ${name} is served${hold ? "; publishing is held" : ""}.`, said, hold ? "attention" : "ok"];
@@ -94,6 +95,7 @@
     const [found, job] = picked;
     const versions = (job.versions ?? []).toSorted((a, b) => b.version - a.version);
     const [head, rest, tone] = headline(job);
+    const earlier = versions.find((each) => each.version < (job.served?.version ?? 0));
     const bounds = versions.map((each) => interval(each.accuracy, each.examples)).filter(Boolean).flat();
     const [low, high] = [Math.min(...bounds) - 0.005, Math.max(...bounds) + 0.005];
     const chosen = pair.filter((version) => versions.some((each) => each.version === version));
@@ -124,8 +126,10 @@
                 })}</tbody>
               </table>`}
           <${Served} job=${job} atS=${state.at_s} />
-          <p class="note">The same in a terminal:</p>
-          <${S.CommandLine} text=${S.lineOf("roll-back", { job: found, version: versions.find((each) => each.version < (job.served?.version ?? Infinity))?.version ?? "VERSION" })} />
+          <p class="note">To publish the newest in a terminal:</p>
+          <${S.CommandLine} text=${S.lineOf("publish", { job: found })} />
+          ${earlier && html`<p class="note">To serve version ${earlier.version} again in a terminal:</p>
+          <${S.CommandLine} text=${S.lineOf("roll-back", { job: found, version: earlier.version })} />`}
         <//>
         ${compared.length === 2 && html`<${Comparison} one=${compared[0]} other=${compared[1]} />`}
       </div>`;

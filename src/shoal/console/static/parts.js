@@ -26,13 +26,19 @@
     return cut ? [cut[1], cut[2] ?? ""] : [text, ""];
   }
 
-  /** First a sentence: its beginning is large; the rest explains. */
-  function Sentence({ text, tone = "ok", children }) {
+  /** Text in which commands stand between backticks. */
+  const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
+
+  const SYMBOLS = { ok: "✓", attention: "!", trouble: "✕", plain: "·" };
+  const Tone = ({ tone }) => html`<span class="tone" aria-hidden="true">${SYMBOLS[tone] ?? SYMBOLS.plain}</span>`;
+
+  /** First a sentence: its beginning is large; the rest explains. Plain: there is nothing to judge. */
+  function Sentence({ text, tone = "plain", children }) {
     const [head, rest] = parted(text ?? "");
     return html`
       <div class="sentence tone-${tone}">
-        <h1><span class="tone" aria-hidden="true">${tone === "ok" ? "✓" : tone === "attention" ? "!" : "✕"}</span>${head}</h1>
-        ${rest && html`<p>${rest}</p>`} ${children}
+        <h1><${Tone} tone=${tone} />${coded(head)}</h1>
+        ${rest && html`<p>${coded(rest)}</p>`} ${children}
         <${Status} text=${text ?? ""} />
       </div>`;
   }
@@ -109,23 +115,38 @@
   const quoted = (text) => (/^[\w.:/@%+=-]+$/u.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
 
   const byName = (a, b) => (a[0] < b[0] ? -1 : 1);
+  const isOpen = (job) => !["finished", "failed", "stopped"].includes(job.state);
   /** Of several jobs, the one a person most likely means: named, open, newest. */
   function pickJob(state, id) {
     const jobs = Object.entries(state?.jobs ?? {});
-    const open = (job) => !["finished", "failed", "stopped"].includes(job.state);
     const found = jobs.find(([name]) => name === id);
-    return found ?? jobs.sort((a, b) => open(b[1]) - open(a[1]) || (a[1].since_s ?? 0) - (b[1].since_s ?? 0))[0] ?? null;
+    return found ?? jobs.sort((a, b) => isOpen(b[1]) - isOpen(a[1]) || (a[1].since_s ?? 0) - (b[1].since_s ?? 0))[0] ?? null;
+  }
+
+  const jobName = (state, id) => (Object.hasOwn(state.jobs ?? {}, id) && state.jobs[id].name) || id;
+
+  const ENDED_SHOWN_S = 600;
+  /** Jobs that belong on a first screen (open, or ended a moment ago; else the last one), and those that ended before. */
+  function partedJobs(state) {
+    const jobs = Object.entries(state?.jobs ?? {}).sort(byName);
+    const isNow = (job) => isOpen(job) || (S.known(job.since_s) && job.since_s <= ENDED_SHOWN_S);
+    const now = jobs.filter(([, job]) => isNow(job));
+    if (!now.length && jobs.length) now.push(pickJob(state, null));
+    return { now, ended: jobs.filter((each) => !now.some(([id]) => id === each[0])) };
   }
 
   const JobPicker = ({ state, chosen, screen }) => {
     const jobs = Object.entries(state.jobs ?? {}).sort(byName);
     if (jobs.length < 2) return null;
+    const options = (of) => of.map(([id, job]) => html`<option key=${id} value=${id} selected=${id === chosen}>${job.name || id} (${id})</option>`);
+    const [open, ended] = [jobs.filter(([, job]) => isOpen(job)), jobs.filter(([, job]) => !isOpen(job))];
     return html`<label class="picker">job
       <select value=${chosen} onChange=${(event) => (location.hash = `#/${screen}/${encodeURIComponent(event.currentTarget.value)}`)}>
-        ${jobs.map(([id, job]) => html`<option key=${id} value=${id} selected=${id === chosen}>${job.name || id} (${id})</option>`)}
+        ${open.length > 0 && html`<optgroup label="open">${options(open)}</optgroup>`}
+        ${ended.length > 0 && html`<optgroup label="ended">${options(ended)}</optgroup>`}
       </select></label>`;
   };
 
-  Object.assign(S, { Sentence, Panel, Figure, AsTable, Choice, Events, CommandLine, JobPicker });
-  Object.assign(S, { quoted, pickJob, toneOf, byName });
+  Object.assign(S, { Sentence, Tone, Panel, Figure, AsTable, Choice, Events, CommandLine, JobPicker });
+  Object.assign(S, { coded, parted, quoted, pickJob, partedJobs, jobName, isOpen, toneOf, byName });
 })((window.Shoal ??= {}));

@@ -157,7 +157,7 @@
     const differ = kept.b.split(/\s+/u).filter((part) => part && !kept.a.split(/\s+/u).includes(part));
     const line = ["shoal simulate", kept.task || "TASK", `--devices ${kept.devices}`, `--profile ${kept.profile}`, kept.goal && `--until-accuracy ${Number(kept.goal) / 100}`, ...kept.a.split(/\s+/u).filter(Boolean).map((part) => `--plan ${S.quoted(part)}`), ...differ.map((part) => `--versus ${S.quoted(part)}`)].filter(Boolean).join(" ");
     return html`
-      ${kept.told?.state === "done" ? null : html`<${S.Sentence} tone=${kept.told?.state === "failed" ? "trouble" : "ok"} text=${running ? `Both plans are being simulated: ${S.share(kept.told.progress, 0)}.` : kept.told?.state === "failed" ? `The simulation failed. ${kept.told.reason}` : "Try two plans before you ship one. Shoal runs the code that devices run, under a virtual clock."} />`}
+      ${kept.told?.state === "done" ? null : html`<${S.Sentence} tone=${kept.told?.state === "failed" ? "trouble" : "plain"} text=${running ? `Both plans are being simulated: ${S.share(kept.told.progress, 0)}.` : kept.told?.state === "failed" ? `The simulation failed. ${kept.told.reason}` : "Try two plans before you ship one. Shoal runs the code that devices run, under a virtual clock."} />`}
       ${kept.told?.state === "done" && html`<${Result} told=${kept.told} />`}
       <${S.Panel} title="Ask" name="ask">
         <form ref=${form} onSubmit=${start} class="question">
