@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -45,6 +46,26 @@ def test_the_demo_reaches_97_percent(tmp_path: Path, real_data: Path) -> None:
     assert told["accuracy"] >= 0.97
     assert told["workers"] == 4
     assert told["seconds"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_the_demo_trains_made_up_digits_where_nothing_can_be_downloaded(tmp_path: Path) -> None:
+    # Downloads go by a proxy that does not listen; the cluster itself is on loopback.
+    closed = {"https_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.1,localhost"}
+    outside = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    command = [sys.executable, "-m", "shoal.cli.main", "demo", "--workers", "1", "--json"]
+    data = tmp_path / "data"
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=400, cwd=tmp_path,
+        env=outside | closed | {"SHOAL_DATA": str(data), "COLUMNS": "200"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+    assert (told["data"], told["reached"]) == ("made-up digits", True)
+    assert "MNIST cannot be downloaded: no server can be reached" in done.stderr
+    assert f"put its four .gz files into {data / 'mnist'}" in done.stderr
+    assert "of 2,000 made-up digits (not MNIST) nobody trained on" in done.stderr
 
 
 @pytest.mark.gate("README: its links")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import gzip
 import math
+import threading
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from shoal.data.files import RemoteFile, fetched
-from shoal.errors import Corrupt, Misuse
+from shoal.errors import Corrupt, Misuse, ShoalError, Unreachable
 
 Pair: TypeAlias = tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]
 
@@ -56,6 +57,33 @@ def mnist(split: str) -> Pair:
     images = read_idx(gzip.decompress(fetched("mnist", images_file, _MIRRORS)))
     labels = read_idx(gzip.decompress(fetched("mnist", labels_file, _MIRRORS)))
     return images.reshape(-1, 1, 28, 28), labels.astype(np.int64)
+
+
+def fetch_mnist(*, patience_s: float) -> str:
+    """Fetch the files of MNIST that are not on this machine yet. Return why that fails, or an empty text.
+
+    The smallest file comes first, within ``patience_s``: without a network, looking up a name can take minutes.
+    """
+    files = sorted((file for pair in _FILES.values() for file in pair), key=lambda file: file.bytes)
+    failures: list[ShoalError] = []
+
+    def fetch(wanted: list[RemoteFile]) -> None:
+        try:
+            for file in wanted:
+                fetched("mnist", file, _MIRRORS)
+        except ShoalError as error:
+            failures.append(error)
+
+    first = threading.Thread(target=fetch, args=(files[:1],), daemon=True)
+    first.start()
+    first.join(patience_s)
+    if first.is_alive():
+        return f"no server answered within {patience_s:g} s"
+    if not failures:
+        fetch(files[1:])
+    if failures and not isinstance(failures[0], Unreachable):
+        raise failures[0]
+    return "no server can be reached" if failures else ""
 
 
 def read_idx(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -44,7 +44,7 @@ def fetched(folder: str, remote: RemoteFile, mirrors: Sequence[str]) -> bytes:
         if not _is_sound(data, remote):
             raise Corrupt(f"{path} is damaged (its SHA-256 is not {remote.sha256}): delete it, and it is fetched again")
         return data
-    data = _download(remote, mirrors)
+    data = _download(remote, mirrors, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_readable(path, lambda file: file.write(data))
@@ -53,7 +53,7 @@ def fetched(folder: str, remote: RemoteFile, mirrors: Sequence[str]) -> bytes:
     return data
 
 
-def _download(remote: RemoteFile, mirrors: Sequence[str]) -> bytes:
+def _download(remote: RemoteFile, mirrors: Sequence[str], path: Path) -> bytes:
     failures: list[str] = []
     for mirror in mirrors:
         url = f"{mirror}/{remote.name}"
@@ -69,8 +69,8 @@ def _download(remote: RemoteFile, mirrors: Sequence[str]) -> bytes:
             return data
         failures.append(f"{url}: gave another file than the one we know")
     raise Unreachable(
-        f"{remote.name} could not be fetched ({'; '.join(failures)}): "
-        f"copy it by hand, and set SHOAL_DATA to the directory above its folder"
+        f"{remote.name} could not be fetched ({'; '.join(failures)}): copy it by hand to {path}"
+        f" (another folder than {data_dir()} is named by SHOAL_DATA)"
     )
 
 

@@ -1,12 +1,14 @@
 import gzip
 import hashlib
 import io
+import time
 
 import numpy as np
 import pytest
 
 from shoal.data import files, mnist, permissions
-from shoal.data.digits import read_idx
+from shoal.data.digits import fetch_mnist, read_idx
+from shoal.data.made_up_digits import made_up_digits
 from shoal.errors import Corrupt, Misuse, Unreachable
 
 CONTENT = b"some public bytes"
@@ -41,12 +43,13 @@ def test_a_file_is_fetched_once_from_the_first_mirror_that_has_it(web, tmp_path)
     assert [path.name for path in (tmp_path / "set").iterdir()] == ["f.gz"]
 
 
-def test_a_mirror_that_gives_something_else_is_passed_over(web):
+def test_a_mirror_that_gives_something_else_is_passed_over(web, tmp_path):
     pages, _ = web
     pages[f"{MIRRORS[0]}/f.gz"] = CONTENT[:-1] + b"!"
     pages[f"{MIRRORS[1]}/f.gz"] = CONTENT * 1000
-    with pytest.raises(Unreachable, match=r"gave another file.*gave another file.*copy it by hand"):
+    with pytest.raises(Unreachable, match=r"gave another file.*gave another file.*copy it by hand") as refused:
         files.fetched("set", REMOTE, MIRRORS)
+    assert f"copy it by hand to {tmp_path / 'set' / 'f.gz'}" in str(refused.value)
 
 
 def test_a_damaged_file_is_named_not_used(web, tmp_path):
@@ -121,3 +124,31 @@ def test_permissions_never_test_on_what_was_trained_on(real_data):
     assert not {row.tobytes() for row in train} & {row.tobytes() for row in test}
     # FakeInstaller, DREBIN's largest family, has 925 apps.
     assert int((train_y == 1).sum() + (test_y == 1).sum()) == 925
+
+
+def test_mnist_that_cannot_be_fetched_is_said_in_time(web, monkeypatch):
+    assert fetch_mnist(patience_s=60) == "no server can be reached"
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: time.sleep(30))
+    assert fetch_mnist(patience_s=0.2) == "no server answered within 0.2 s"
+
+
+def test_a_damaged_file_of_mnist_is_not_taken_for_a_missing_network(web, tmp_path):
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"damaged")
+    with pytest.raises(Corrupt, match="delete it"):
+        fetch_mnist(patience_s=60)
+
+
+def test_made_up_digits_have_mnists_shape_and_can_be_told_apart():
+    (images, labels), (others, truth) = made_up_digits("train"), made_up_digits("test")
+    assert (images.dtype, images.shape[1:], labels.dtype) == (np.uint8, (1, 28, 28), np.int64)
+    assert len(images) == len(labels) == 16_000
+    assert sorted(set(labels.tolist())) == list(range(10))
+    again, _ = made_up_digits("test")
+    assert np.array_equal(others, again), "the same digits each time"
+    # By the nearest mean image: far better than chance, far from perfect, as with MNIST.
+    means = np.stack([images[labels == digit].mean(0).ravel() for digit in range(10)])
+    distances = ((others.reshape(len(others), 1, -1) - means) ** 2).sum(-1)
+    assert 0.4 < (distances.argmin(1) == truth).mean() < 0.95
+    with pytest.raises(Misuse, match="train and test"):
+        made_up_digits("dev")
