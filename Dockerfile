@@ -7,7 +7,7 @@ ARG EXTRA="[torch]"
 ARG TORCH="2.13.0"
 ARG TORCH_INDEX="https://download.pytorch.org/whl/cpu"
 
-COPY requirements/image.lock pyproject.toml README.md LICENSE /src/
+COPY requirements/image.lock pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY src /src/src
 # Everything by its hash; torch by its version, since its file differs between machines and indexes. The lock has all that
 # torch asks for, and what builds Shoal, so that nothing else is looked for.

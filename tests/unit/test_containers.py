@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from shoal.cli.main import app
 
@@ -15,6 +16,8 @@ pytestmark = pytest.mark.timeout(60)
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE = (ROOT / "compose.yaml").read_text()
+SERVICES = yaml.safe_load(COMPOSE)["services"]
+VOLUMES = yaml.safe_load(COMPOSE)["volumes"]
 
 
 def _understood(words: list[str]) -> None:
@@ -42,6 +45,44 @@ def test_the_commands_are_ones_that_shoal_has() -> None:
     assert len(commands) == 3
     for command in commands:
         _understood(json.loads(command))
+
+
+def test_the_manager_has_a_check_of_its_health_that_shoal_understands() -> None:
+    check = SERVICES["manager"]["healthcheck"]
+    assert check["test"][:2] == ["CMD", "shoal"]
+    _understood(check["test"][2:])
+    assert {"interval", "timeout", "start_period", "retries"} <= set(check)
+
+
+def test_both_come_back_after_the_machine_was_restarted() -> None:
+    # Docker starts a container of `on-failure` again when it failed, not when the machine was restarted.
+    assert {name: service["restart"] for name, service in SERVICES.items()} == {
+        "manager": "unless-stopped",
+        "agent": "unless-stopped",
+    }
+
+
+def test_no_directory_takes_the_place_of_a_missing_file() -> None:
+    for service in SERVICES.values():
+        for volume in service["volumes"]:
+            if isinstance(volume, str):
+                # The short form makes a directory of whatever is missing: it is for volumes by name.
+                assert volume.partition(":")[0] in VOLUMES, volume
+            else:
+                assert volume["type"] == "bind"
+                assert volume["bind"]["create_host_path"] is False
+    (line,) = (volume for volume in SERVICES["agent"]["volumes"] if not isinstance(volume, str))
+    assert SERVICES["agent"]["command"] == ["join", "--line-file", line["target"]]
+    assert line["read_only"] is True
+
+
+def test_the_documents_say_how_to_start_both() -> None:
+    page = (ROOT / "docs" / "operations" / "containers.md").read_text()
+    for name in SERVICES:
+        assert f"docker compose up --detach {name}" in page
+    (line,) = (volume for volume in SERVICES["agent"]["volumes"] if not isinstance(volume, str))
+    assert f"> {Path(line['source']).name}\n" in page
+    assert "docs/operations/containers.md" in (ROOT / "README.md").read_text()
 
 
 def test_the_extra_is_one_that_the_package_has() -> None:
