@@ -320,6 +320,19 @@ def echo_settings(size=1000, **settings):
     return TrainerSettings(**plain | {"batch_size": 4, "learning_rate": 0.1} | settings)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system keeps no process to some of its cores")
+def test_a_trainer_keeps_to_its_cores():
+    core = max(os.sched_getaffinity(0))
+
+    async def story():
+        async with started(echo_settings(cores=(core,)), child_module="shoal.trainer.echo") as (host, _):
+            assert os.sched_getaffinity(host.pid) == {core}
+        async with started(echo_settings(), child_module="shoal.trainer.echo") as (host, _):
+            assert os.sched_getaffinity(host.pid) == os.sched_getaffinity(0)
+
+    run(story())
+
+
 def test_echo_answers_without_torch_and_at_its_pace():
     async def story():
         settings = echo_settings(pace_s=0.05)

@@ -73,7 +73,7 @@ from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
 from shoal.trainer.prepared_job import first_model, own_layout
-from shoal.trainer.processors import ENGINES, device_of, engine_of, threads_of
+from shoal.trainer.processors import ENGINES, cores_of, device_of, engine_of, threads_of
 from shoal.trainer.protocol import TrainResult
 from shoal.trainer.shards import Manifest
 from shoal.wire.coded import sizes_of
@@ -249,6 +249,8 @@ class WorkerDriver:
                 return
         ready = f"{loaded.engine}, {loaded.train_examples} examples, signed by {signer}"
         log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
+        if settings.cores:
+            log.info("[%s] trainer: on the big cores %s", self._spec.job, ", ".join(map(str, settings.cores)))
         log.info("[%s] ready: %s", self._spec.job, ready)
         # Only where no model is received in the trainer's memory, over the first one.
         sizes, has_own = sizes_of(settings.layout), settings.own is not None
@@ -329,6 +331,7 @@ class WorkerDriver:
             own=own_layout(self._blobs.path(spec.initial)),
             device=device_of(os.environ),
             torch_threads=threads_of(os.environ),
+            cores=cores_of(os.environ),
             is_local=self._is_local,
             local_folder=self._local_folder,
             local_seen=self._seen.count(spec.job) if self._seen is not None else 0,

@@ -24,6 +24,7 @@ from shoal.trainer.channel import Channel, Message
 from shoal.trainer.confine import Reserve, says_no_memory, too_much_memory
 from shoal.trainer.guard import TRAINER_VARIABLE
 from shoal.trainer.open_files import receive_file
+from shoal.trainer.processors import keep_to
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult, answer
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
@@ -190,6 +191,8 @@ class _Service:
 
     def _load(self, settings: TrainerSettings) -> TaskLoaded:
         self._bundle_dir = settings.bundle_dir
+        # Before the engine is imported: its threads are started by this one, and stay where it is.
+        keep_to(settings.cores)
         shared = SharedVectors.attach(self._shared_fd, settings.layout.size, settings.own_size)
         self._trainer = trainer = self._build(settings, shared)
         made: object = trainer

@@ -83,6 +83,8 @@ class TrainerSettings:
     #: ``auto``, ``cpu``, ``cuda:N`` or ``mps``.
     device: str = "cpu"
     torch_threads: int = 1
+    #: The cores that it keeps to, the big ones of a processor that has both. Empty: all that the agent may use.
+    cores: tuple[int, ...] = ()
     #: Address space the trainer may take; 0 sets no limit. PyTorch alone maps about 2 GB.
     memory_max_bytes: int = 0
     #: Added to the trainer's niceness, so that a device's own work comes first.
@@ -120,7 +122,7 @@ class TrainerSettings:
     @classmethod
     def from_message(cls, message: Message) -> TrainerSettings:
         plain = {name: value for name, value in message.items() if name not in ("kind", "seq")}
-        plain |= {name: tuple(plain[name]) for name in ("train", "test", "base", "train_rows")}
+        plain |= {name: tuple(plain[name]) for name in ("train", "test", "base", "train_rows", "cores")}
         own = Layout.from_json(plain["own"]) if plain["own"] else None
         return cls(**plain | {"layout": Layout.from_json(plain["layout"]), "own": own})
 
