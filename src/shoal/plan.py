@@ -294,7 +294,7 @@ class Plan:
             raise Misuse(f"clip_gradient is a norm from 0, not {self.clip_gradient}")
         if self.accumulate > self.lease_batches:
             raise Misuse(f"accumulate = {self.accumulate} batches a step: a lease has {self.lease_batches}")
-        steps = self.lease_batches // self.accumulate
+        steps = -(-self.lease_batches // self.accumulate)
         is_fresh = self.inner_state == "fresh" and self.work != "sized"
         if self.inner in INNER_ADAPTIVE and is_fresh and steps < FRESH_STEPS_LEAST:
             raise Misuse(too_fresh(self.inner, steps))

@@ -12,6 +12,8 @@ import type { MetricSum } from "./worker_role.ts";
 
 /** How far an update may be from the one that is known, as a part of its length. */
 const PROOF_ERROR = 1e-2;
+/** How many times as far a lease of one plain step goes, so that rounding of the weights is nothing: as `trainer/portable/steps.py` has it. */
+const STEP_SCALE = 2 ** 32;
 const EVALUATION = 0x6576616c;
 const EVALUATION_CHUNK = 1000;
 
@@ -240,19 +242,21 @@ export class Trainer {
     const { plan } = this.spec;
     if (plan.inner_state !== "kept") this.begin();
     const scaled = this.graphs.rate * (rate ? rate / plan.learning_rate : 1);
+    const scale = batches.length === 1 && !this.graphs.states ? STEP_SCALE : 1;
     let vector = this.model, loss_sum = 0, examples = 0;
     for (const [i, batch] of batches.entries()) {
       const rows = this.train_.take(this.places(epoch).subarray(batch * plan.batch_size, (batch + 1) * plan.batch_size));
       const count = Object.values(rows)[0].shape[0];
       const draws = drawAll(this.graphs.draws, count, mix(plan.seed, epoch, batch));
-      const { after, loss } = await this.step(vector, rows, scaled, this.graphs.weight_decay, draws);
+      const { after, loss } = await this.step(vector, rows, scaled * scale, this.graphs.weight_decay, draws);
       vector = after;
       loss_sum += loss * count;
       examples += count;
       onBatch(i + 1);
       await this.breathe();
     }
-    const delta = vector.map((value, i) => value - this.model[i]);
+    // Buffers, which come last, do not depend on the rate.
+    const delta = vector.map((value, i) => Math.fround(value - this.model[i]) / (i < this.parameters ? scale : 1));
     const isFinite = delta.every(Number.isFinite);
     return { delta, examples, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1000 };
   }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,6 +35,7 @@ from shoal.trainer.local_examples import LocalExamples
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
 from shoal.trainer.placement import place, to_training
+from shoal.trainer.plain_step import leave_change, leave_step
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Examples, labels_of
 from shoal.trainer.shared import SharedVectors
@@ -92,6 +93,8 @@ class TorchTrainer:
         #: Where values are not float32 the model holds rounded ones: an update is what changed from these.
         self._is_rounded = any(tensor.dtype != torch.float32 for tensor in self._tensors.values())
         self._before = np.empty(self._layout.size if self._is_rounded else 0, np.float32)
+        #: Tensors whose part of the update region already has the one step of the lease (``plain_step``).
+        self._stepped: frozenset[str] = frozenset()
         if settings.local_folder:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
         self._train = training_set(settings)
@@ -192,6 +195,7 @@ class TorchTrainer:
     def _run(self, rows: Iterator[tuple[Any, tuple[int, ...]]], counts: list[int], lease: TaskLease) -> float:
         """Train a lease by the task's own loop, or by ours; the sum of losses over examples."""
         to_training(self._model, self._placed)
+        self._stepped = frozenset()
         if self._is_rounded:
             read_into(self._before, self._tensors, self._layout)
         batches = self._batches(rows)
@@ -219,17 +223,20 @@ class TorchTrainer:
             yield self._collated(taken, training=True)
 
     def _steps(self, batches: Iterator[Any], counts: list[int], lease: TaskLease) -> float:
-        """The default loop: forward, backward, and a step after every so many batches."""
+        """The default loop: forward, backward, and a step after every window of ``accumulate`` batches."""
         settings, optimiser = self._settings, self._optimiser.for_lease(lease.rate)
         loss_sum, last = 0.0, len(counts) - 1
+        shares = window_shares(counts, settings.accumulate)
         optimiser.zero_grad()
-        for number, (batch, count) in enumerate(zip(batches, counts, strict=True)):
+        for number, (batch, count, share) in enumerate(zip(batches, counts, shares, strict=True)):
             with lease.autocast():
                 loss = loss_of(self._task, self._forward, batch, lease)
-            (loss / settings.accumulate if settings.accumulate > 1 else loss).backward()  # type: ignore[no-untyped-call]
+            (loss * share if share != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
             if (number + 1) % settings.accumulate == 0 or number == last:
                 if settings.clip_gradient:
                     nn.utils.clip_grad_norm_(self._trainable, settings.clip_gradient)
+                if last < settings.accumulate:
+                    self._stepped = leave_step(self._shared.update, self._tensors, self._layout, optimiser)
                 optimiser.step()
                 optimiser.zero_grad()
             loss_sum += loss.item() * count
@@ -237,9 +244,12 @@ class TorchTrainer:
 
     def _leave_update(self, loss_sum: float) -> bool:
         """What changed goes to the update region. False: there are values that are no numbers."""
-        update = self._shared.update
-        read_into(update, self._tensors, self._layout)
-        np.subtract(update, self._before if self._is_rounded else self._shared.model, out=update)
+        update, before = self._shared.update, self._before if self._is_rounded else self._shared.model
+        if self._stepped:
+            leave_change(update, before, self._tensors, self._layout, stepped=self._stepped)
+        else:
+            read_into(update, self._tensors, self._layout)
+            np.subtract(update, before, out=update)
         self._keep_own()
         own = self._shared.own_after
         return math.isfinite(loss_sum) and bool(np.isfinite(update).all()) and bool(np.isfinite(own).all())
@@ -280,6 +290,12 @@ class TorchTrainer:
 
     def _collated(self, rows: Any, *, training: bool) -> Any:
         return move(self._task.collate(rows_to_torch(rows), training=training), self._device)
+
+
+def window_shares(counts: Sequence[int], accumulate: int) -> list[float]:
+    """The share of each batch in the mean over the examples of its window. The last window may have fewer batches."""
+    windows = [counts[start : start + accumulate] for start in range(0, len(counts), accumulate)]
+    return [count / sum(window) for window in windows for count in window]
 
 
 def _threads(count: int) -> str:

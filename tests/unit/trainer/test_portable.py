@@ -122,6 +122,36 @@ def test_a_lease_is_the_same_with_and_without_pytorch(tmp_path: Path) -> None:
     agree(*both(settings, tmp_path))
 
 
+class Heavy(Task):
+    """Weights of about 10 and small gradients: read back from the weights, two digits of a gradient would be left."""
+
+    def model(self) -> nn.Module:
+        net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+        with torch.no_grad():
+            net[2].weight.add_(10.0)
+        return net
+
+    def loss(self, output: Any, y: Any) -> Any:
+        return 1e-2 * nn.functional.cross_entropy(output, y)
+
+    def examples(self, split: str) -> Any:
+        draw = np.random.default_rng(4)
+        return draw.normal(size=(21, 5)).astype(np.float32), draw.integers(0, 3, 21)
+
+
+def test_a_lease_of_one_plain_step_is_the_gradient(tmp_path: Path) -> None:
+    """The last lease of ``both`` has one batch. Buffers change as they do in PyTorch."""
+    graphs, settings = captured(Heavy(), tmp_path)
+    assert graphs.states == 0
+    theirs, ours = (found[0] for found in both(settings, tmp_path))
+    size = settings.layout.parameters_size
+    weight = settings.layout.views(ours)["2.weight"]
+    assert np.count_nonzero(weight) == weight.size
+    floor = 1e-6 * np.abs(theirs[:size]).max()
+    np.testing.assert_allclose(ours[:size], theirs[:size], rtol=1e-3, atol=floor)
+    np.testing.assert_allclose(ours[size:], theirs[size:], rtol=1e-5)
+
+
 def test_adamw_keeps_its_state_through_a_lease(tmp_path: Path) -> None:
     graphs, settings = captured(Plain(), tmp_path, inner="adamw", weight_decay=0.1, lease_batches=32)
     assert graphs.states == 2

@@ -428,12 +428,16 @@ def test_an_update_of_rounded_values_is_what_changed(load):
     )
     trainer, shared, _ = load(source)
     shared.model += 1e-4  # Values that bfloat16 has not.
-    trainer.train(0, [0])
+    trainer.train(0, [0, 1])
     moved = np.count_nonzero(shared.update)
     assert moved > 0
     rounded = torch.from_numpy(shared.model).bfloat16().float().numpy()
     after = torch.from_numpy(rounded + shared.update).bfloat16().float().numpy()
     np.testing.assert_array_equal(after, rounded + shared.update)
+    # One plain step is handed over as it is: the leader's values take it, also where it is less than bfloat16 rounds.
+    trainer.train(0, [0])
+    after = torch.from_numpy(rounded + shared.update).bfloat16().float().numpy()
+    assert np.count_nonzero(after != rounded + shared.update) > 0.9 * shared.update.size
 
 
 # Processors ----------------------------------------------------------------------------------------------------

@@ -1106,6 +1106,7 @@ function asFloats(stored) {
 
 // src/trainer.ts
 var PROOF_ERROR = 0.01;
+var STEP_SCALE = 2 ** 32;
 var EVALUATION = 1702257004;
 var EVALUATION_CHUNK = 1e3;
 var TYPES = {
@@ -1327,19 +1328,20 @@ ${this.why}`;
     const { plan } = this.spec;
     if (plan.inner_state !== "kept") this.begin();
     const scaled = this.graphs.rate * (rate ? rate / plan.learning_rate : 1);
+    const scale = batches.length === 1 && !this.graphs.states ? STEP_SCALE : 1;
     let vector = this.model, loss_sum = 0, examples2 = 0;
     for (const [i, batch] of batches.entries()) {
       const rows = this.train_.take(this.places(epoch).subarray(batch * plan.batch_size, (batch + 1) * plan.batch_size));
       const count = Object.values(rows)[0].shape[0];
       const draws = drawAll(this.graphs.draws, count, mix(plan.seed, epoch, batch));
-      const { after, loss } = await this.step(vector, rows, scaled, this.graphs.weight_decay, draws);
+      const { after, loss } = await this.step(vector, rows, scaled * scale, this.graphs.weight_decay, draws);
       vector = after;
       loss_sum += loss * count;
       examples2 += count;
       onBatch(i + 1);
       await this.breathe();
     }
-    const delta = vector.map((value, i) => value - this.model[i]);
+    const delta = vector.map((value, i) => Math.fround(value - this.model[i]) / (i < this.parameters ? scale : 1));
     const isFinite = delta.every(Number.isFinite);
     return { delta, examples: examples2, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1e3 };
   }

@@ -33,6 +33,10 @@ from shoal.wire import tensors
 _EVALUATION = 0x6576616C
 #: How far a device's update may be from PyTorch's, as a part of its length. A wrong kernel is off by the whole.
 PROOF_ERROR = 1e-2
+#: A lease of one plain step is taken this many times as far, and its update divided by as much: beside it the rounding
+#: of the weights is nothing, so that the leader gets the gradient (``trainer.plain_step``). A power of two rounds
+#: nothing, and gradients below 1e28 stay numbers.
+STEP_SCALE = 2.0**32
 
 
 class OnnxTrainer:
@@ -112,14 +116,18 @@ class OnnxTrainer:
         if settings.inner_state == "fresh":
             self._step.begin(self._parameters)
         rate = graphs.rate * (rate / settings.learning_rate if rate else 1.0)
+        scale = STEP_SCALE if len(batches) == 1 and not graphs.states else 1.0
         vector, loss_sum, examples = self._shared.model.copy(), 0.0, 0
         for batch in batches:
             rows = self._train.take(self._order.indices(epoch, batch))
             count = _count(rows)
             draws = draw_all(graphs.draws, count, mix(settings.seed, epoch, batch))
-            vector, loss = self._step.step(vector, rows, rate=rate, weight_decay=graphs.weight_decay, draws=draws)
+            decay = graphs.weight_decay
+            vector, loss = self._step.step(vector, rows, rate=rate * scale, weight_decay=decay, draws=draws)
             loss_sum, examples = loss_sum + loss * count, examples + count
         np.subtract(vector, self._shared.model, out=self._shared.update)
+        # Buffers, which come last, do not depend on the rate.
+        self._shared.update[: self._parameters] /= np.float32(scale)
         return TrainResult(
             examples=examples,
             loss_sum=loss_sum,

@@ -1,0 +1,89 @@
+"""The update of a lease of one plain SGD step: the step itself, not what is left of it in the weights. Imports torch.
+
+Read back, an update is fl(w - rate * g) - w. That has the rounding of w in it, and the leader divides it by the rate:
+an adaptive step then makes a step of full length out of rounding wherever g is small beside w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.learning.layout import Layout
+
+Array = np.ndarray[Any, Any]
+
+#: Values that are compared at a time, so that a large tensor needs no copies of its size.
+_BLOCK = 1 << 16
+
+
+def leave_step(
+    update: Array, tensors: Mapping[str, Tensor], layout: Layout, optimiser: torch.optim.Optimizer
+) -> frozenset[str]:
+    """Write -rate * (g + decay * w) into ``update`` before the optimiser takes that step.
+
+    Return the names of the tensors it was written for: none unless the optimiser is SGD without momentum.
+    """
+    groups = _plain_groups(optimiser)
+    written = []
+    with torch.no_grad():
+        for name, view in layout.views(update).items():
+            tensor = tensors[name]
+            if id(tensor) not in groups or tensor.grad is None:
+                continue
+            rate, decay = groups[id(tensor)]
+            # Sparse gradients of embeddings too.
+            step = torch.from_numpy(view).copy_(tensor.grad.to_dense())
+            if decay:
+                step.add_(_on_cpu(tensor), alpha=decay)
+            step.mul_(-rate)
+            written.append(name)
+    return frozenset(written)
+
+
+def leave_change(
+    update: Array, before: Array, tensors: Mapping[str, Tensor], layout: Layout, *, stepped: Collection[str]
+) -> None:
+    """Write what changed since ``before`` into ``update``; keep the step of a tensor in ``stepped`` that explains its
+    change. A task may also have clamped a weight, or its optimiser may have a hook: then the change counts."""
+    views, befores = layout.views(update), layout.views(before)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            view, was = torch.from_numpy(views[name]), torch.from_numpy(befores[name])
+            now = _on_cpu(tensor)
+            if name not in stepped or not _explains(view, was, now, torch.finfo(tensor.dtype).eps):
+                torch.sub(now, was, out=view)
+
+
+def _explains(step: Tensor, was: Tensor, now: Tensor, epsilon: float) -> bool:
+    """Whether this step led from one to the other, but for the rounding of weights. False for what is not a number."""
+    steps, wases, nows = step.reshape(-1), was.reshape(-1), now.reshape(-1)
+    for start in range(0, step.numel(), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        gap = (nows[part] - wases[part]).sub_(steps[part]).abs_()
+        allowed = (wases[part].abs() + nows[part].abs()).mul_(2 * epsilon).add_(torch.finfo(torch.float32).tiny)
+        if not bool((gap <= allowed).all()):
+            return False
+    return True
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32)
+
+
+def _plain_groups(optimiser: torch.optim.Optimizer) -> dict[int, tuple[float, float]]:
+    """Rate and weight decay of each parameter, by id. Empty unless the optimiser steps by -rate * (g + decay * w)."""
+    if type(optimiser) is not torch.optim.SGD:
+        return {}
+    groups = optimiser.param_groups
+    if any(group["momentum"] or group["maximize"] for group in groups):
+        return {}
+    return {
+        id(parameter): (float(group["lr"]), float(group["weight_decay"]))
+        for group in groups
+        for parameter in group["params"]
+    }
