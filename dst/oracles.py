@@ -19,10 +19,12 @@ from dst.toy_task import FIRST_MODEL, LAYOUT, judge, toy_update
 from dst.trust_oracle import Clip, nearest_to, outvoted
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
+from shoal.learning.layout import Entry
 from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.schedule import Schedule
+from shoal.plan import Plan
 from shoal.roles.actions import Seal, Send, Train
 from shoal.roles.events import UpdateSealed
 from shoal.roles.leader.training_state import RESIDUAL
@@ -210,8 +212,18 @@ class _Paper:
             means = self._believed(term, rows[0].version, list(leases), voices, total / weight)
         rate = plan.outer_rate * (schedule.factor(rows[0].version - 1) if plan.outer in ADAPTIVE else 1.0)
         weights, before = self.model[: LAYOUT.parameters_size], self.outer
+        lease_rate = plan.learning_rate * (1.0 if plan.outer in ADAPTIVE else schedule.factor(rows[0].version - 1))
+        decayed = [slice(entry.offset, entry.stop) for entry in LAYOUT.entries if _decays(plan, entry)]
         steps = [
-            outer_step(plan.outer_rule, before, mean.astype(np.float32), rate=rate, weights=weights) for mean in means
+            outer_step(
+                plan.outer_rule,
+                before,
+                _clipped(mean, plan.clip_mean * lease_rate).astype(np.float32),
+                rate=rate,
+                weights=weights,
+                decayed=decayed,
+            )
+            for mean in means
         ]
         models = [self.model + change for change, _ in steps]
         # Where rounding decides between several, the one that the leader came to. Of a coded model that does not show:
@@ -497,3 +509,19 @@ def worth(rule: str, late: int, past: Sequence[int]) -> float:
 def _hold(holds: bool, job: str, what: str) -> None:
     if not holds:
         raise Violation(f"{job} is called finished: {what}")
+
+
+def _clipped(mean: np.ndarray, longest: float) -> np.ndarray:
+    """A mean update whose parameters are at most this long together; 0: however long."""
+    length = float(np.linalg.norm(mean[: LAYOUT.parameters_size]))
+    if not longest or length <= longest:
+        return mean
+    shares = np.ones(LAYOUT.size)
+    shares[: LAYOUT.parameters_size] = longest / length
+    return mean * shares
+
+
+def _decays(plan: Plan, entry: Entry) -> bool:
+    """Whether a tensor of the toy decays, for the few texts that ``dst.plans.clipped`` draws."""
+    skipped = {"": (), "vectors": ("bias",), "weight": ("weight",)}[plan.decay_skips]
+    return entry.kind == "parameter" and entry.name not in skipped

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
 from dst.trust_plans import compared_plan, sealed_shape_plan
+from shoal.errors import Misuse
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.plan import STALENESS, Plan, Until
 from shoal.sim.jobs import bare_spec
@@ -120,6 +122,21 @@ def stepped(plan: Plan, stream: Stream) -> Plan:
         weight_decay=stream.pick((0.0, 0.1)),
         schedule=schedule,
     )
+
+
+def clipped(plan: Plan, stream: Stream) -> Plan:
+    """The clip of a version's mean and tensors that do not decay, where the product accepts them."""
+    clip, skips = stream.pick((0.0, 0.5, 4.0, 40.0)), stream.pick(("vectors", "weight"))
+    if plan.topology == "shard":
+        # The leader takes the step of such a shard, which is given out whole.
+        plan = replace(plan, codec_down="dense")
+    with contextlib.suppress(Misuse):
+        plan = replace(plan, clip_mean=clip)
+    if plan.outer not in ADAPTIVE:
+        return plan
+    with contextlib.suppress(Misuse):
+        plan = replace(plan, outer="adamw", weight_decay=0.1, decay_skips=skips)
+    return plan
 
 
 def over_hubs(plan: Plan, stream: Stream) -> Plan:

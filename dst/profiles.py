@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dst.any_plan import any_plan
-from dst.plans import in_blocks, over_hubs, stepped
+from dst.plans import clipped, in_blocks, over_hubs, stepped
 from dst.targeted_faults import BLOCK_MOMENTS, MOMENTS, SEAL_MOMENTS
 from dst.trust_plans import (
     believing_plan,
@@ -58,6 +58,7 @@ _SEALED_SHAPES = ("sealed shapes", sealed_shape_plan)
 PROFILES: dict[str, Profile] = {
     "plain": Profile(),
     "outer": Profile(plans=(_OUTER,)),
+    "outer-clip": Profile(plans=(_OUTER, ("clip", clipped))),
     "robust": Profile(plans=(_OUTER, _TRUST)),
     "robust-parts": Profile(plans=(_OUTER, _TRUST, ("parts", compared_plan))),
     "private": Profile(plans=(_OUTER, _TRUST, ("private", private_plan))),

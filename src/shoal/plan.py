@@ -10,6 +10,7 @@ from typing import Any
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse
 from shoal.learning.blt_table import VERSIONS_MAX
+from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer_rule import ADAPTIVE, BETA2, EPSILON, OUTER_KINDS, RATES, OuterRule
 from shoal.learning.privacy import PARTICIPATIONS_MAX, Privacy, SharedPrivacy
 from shoal.learning.schedule import Schedule
@@ -134,9 +135,11 @@ class Plan:
     #: it again and get the same; ``kept`` keeps its state on the device, where it dies with it.
     inner: str = "sgd"
     inner_state: str = "fresh"
-    #: Gradients are scaled down to this norm before a step; 0: they are not.
+    #: Each device scales its gradient down to this norm before a step. 0 does not. What ``clip_grad_norm_`` after
+    #: DistributedDataParallel does is ``clip_mean``.
     clip_gradient: float = 0.0
-    #: Batches whose gradients make one step.
+    #: Batches whose gradients make one step: that of the mean over their examples. The last step of a lease may have
+    #: fewer.
     accumulate: int = 1
     #: ``bfloat16`` computes forward passes in it where that is safe (autocast); values stay what they are.
     precision: str = "float32"
@@ -222,6 +225,12 @@ class Plan:
     #: other. That is in versions; 0: as many as ``workers_min`` devices can fill one after the other.
     participations: int = 0
     apart: int = 0
+    #: The leader scales the mean gradient of a version down to this norm before its step: ``clip_grad_norm_`` after
+    #: DistributedDataParallel. The gradient is the mean update divided by ``learning_rate``. 0 does not.
+    clip_mean: float = 0.0
+    #: Tensors that ``outer = "adamw"`` does not decay, separated by commas: ``vectors``, all of at most one dimension
+    #: (biases and norms), or patterns of names such as ``*.bias``. Empty decays all.
+    decay_skips: str = ""
 
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
@@ -265,6 +274,7 @@ class Plan:
             )
         if rule.is_adaptive and self.topology == "chain":
             raise Misuse(f"a chain of pairs has no leader that could take a step by {self.outer!r}: leave outer out")
+        self._check_outer()
         Schedule.parse(self.schedule)
         for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -284,6 +294,30 @@ class Plan:
             check_metric_name(self.judged_by)
         if not self.until.is_set:
             raise Misuse("a job needs an end: until an accuracy or another metric, a number of epochs or a time")
+
+    def _check_outer(self) -> None:
+        """What the leader cannot clip, or skip in its decay."""
+        if not 0 <= self.clip_mean < math.inf:
+            raise Misuse(f"clip_mean is {self.clip_mean}; it must be a norm from 0")
+        skips = DecaySkips.parse(self.decay_skips)
+        if skips.patterns and not self.outer_rule.decays:
+            raise Misuse(
+                f"decay_skips = {self.decay_skips!r} has no effect unless outer = 'adamw' and weight_decay is above 0."
+                " Set both, or remove decay_skips; groups of an optimiser on devices are made in Task.optimizer"
+            )
+        said = f"clip_mean = {self.clip_mean:g}" if self.clip_mean else f"decay_skips = {self.decay_skips!r}"
+        if not (self.clip_mean or skips.patterns):
+            return
+        if self.topology == "chain":
+            raise Misuse(f"{said} with topology = 'chain': nobody has the mean of all devices. Remove clip_mean")
+        if (coded := self._coded_shard()) is not None:
+            raise Misuse(f"{said} {coded}")
+        if self.believes.rule is not None and self.topology in ("shard", "auto") and self.believes.sealed is None:
+            raise Misuse(
+                f"{said} with trust = {self.trust!r} and topology = {self.topology!r}: aggregators of such a shard"
+                " compare updates and take the step of their part. Set topology = 'star'"
+                + (" or 'tree'" if self.believes.rule == "clip" else "")
+            )
 
     def _check_inner(self) -> None:
         _check_choice("precision", self.precision, PRECISIONS)
@@ -688,8 +722,10 @@ class Plan:
 
     @property
     def is_stepped_by_leader(self) -> bool:
-        """Aggregators of a shard take no step: the leader has to open their sums first, or to add noise to them."""
-        return self.believes.sealed is not None or self.has_leaders_noise
+        """Aggregators of a shard take no step: the leader has to open their sums first, to add noise to them, to clip
+        the mean of all parts, or to decay some tensors only."""
+        is_open = self.believes.sealed is None and not self.has_leaders_noise
+        return not is_open or self.clip_mean > 0 or bool(self.decay_skips)
 
     @property
     def opened_least(self) -> int:

@@ -206,6 +206,8 @@ export const FIELDS: Record<string, Field[]> = {
     [50, "clip_update", "double", false, false],
     [51, "participations", "int", false, false],
     [52, "apart", "int", false, false],
+    [53, "clip_mean", "double", false, false],
+    [54, "decay_skips", "string", false, false],
   ],
   Plateau: [
     [1, "metric", "string", false, false],

@@ -12,10 +12,14 @@ import pytest
 
 from dst.case import case
 from dst.fuzz import fuzz
+from dst.toy_task import LAYOUT
+from shoal.learning.clipping import clipped_mean
+from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer import OuterState
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.plan import Plan
 from shoal.roles.aggregation import aggregator
+from shoal.roles.leader import training_state
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.training_state import TrainingState
 from shoal.sim.invariants import Violation
@@ -87,6 +91,61 @@ def decayed_twice() -> AbstractContextManager[Any]:
         return change, outer
 
     return patch.object(TrainingState, "step_of", step_twice)
+
+
+def mean_not_clipped() -> AbstractContextManager[Any]:
+    """A leader takes the mean as it came."""
+    return patch.object(training_state, "clipped_mean", lambda mean, **named: mean)
+
+
+def clipped_with_the_buffers() -> AbstractContextManager[Any]:
+    """Running means are scaled with the gradient."""
+    whole = {"parameters_size": LAYOUT.size}
+    return patch.object(training_state, "clipped_mean", lambda mean, **named: clipped_mean(mean, **(named | whole)))
+
+
+def clipped_at_the_plans_rate() -> AbstractContextManager[Any]:
+    """A leader forgets that a schedule changed the rate of the leases, and so the gradient's length."""
+    rate = Plan().learning_rate
+    return patch.object(
+        training_state, "clipped_mean", lambda mean, **named: clipped_mean(mean, **named | {"rate": rate})
+    )
+
+
+def every_tensor_decays() -> AbstractContextManager[Any]:
+    """A leader decays what the plan skips."""
+    return patch.object(DecaySkips, "has", lambda self, entry: False)
+
+
+def parts_step_by_themselves() -> AbstractContextManager[Any]:
+    """Aggregators of a shard take the step of their part, and know neither the clip nor what does not decay."""
+    return patch.object(Plan, "is_stepped_by_leader", property(lambda self: False))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("mutant", "shows"),
+    [
+        (mean_not_clipped, lambda plan: plan.clip_mean),
+        (clipped_with_the_buffers, lambda plan: plan.clip_mean),
+        (clipped_at_the_plans_rate, lambda plan: plan.clip_mean and plan.schedule and plan.outer not in ADAPTIVE),
+        (every_tensor_decays, lambda plan: plan.decay_skips),
+        (parts_step_by_themselves, lambda plan: plan.topology == "shard" and plan.clip_mean),
+    ],
+)
+def test_a_bug_of_the_clip_or_the_groups_is_caught(
+    mutant: Callable[[], AbstractContextManager[Any]], shows: Callable[[Plan], bool]
+) -> None:
+    with mutant():
+        for seed in range(SEEDS_MAX):
+            if not any(shows(job.spec.plan) for job in case("outer-clip", seed).jobs):
+                continue
+            try:
+                fuzz("outer-clip", seed)
+            except Violation as violation:
+                if HISTORY in str(violation) or "on another model than version" in str(violation):
+                    return
+    pytest.fail(f"{mutant.__name__} was not seen in {SEEDS_MAX} seeds")
 
 
 @pytest.mark.timeout(900)

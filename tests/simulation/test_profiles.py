@@ -72,6 +72,7 @@ def plans(profile: str, count: int = 60) -> list[Plan]:
 #: Profile -> what some of its plans have, and plain ones never.
 DRAWN: dict[str, Callable[[Plan], bool]] = {
     "outer": lambda plan: plan.outer in ADAPTIVE,
+    "outer-clip": lambda plan: plan.clip_mean > 0 and bool(plan.decay_skips),
     "robust": lambda plan: plan.believes.rule is not None,
     "robust-parts": lambda plan: plan.believes.rule is not None and plan.topology != "star",
     "private": lambda plan: plan.has_leaders_noise,

@@ -178,3 +178,56 @@ def test_a_schedule_is_of_the_rate_that_decides_how_far_a_version_goes() -> None
     assert (leased.rate_at(1), leased.outer_rate_at(1)) == (0.05, 0.0)
     stepped = Plan(learning_rate=0.1, outer="adamw", outer_rate=0.02, schedule="warmup 4")
     assert (stepped.rate_at(1), stepped.outer_rate_at(1)) == (0.0, 0.01)
+
+
+ADAMW = {"outer": "adamw", "weight_decay": 0.1}
+LOCAL = {"data": "local", "workers_min": 8, "epoch_leases": 80}
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"clip_mean": -1.0}, "clip_mean is -1.0; it must be a norm from 0"),
+        ({"clip_mean": math.inf}, "clip_mean is inf"),
+        ({"clip_mean": 1.0, "topology": "chain", "data": "local"}, "nobody has the mean of all devices"),
+        ({"clip_mean": 1.0, "topology": "shard", "codec": "top1%+ef"}, "clip_mean = 1 with topology = 'shard' and"),
+        ({"clip_mean": 1.0, "topology": "auto", "codec": "bf16"}, "Set codec_down = 'dense'"),
+        ({"clip_mean": 1.0, "topology": "shard", "trust": "robust"}, "Set topology = 'star'$"),
+        ({"clip_mean": 1.0, "topology": "auto", "trust": "robust(clip)"}, "Set topology = 'star' or 'tree'"),
+        ({"decay_skips": "vectors"}, "has no effect unless outer = 'adamw'"),
+        ({"decay_skips": "vectors", "outer": "adamw"}, "weight_decay is above 0"),
+        ({"decay_skips": "[", **ADAMW}, "write 'vectors' for biases and norms"),
+        ({"decay_skips": "vectors", **ADAMW, "topology": "shard", "codec": "bf16"}, "decay_skips = 'vectors' with"),
+    ],
+)
+def test_what_the_leader_cannot_clip_or_skip_is_refused(values: dict[str, object], told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        Plan(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"pace": "async"},
+        {"pace": "buffered", "topology": "tree"},
+        {"topology": "tree", "codec": "top1%+ef"},
+        {"topology": "shard", "codec": "top1%+ef", "codec_down": "dense"},
+        {"trust": "robust"},
+        {"trust": "robust(clip)", "topology": "tree"},
+        {"trust": "sealed", **LOCAL},
+        {"trust": "sealed", "topology": "shard", **LOCAL},
+        {"trust": "private(8, 1e-5)", "cohort": 8, "clip_update": 0.5, **LOCAL},
+        {"trust": "robust(clip) + sealed", "topology": "shard", "clip_update": 0.5, **LOCAL},
+    ],
+)
+def test_the_leader_clips_and_skips_with_all_else(values: dict[str, object]) -> None:
+    plan = Plan(clip_mean=1.0, decay_skips="vectors", **ADAMW, **values)  # type: ignore[arg-type]
+    assert plan.is_stepped_by_leader
+
+
+def test_a_last_window_of_fewer_batches_is_a_step() -> None:
+    assert Plan(accumulate=3, lease_batches=8).accumulate == 3
+    assert Plan(inner="adamw", accumulate=3, lease_batches=22).lease_batches == 22
+    with pytest.raises(Misuse, match="a lease has 7 steps"):
+        Plan(inner="adamw", accumulate=3, lease_batches=21)

@@ -7,6 +7,7 @@ for bit: no power or cosine of a C library is in it, since those differ between 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,10 +40,12 @@ def outer_step(
     *,
     rate: float = 0.0,
     weights: np.ndarray | None = None,
+    decayed: Sequence[slice] = (slice(None),),
 ) -> tuple[np.ndarray, OuterState]:
     """The change of a version by a rule, and what the rule keeps. Buffers, which come last, take the mean update.
 
-    ``rate``: how far this step goes; 0: as the rule says. ``weights``: the parameters, for a rule that decays them.
+    ``rate``: how far this step goes; 0: as the rule says. ``weights``: the parameters, for a rule that decays them, in
+    the parts that ``decayed`` names.
     """
     size = state.velocity.size
     if not rule.is_adaptive:
@@ -61,7 +64,8 @@ def outer_step(
     if rule.decays:
         if weights is None:
             raise Misuse("adamw takes a share of the parameters away: it has to be given them")
-        step -= weights * np.float32((rate or rule.rate) * rule.weight_decay)
+        for part in decayed:
+            step[part] -= weights[part] * np.float32((rate or rule.rate) * rule.weight_decay)
     return (step if size == mean_update.size else np.concatenate((step, mean_update[size:]))), new
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import Misuse
+from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer_rule import RATES
 from shoal.plan import Plan, unknown_key, usual_momentum
 from shoal.trainer.bundle import pack
@@ -84,6 +85,7 @@ async def make_ready(
 def spec_of(ready: ReadyTask, plan: Plan, *, job: str, graphs: str = "") -> JobSpec:
     """What a cluster is told of it: everything large is named by its hash."""
     prepared = ready.prepared
+    _check_skips(prepared, plan)
     return JobSpec(
         job=job,
         name=ready.name[:80],
@@ -97,6 +99,15 @@ def spec_of(ready: ReadyTask, plan: Plan, *, job: str, graphs: str = "") -> JobS
         plan=plan,
         graphs=graphs,
     )
+
+
+def _check_skips(prepared: PreparedJob, plan: Plan) -> None:
+    """Refuse a misspelt name before a job decays what it should not."""
+    if missing := DecaySkips.parse(plan.decay_skips).unmatched(prepared.layout):
+        names = ", ".join(entry.name for entry in prepared.layout.entries if entry.kind == "parameter")
+        raise Misuse(
+            f"decay_skips names {missing[0]!r}, which no parameter of the model matches. It has: {names[:500]}"
+        )
 
 
 def listing_of(manifest: Manifest) -> bytes:
@@ -154,6 +165,7 @@ def plan_from(values: Mapping[str, Any]) -> Plan:
 def trainer_settings(ready: ReadyTask, plan: Plan, *, bundle_dir: str, **options: Any) -> TrainerSettings:
     """What a trainer on this machine is told: the task's code lies unpacked in ``bundle_dir``."""
     prepared = ready.prepared
+    _check_skips(prepared, plan)
     return TrainerSettings.of_plan(
         plan,
         bundle_dir=bundle_dir,

@@ -314,7 +314,9 @@ var FIELDS = {
     [49, "worker_momentum", "double", false, true],
     [50, "clip_update", "double", false, false],
     [51, "participations", "int", false, false],
-    [52, "apart", "int", false, false]
+    [52, "apart", "int", false, false],
+    [53, "clip_mean", "double", false, false],
+    [54, "decay_skips", "string", false, false]
   ],
   Plateau: [
     [1, "metric", "string", false, false],

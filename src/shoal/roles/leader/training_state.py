@@ -15,6 +15,8 @@ import numpy as np
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import Corrupt
+from shoal.learning.clipping import clipped_mean
+from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import MetricSum, add_logged, lower_is_better, name_in_training
 from shoal.learning.outer import OuterState, outer_step
@@ -88,6 +90,8 @@ class TrainingState:
         self._layout = layout
         self.model = model
         self._rule = spec.plan.outer_rule
+        #: Parts of the vector that decay. Where some tensors do not, the leader takes the whole step, never a part's.
+        self._decayed = DecaySkips.parse(spec.plan.decay_skips).decayed(layout)
         #: What the leader's step keeps (``learning.outer``): as every array here, replaced and never written to.
         self.velocity, self.second, self.outer_steps = _kept(OuterState.zeros(self._rule, layout.parameters_size))
         self._down = Codec.parse(spec.plan.down)
@@ -251,6 +255,9 @@ class TrainingState:
     def advance(self) -> list[Applied]:
         """Turn the merged updates into the next version; returns their rows in the history."""
         mean, examples = self._taken()
+        if clip := self._spec.plan.clip_mean:
+            rate = self._spec.plan.rate_at(self.version) or self._spec.plan.learning_rate
+            mean = clipped_mean(mean, clip=clip, rate=rate, parameters_size=self._layout.parameters_size)
         change, outer = self.step_of(mean, slice(0, self._layout.size))
         self.velocity, self.second, self.outer_steps = _kept(outer)
         self._move(change)
@@ -311,7 +318,7 @@ class TrainingState:
             weights = weights if self.residual is None else weights + self.residual[parameters]
         state = OuterState(self.velocity[part], self.second[part], self.outer_steps)
         rate = self._spec.plan.outer_rate_at(self.version)
-        return outer_step(self._rule, state, mean, rate=rate, weights=weights)
+        return outer_step(self._rule, state, mean, rate=rate, weights=weights, decayed=self._decayed)
 
     def _move(self, change: np.ndarray) -> None:
         """All workers hold the same version, bit for bit: the model moves by the coded change, and the rest is kept."""
