@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -64,3 +64,9 @@ class DecaySkips:
             stop = entry.stop
         if stop > start:
             yield slice(start, stop)
+
+
+def within(runs: Sequence[slice], part: slice) -> tuple[slice, ...]:
+    """Return what of these runs lies in a part of the vector, counted from where the part begins."""
+    cut = ((max(run.start, part.start), min(run.stop, part.stop)) for run in runs)
+    return tuple(slice(start - part.start, stop - part.start) for start, stop in cut if start < stop)

@@ -13,6 +13,7 @@ from shoal.net.conduct import Conduct
 from shoal.wire.frames import chunk_frame, chunk_frames, cut_tensors
 from shoal.wire.limits import (
     CHECKPOINT_BUDGET_BYTES,
+    FRAMES_KEPT_MAX_BYTES,
     PAYLOAD_LEAST_BYTES_PER_S,
     RESULT_BUDGET_BYTES,
     UPLOAD_BUDGET_BYTES,
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class ChunkCache:
-    """The frames of models that go to many. A new version is cut into frames once, and they go when it goes."""
+    """The frames of models that go to many. A new version is cut into frames once, and they go when it goes. Those of
+    a large model are made as they are sent, and nothing is kept."""
 
     def __init__(self) -> None:
         #: All frames of a model but the first, which has the envelope of its own message.
@@ -37,7 +39,7 @@ class ChunkCache:
         if not tensors:
             return (head,)
         arrays = list(tensors.values())
-        if any(array.flags.writeable for array in arrays):
+        if any(array.flags.writeable for array in arrays) or bytes_of(arrays) > FRAMES_KEPT_MAX_BYTES:
             return chunk_frames(tensors, head=head)
         key = tuple(map(id, arrays))
         chunks = cut_tensors(tensors)
@@ -50,6 +52,10 @@ class ChunkCache:
             # An id may be used again once its array is gone, and so must its frames be.
             weakref.finalize(arrays[0], self._frames.pop, key, None)
         return (chunk_frame(*first, head=head), *rest)
+
+
+def bytes_of(arrays: Iterable[np.ndarray]) -> int:
+    return sum(array.nbytes for array in arrays)
 
 
 class Uploads:
@@ -100,7 +106,9 @@ class Uploads:
         return np.empty(size_bytes, dtype=np.uint8)
 
     def keep(self, buffer: np.ndarray) -> None:
-        """Nobody reads this buffer any more."""
+        """Nobody reads this buffer any more, or its message owns it: a large one is never used again."""
+        if buffer.size > self._share_bytes:
+            return
         if self._spares and self._spares[-1].size != buffer.size:
             self._spares.clear()
         self._spares.append(buffer)

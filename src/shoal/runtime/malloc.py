@@ -27,3 +27,9 @@ def keep_freed_memory() -> None:
         libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
         libc.mallopt(_TOP_PAD, _GROWN_BY_BYTES)
         libc.mallopt(_ARENA_MAX, _ARENAS)
+
+
+def return_freed_memory() -> None:
+    """Return to the system what ``keep_freed_memory`` kept, after work that is over. glibc only; may take a moment."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from shoal.roles.actions import Action, CancelTimer, Role, Send, SetTimer
 from shoal.roles.events import Event, Received, Started, TimerFired
+from shoal.runtime.malloc import return_freed_memory
+from shoal.wire.limits import UPLOAD_SHARED_MAX_BYTES
 from shoal.wire.messages import Message
 
 log = logging.getLogger("shoal")
@@ -128,6 +130,9 @@ class RoleHost:
         if self._goes_apart(event):
             loop = asyncio.get_running_loop()
             decided = await loop.run_in_executor(self._executor, self._decided, role, event)
+            if isinstance(event, Received) and event.size_bytes > UPLOAD_SHARED_MAX_BYTES:
+                # The chunks of a large message leave holes between others, and more with each message.
+                loop.run_in_executor(self._executor, return_freed_memory)
         else:
             decided = self._decided(role, event)
         _settle(handled)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import secrets
 import time
 from collections.abc import Coroutine
@@ -29,8 +30,9 @@ from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.roles.node.doorway import Caller
 from shoal.roles.node.host_router import HostRouter
 from shoal.roles.node.role_table import NodeApi, RoleTable
+from shoal.runtime.malloc import return_freed_memory
 from shoal.runtime.role_host import HEAVY_BYTES, RoleHost
-from shoal.runtime.update_files import room_in
+from shoal.runtime.update_files import memory_in
 from shoal.trainer.prepared_job import first_model
 from shoal.wire.limits import VALUE_BYTES
 from shoal.wire.messages import (
@@ -46,6 +48,9 @@ from shoal.wire.messages import (
     SetUpAggregator,
     with_tensors,
 )
+
+#: After a role has ended: until then sessions may still send its last model.
+LET_GO_S = 1.0
 
 
 class ServerApi(NodeApi[RoleHost], Protocol):
@@ -229,7 +234,15 @@ class RoleServer:
 
     def end(self, host: RoleHost) -> None:
         host.ended = True
-        self.spawn(host.stop(), f"end {host.key}")
+        self.spawn(self._end(host), f"end {host.key}")
+
+    async def _end(self, host: RoleHost) -> None:
+        await host.stop()
+        del host
+        await asyncio.sleep(LET_GO_S)
+        # The parts of a role refer to each other, so that only a collection frees its arrays.
+        gc.collect()
+        await asyncio.to_thread(return_freed_memory)
 
     def leader_host(self, assign: Assign) -> RoleHost:
         # Where devices are compared or sums opened, whatever ends a version means work, not the last update alone.
@@ -322,7 +335,7 @@ def make_leader(initial: Path, assign: Assign, version: StoredVersion | None, *,
         model=model,
         term=assign.term,
         manager=manager,
-        room=room_in(initial.parent),
+        memory=memory_in(initial.parent),
         normals=fresh_normals(),
     )
     if version is not None:

@@ -97,6 +97,12 @@ UPLOAD_BUDGET_BYTES = 32 << 20
 #: The share of a budget that one peer may hold. A message above it comes one at a time, beside the budget: it holds up
 #: others of its size and nobody else.
 UPLOAD_PEER_SHARE = 0.5
+#: The tensors of a message above this have memory of their own, which goes with the message.
+UPLOAD_SHARED_MAX_BYTES = int(UPLOAD_BUDGET_BYTES * UPLOAD_PEER_SHARE)
+
+#: The frames of a model up to this size are kept while the model is: they go to many workers. A larger model is cut
+#: into frames anew for each of them, which costs a copy of it and not a second model of memory.
+FRAMES_KEPT_MAX_BYTES = 8 << 20
 
 #: The same for checkpoints that leaders on devices send, and for products of executors: merging waits for neither.
 CHECKPOINT_BUDGET_BYTES = 32 << 20

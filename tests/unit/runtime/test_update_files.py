@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.runtime.update_files import room_in
+from shoal.runtime.update_files import put_away_in, room_in
 
 
 def test_large_room_is_in_a_file_that_has_no_name(tmp_path: Path) -> None:
@@ -26,3 +26,21 @@ def test_without_a_disk_there_is_still_memory(tmp_path: Path) -> None:
     made = room_in(tmp_path / "gone", memory_bytes=0)(2, 3)
     made[:] = 1
     assert made.sum() == 6
+
+
+def test_what_is_put_away_comes_back_and_leaves_no_file(tmp_path: Path) -> None:
+    arrays = [np.arange(5, dtype=np.float32), np.zeros(0, np.float32), np.ones((2, 3), np.float32)]
+    get = put_away_in(tmp_path, memory_bytes=10)(arrays)
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        back = get()
+        assert [each.tolist() for each in back] == [each.tolist() for each in arrays]
+        assert not any(
+            np.shares_memory(each, array) or each.flags.writeable for each, array in zip(back, arrays, strict=True)
+        )
+
+
+def test_a_small_array_or_a_full_disk_leaves_arrays_where_they_are(tmp_path: Path) -> None:
+    arrays = [np.arange(5, dtype=np.float32)]
+    assert put_away_in(tmp_path)(arrays)()[0] is arrays[0]
+    assert put_away_in(tmp_path / "gone", memory_bytes=0)(arrays)()[0] is arrays[0]

@@ -41,6 +41,7 @@ from shoal.roles.leader.hubs import Hubs
 from shoal.roles.leader.leases import LATE, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
+from shoal.roles.leader.memory import IN_MEMORY, Memory
 from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.private_sum import Normals, no_chance
 from shoal.roles.leader.report import Standing, progress_of
@@ -50,7 +51,6 @@ from shoal.roles.leader.sealing import Sealing
 from shoal.roles.leader.suspicion import BatchFailures, Suspicion
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks
-from shoal.roles.leader.weighing import Room, in_memory
 from shoal.roles.leader.workers import WorkerRecord, Workers
 from shoal.roles.machine import Machine
 from shoal.scheduling.admission import Admission
@@ -73,7 +73,7 @@ class Leader(Machine):
         term: int,
         manager: str,
         upload_budget_bytes: int = UPLOAD_BUDGET_BYTES,
-        room: Room = in_memory,
+        memory: Memory = IN_MEMORY,
         normals: Normals = no_chance,
     ) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Leader(Machine):
         self._unread: str | None = None
         self._refused = self._bytes_up = 0
 
-        self._training = TrainingState(self, spec, layout, model, room=room, normals=normals)
+        self._training = TrainingState(self, spec, layout, model, memory=memory, normals=normals)
         self._workers = Workers(self, job=spec.job)
         self._hubs = Hubs()
         self._shares = FixedShares(work=plan.work)

@@ -16,10 +16,11 @@ from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import Corrupt
 from shoal.learning.clipping import clipped_mean
-from shoal.learning.decay_skips import DecaySkips
+from shoal.learning.decay_skips import DecaySkips, within
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import MetricSum, add_logged, lower_is_better, name_in_training
 from shoal.learning.outer import OuterState, outer_step
+from shoal.learning.paired_sum import PairedSum
 from shoal.learning.parameter_staleness import ENTRIES_PER_PLACE, ParameterStaleness, scale_of
 from shoal.learning.partial import Partial
 from shoal.learning.privacy import SharedPrivacy
@@ -29,14 +30,13 @@ from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.evaluation_rows import latest_within, row_of, view_of
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.local_data import padded
+from shoal.roles.leader.memory import IN_MEMORY, GetBack, Memory, keep
 from shoal.roles.leader.private_sum import Normals, PrivateSum, no_chance
 from shoal.roles.leader.weighing import (
     ClippedWeighing,
     Reputations,
-    Room,
     Weighing,
     WeightsGiven,
-    in_memory,
     weighing_of,
 )
 from shoal.roles.machine import Machine
@@ -44,7 +44,7 @@ from shoal.scheduling.batches import examples_in
 from shoal.scheduling.ledger import Applied, Lease, Ledger
 from shoal.trust import Rule
 from shoal.wire.coded import code_with, sizes_of
-from shoal.wire.limits import LABELS_MAX
+from shoal.wire.limits import LABELS_MAX, VALUE_BYTES
 from shoal.wire.messages import EvaluationView, JobSpec, MetricView, Tensors, Update, views_of
 
 #: Evaluations that are carried along; the registry has them all. A checkpoint's header is bounded.
@@ -56,6 +56,9 @@ LABELS_DECAY = 0.999
 #: Places that are remembered of a model's recent versions, however small it is.
 ENTRIES_LEAST = 1 << 14
 
+#: Values that the outer step takes at a time: a few megabytes of scratch, however large the model is.
+STEP_VALUES = 1 << 18
+
 #: Tensors of a checkpoint besides the model have names that begin so.
 OURS = "shoal."
 VELOCITY = f"{OURS}velocity"
@@ -65,12 +68,12 @@ RESIDUAL = f"{OURS}residual"
 
 @dataclass(frozen=True, slots=True)
 class _Good:
-    """A version that was found good, and how far the training was then. No array of it changes later."""
+    """A version that was found good, and how far the training was then."""
 
     version: int
-    model: np.ndarray
-    outer: OuterState
-    residual: np.ndarray | None
+    #: Its model, velocity, squares of gradients, and residual if there is one.
+    arrays: GetBack
+    outer_steps: int
     ledger: dict[str, Any]
 
 
@@ -82,10 +85,11 @@ class TrainingState:
         layout: Layout,
         model: np.ndarray,
         *,
-        room: Room = in_memory,
+        memory: Memory = IN_MEMORY,
         normals: Normals = no_chance,
     ) -> None:
         self._machine = machine
+        self._memory = memory
         self._spec = spec
         self._layout = layout
         self.model = model
@@ -105,14 +109,14 @@ class TrainingState:
         self._touches = _touches(layout.size) if spec.plan.staleness == PER_PARAMETER else None
         self.version = 0
         self.ledger = Ledger(batches=spec.batches)
-        self._partial = Partial(layout.size)
+        self._partial = _sum_for(spec, layout, memory)
         #: Where updates meet instead, if the plan does not believe each of them; and who was weighed down of late.
         privacy = spec.plan.privacy
         is_shared = isinstance(privacy, SharedPrivacy)
         self._private = PrivateSum(layout.size, privacy, normals) if privacy is not None and not is_shared else None
         #: Where devices add noise themselves: groups that were asked to, under this leader.
         self.groups = 0
-        self._compares = weighing_of(spec.plan.believes, layout.size, room)
+        self._compares = weighing_of(spec.plan.believes, layout.size, memory.room)
         self._weighing: Weighing | None = self._private or self._compares
         self._reputations = Reputations()
         #: Not part of a snapshot: see there.
@@ -130,6 +134,8 @@ class TrainingState:
         #: When recent versions were made, and of how many examples.
         self._steps: deque[tuple[float, int]] = deque(maxlen=64)
         self._good = self._remembered()
+        #: The good version is the present one, and its arrays are where they were.
+        self._good_is_here = True
         #: Each time the training went back, until that is durable: to which version, and the one that has its model
         #: again. Nothing in between is in the history.
         self.went_back: tuple[tuple[int, int], ...] = ()
@@ -164,7 +170,7 @@ class TrainingState:
         if self._weighing is not None:
             self._weighing.add(lease.worker, damped, weight=weight, scale=scale)
         else:
-            self._partial.add(damped, weight=weight, scale=scale)
+            self._add(damped, weight=weight, scale=scale)
         self.lateness.seen(self.version - lease.version)
         self._note_logged(update)
         self.ledger.merge(lease)
@@ -242,7 +248,9 @@ class TrainingState:
             assert isinstance(damped, np.ndarray)
             self._compares.take(damped, weight=weight, verdict=verdict)
         else:
-            self._partial.add(damped, weight=weight)
+            assert isinstance(damped, np.ndarray)
+            # A copy: the memory of a sum may not be the leader's.
+            self._add(damped.copy() if isinstance(self._partial, PairedSum) else damped, weight=weight)
         self._moved = moved
         for report in reports:
             self.lateness.seen(self.version - report.lease.version)
@@ -254,13 +262,18 @@ class TrainingState:
 
     def advance(self) -> list[Applied]:
         """Turn the merged updates into the next version; returns their rows in the history."""
-        mean, examples = self._taken()
+        self._put_good_away()
+        mean, spare, examples = self._taken()
         if clip := self._spec.plan.clip_mean:
             rate = self._spec.plan.rate_at(self.version) or self._spec.plan.learning_rate
             mean = clipped_mean(mean, clip=clip, rate=rate, parameters_size=self._layout.parameters_size)
-        change, outer = self.step_of(mean, slice(0, self._layout.size))
-        self.velocity, self.second, self.outer_steps = _kept(outer)
-        self._move(change)
+        if self.residual is None:
+            # A weighing may keep its mean.
+            self._step_in_parts(mean, spare, into=mean if self._weighing is None else np.empty_like(mean))
+        else:
+            change, outer = self.step_of(mean, slice(0, self._layout.size))
+            self.velocity, self.second, self.outer_steps = _kept(outer)
+            self._move(change, self.residual)
         self.model.flags.writeable = False
         self.version += 1
         self._steps.append((self._machine.now_s, examples))
@@ -270,15 +283,26 @@ class TrainingState:
         self._drop_merged()
         return self.ledger.apply(self.version)
 
-    def _taken(self) -> tuple[np.ndarray, int]:
-        """What the next version is made of, and of how many examples."""
+    def _add(self, update: np.ndarray | Sparse, *, weight: float, scale: float = 1.0) -> None:
+        if isinstance(self._partial, Partial):
+            self._partial.add(update, weight=weight, scale=scale)
+        else:
+            assert isinstance(update, np.ndarray), "updates that are summed in their own memory are dense"
+            self._partial.add(update, weight=weight, scale=scale)
+
+    def _taken(self) -> tuple[np.ndarray, np.ndarray | None, int]:
+        """Return the mean that the next version is made of, an array of its size to write to if there is one, and the
+        number of examples."""
         if self._weighing is None:
-            return self._partial.mean(), int(self._partial.weight)
+            examples = int(self._partial.weight)
+            if isinstance(self._partial, PairedSum):
+                return *self._partial.take_mean(), examples
+            return self._partial.mean(), None, examples
         examples = int(self._weighing.weight)
         mean, down = self._weighing.mean()
         for told in self._reputations.on_version(self.version + 1, down):
             self._machine.record("weighed-down", told)
-        return mean, examples
+        return mean, None, examples
 
     @property
     def noised(self) -> int:
@@ -318,16 +342,43 @@ class TrainingState:
             weights = weights if self.residual is None else weights + self.residual[parameters]
         state = OuterState(self.velocity[part], self.second[part], self.outer_steps)
         rate = self._spec.plan.outer_rate_at(self.version)
-        return outer_step(self._rule, state, mean, rate=rate, weights=weights, decayed=self._decayed)
+        decayed = within(self._decayed, part)
+        return outer_step(self._rule, state, mean, rate=rate, weights=weights, decayed=decayed)
 
-    def _move(self, change: np.ndarray) -> None:
+    def _step_in_parts(self, mean: np.ndarray, spare: np.ndarray | None, *, into: np.ndarray) -> None:
+        """Take the outer step part by part, so that nothing else of the model's size is allocated: the next model
+        replaces the mean, and the next velocity the spare array. A rule works on each value by itself."""
+        size, rule = self._layout.size, self._rule
+        velocity, second, steps = self.velocity, self.second, self.outer_steps
+        if rule.momentum:
+            velocity = np.empty_like(velocity) if spare is None else spare[: velocity.size]
+        if rule.is_adaptive:
+            second = np.empty_like(second)
+        moved: list[np.ndarray] = []
+        for start in range(0, size, STEP_VALUES):
+            part = slice(start, min(start + STEP_VALUES, size))
+            change, outer = self.step_of(mean[part], part)
+            if rule.momentum:
+                velocity[part] = outer.velocity
+            if rule.is_adaptive:
+                second[part] = outer.second
+            steps = outer.steps
+            before = self.model[part]
+            np.add(before, change, out=into[part])
+            if self._touches is not None:
+                # Only where it did move: no update is late for a change that is too small to change a value.
+                moved.append(np.flatnonzero(into[part] != before) + start)
+        self.model, self.velocity, self.second, self.outer_steps = into, velocity, second, steps
+        if self._touches is not None:
+            self._touches.note(np.concatenate(moved))
+
+    def _move(self, change: np.ndarray, residual: np.ndarray) -> None:
         """All workers hold the same version, bit for bit: the model moves by the coded change, and the rest is kept."""
-        moved = change if self.residual is None else self._sent_of(self.residual, change)
+        moved = self._sent_of(residual, change)
         before, model = self.model, self.model.copy()
         add_to(model, moved)
         self.model = model
         if self._touches is not None:
-            # Only where it did move: no update is late for a change that is too small to change a value.
             places = moved.places if isinstance(moved, Sparse) else np.flatnonzero(moved)
             self._touches.note(places[model[places] != before[places]])
 
@@ -351,12 +402,19 @@ class TrainingState:
     # Back to what was good ------------------------------------------------------------------------------
 
     def _remembered(self) -> _Good:
-        outer = OuterState(self.velocity, self.second, self.outer_steps)
-        return _Good(self.version, self.model, outer, self.residual, self.ledger.snapshot())
+        residual = () if self.residual is None else (self.residual,)
+        arrays = keep((self.model, self.velocity, self.second, *residual))
+        return _Good(self.version, arrays, self.outer_steps, self.ledger.snapshot())
 
     def on_found_good(self) -> None:
         """The present version is one to go back to."""
-        self._good = self._remembered()
+        self._good, self._good_is_here = self._remembered(), True
+
+    def _put_good_away(self) -> None:
+        """The present version is about to be replaced. If it is the one to go back to, the driver keeps it."""
+        if self._good_is_here:
+            self._good = replace(self._good, arrays=self._memory.put_away(self._good.arrays()))
+            self._good_is_here = False
 
     @property
     def good_version(self) -> int:
@@ -368,8 +426,9 @@ class TrainingState:
         good = self._good
         self.version += 1
         self.went_back = (*self.went_back, (good.version, self.version))
-        self.model, self.residual = good.model, good.residual
-        self.velocity, self.second, self.outer_steps = _kept(good.outer)
+        self.model, self.velocity, self.second, *residual = good.arrays()
+        self.residual = residual[0] if residual else None
+        self.outer_steps = good.outer_steps
         self.ledger = Ledger.restore(good.ledger)
         self._drop_merged()
         if self._private is not None:
@@ -379,7 +438,7 @@ class TrainingState:
         if self._touches is not None:
             self._touches = _touches(self._layout.size, version=self.version)
         self.evaluations = [view for view in self.evaluations if view.version <= good.version]
-        self._good = self._remembered()
+        self.on_found_good()
 
     def stand_still(self) -> None:
         """The next version is this one again, with another number: nobody may take part in a private job's next one."""
@@ -457,7 +516,14 @@ class TrainingState:
         self.ledger = Ledger.restore(state["ledger"])
         self._elapsed_before_s = float(state["elapsed_s"])
         self.evaluations = [view_of(row) for row in state["evaluations"]]
-        self._good = self._remembered()
+        self.on_found_good()
+
+
+def _sum_for(spec: JobSpec, layout: Layout, memory: Memory) -> Partial | PairedSum:
+    """Return where updates are summed: in their own memory, if they are dense, large, and the leader's to write to."""
+    is_dense = Codec.parse(spec.plan.codec).form == "dense"
+    is_owned = memory.owned_from_bytes is not None and layout.size * VALUE_BYTES >= memory.owned_from_bytes
+    return PairedSum(layout.size) if is_dense and is_owned else Partial(layout.size)
 
 
 def _kept(outer: OuterState) -> tuple[np.ndarray, np.ndarray, int]:
