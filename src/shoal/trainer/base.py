@@ -16,6 +16,7 @@ from torch import Tensor
 
 from shoal.errors import Misuse
 from shoal.store.readable import write_by_hash
+from shoal.trainer.frozen_build import fill
 from shoal.trainer.launch import opened
 from shoal.trainer.whole_file import BFLOAT16, TYPES_NOTE
 from shoal.wire import tensors
@@ -57,7 +58,10 @@ def assign(name: str, tensor: Tensor, array: np.ndarray, notes: Mapping[str, str
         here, there = (f"{each.dtype} {list(each.shape)}" for each in (tensor, stored))
         raise Misuse(f"the frozen {name} is {here} on this device and {there} in the job; do its versions differ?")
     # Not copied: the values lie in the file's pages, which the system drops and reads again as memory allows.
-    tensor.data = stored.to(tensor.device)
+    if tensor.is_meta:
+        fill(tensor, stored)
+    else:
+        tensor.data = stored.to(tensor.device)
 
 
 def _parts(frozen: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,13 +29,14 @@ from shoal.trainer.arrays import rows_to_torch
 from shoal.trainer.base import load_base
 from shoal.trainer.device import choose, move
 from shoal.trainer.flat import read_into, write_from
+from shoal.trainer.frozen_build import NotOnMeta, build_on_meta
 from shoal.trainer.importer import make_task
 from shoal.trainer.judging import loss_of, metrics_of
 from shoal.trainer.lease import TaskLease
 from shoal.trainer.local_examples import LocalExamples
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
-from shoal.trainer.placement import place, to_training
+from shoal.trainer.placement import Placed, place, to_training
 from shoal.trainer.plain_step import leave_change, leave_step
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Examples, labels_of
@@ -55,10 +57,26 @@ def seeded(*numbers: int) -> None:
 def build_model(task: Task, seed: int) -> nn.Module:
     """The model every device starts from: same seed, same weights."""
     seeded(seed)
+    return _model_of(task)
+
+
+def _model_of(task: Task) -> nn.Module:
     model = task.model()
     if not isinstance(model, nn.Module):
         raise Misuse(f"{type(task).__name__}.model() returned {type(model).__name__}, not a torch module")
     return model
+
+
+def _built(task: Task, settings: TrainerSettings) -> tuple[nn.Module, Placed]:
+    """Build the model and place its tensors. If the job has a frozen base, none of it is built in memory."""
+    if settings.base:
+        try:
+            seeded(settings.seed)
+            return build_on_meta(task, lambda: _model_of(task))
+        except NotOnMeta as reason:
+            print(f"the frozen base is built in memory before it is mapped: {reason}", file=sys.stderr, flush=True)
+    model = build_model(task, settings.seed)
+    return model, place(task, model)
 
 
 class TorchTrainer:
@@ -70,8 +88,7 @@ class TorchTrainer:
         self._shared = shared
         self._device = choose(settings.device)
         self._task = make_task(Path(settings.bundle_dir), settings.entry, settings.arguments)
-        self._model = build_model(self._task, settings.seed)
-        self._placed = place(self._task, self._model)
+        self._model, self._placed = _built(self._task, settings)
         self._layout = self._placed.layout
         if self._layout != settings.layout:
             difference = self._layout.difference(settings.layout)
