@@ -41,7 +41,7 @@ class Contents:
             if not sha256 or not self._blobs.has(sha256):
                 return frozenset()
             try:
-                manifest = Manifest.from_json(self._blobs.path(sha256).read_bytes())
+                manifest = Manifest.from_json(self._blobs.read(sha256))
             except Corrupt:
                 # The devices will say so: it is what an operator signed.
                 return frozenset()

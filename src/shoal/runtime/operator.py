@@ -24,6 +24,7 @@ from shoal.net.grpc import GrpcLink
 from shoal.net.renewal import kept_fresh
 from shoal.plan import Plan
 from shoal.runtime.paths import Paths
+from shoal.store.blobs import read_small
 from shoal.store.files import AtomicFile, telling_disk_full
 from shoal.store.readable import let_others_read
 from shoal.trainer.bundle import pack
@@ -293,7 +294,7 @@ class Operator:
         spec, kept = await self.job_spec(job), self._kept
         test: tuple[str, ...] | None = ()
         if spec.test.examples:
-            listed = Manifest.from_json((await kept(spec.test.manifest, "the list of examples")).read_bytes())
+            listed = Manifest.from_json(read_small(await kept(spec.test.manifest, "the list of examples")))
             test = tuple([str(await kept(shard.sha256, "the held-out set")) for shard in listed.shards])
         elif task:
             # The task that is named may have some by now.
@@ -304,7 +305,7 @@ class Operator:
             path, entry = find_task(task)
             bundle = await asyncio.to_thread(pack, path, entry, lambda note: None)
         else:
-            entry, bundle = spec.entry, (await kept(spec.bundle, "the code")).read_bytes()
+            entry, bundle = spec.entry, read_small(await kept(spec.bundle, "the code"))
         return TaskFiles(
             bundle=bundle,
             entry=entry,

@@ -349,7 +349,7 @@ class WorkerDriver:
         if not dataset.examples:
             return Manifest(examples=0, shards=())
         await self._around.fetch(dataset.manifest)
-        return Manifest.from_json(self._blobs.path(dataset.manifest).read_bytes())
+        return Manifest.from_json(self._blobs.read(dataset.manifest))
 
     async def _window_cache(self) -> ShardCache:
         plan, held_out = self._spec.plan, await self._manifest(self._spec.test)
@@ -371,7 +371,7 @@ class WorkerDriver:
         draft = target.with_name(f".{sha256}-{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        unpack(self._blobs.path(sha256).read_bytes(), draft)
+        unpack(self._blobs.read(sha256), draft)
         try:
             draft.rename(target)
         except OSError:

@@ -7,15 +7,16 @@ import hashlib
 import io
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from shoal.errors import Misuse, PeerViolation
-from shoal.store.files import AtomicFile, make_directory, remove_stale, sync_directory, telling_disk_full
-from shoal.wire.limits import BLOB_MAX_BYTES, CHUNK_BYTES
+from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.store.files import AtomicFile, DiskFull, make_directory, remove_stale, sync_directory, telling_disk_full
+from shoal.wire.limits import BLOB_MAX_BYTES, BLOB_READ_MAX_BYTES, CHUNK_BYTES
 
 HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -24,6 +25,13 @@ HASH = re.compile(r"[0-9a-f]{64}")
 class BlobFacts:
     size_bytes: int
     modified_s: float
+
+
+def read_small(path: Path) -> bytes:
+    """Return the bytes of a blob's file, unless it is too large to be what it is read as."""
+    if (size_bytes := path.stat().st_size) > BLOB_READ_MAX_BYTES:
+        raise Corrupt(f"a blob of {size_bytes} bytes is not read into memory; the limit is {BLOB_READ_MAX_BYTES}")
+    return path.read_bytes()
 
 
 class BlobStore:
@@ -115,6 +123,10 @@ class BlobStore:
             raise Misuse(f"blob {sha256} is not in this store: fetch or put it first")
         return place
 
+    def read(self, sha256: str) -> bytes:
+        """Return a blob that is small by its purpose. A large one is refused before any memory is taken."""
+        return read_small(self.path(sha256))
+
     def verify(self, sha256: str) -> bool:
         """Whether the blob is here and still matches its hash. One that does not is dropped, to be fetched again."""
         place = self.place(sha256)
@@ -141,6 +153,11 @@ class BlobStore:
         self.place(expected_sha256)  # refuses what is no hash
         if not 0 <= size_bytes <= BLOB_MAX_BYTES:
             raise PeerViolation(f"a blob of {size_bytes} bytes; it may have 0 to {BLOB_MAX_BYTES}")
+        if size_bytes > (free_bytes := shutil.disk_usage(self._directory).free):
+            raise DiskFull(
+                f"a file of {size_bytes / 1e6:,.0f} MB does not fit on the disk that holds {self._directory}:"
+                f" {free_bytes / 1e6:,.0f} MB are free. Free space on it, then try again"
+            )
         return BlobWriter(self._directory, self._keep, expected_sha256=expected_sha256, size_bytes=size_bytes)
 
     def place(self, sha256: str) -> Path:

@@ -11,11 +11,11 @@ from pathlib import Path
 from shoal.store.checkpoints import NAME, CheckpointStore, LoadedCheckpoint, SavedCheckpoint, counts
 from shoal.store.files import write_atomically
 from shoal.store.objects import ObjectFacts, Objects
-from shoal.wire.limits import BLOB_MAX_BYTES
+from shoal.wire.limits import CHECKPOINT_FILE_MAX_BYTES
 from shoal.wire.tensors import Array
 
 #: A checkpoint holds a model, its momentum and its history.
-_MOST_BYTES = 4 * BLOB_MAX_BYTES
+_MOST_BYTES = CHECKPOINT_FILE_MAX_BYTES
 
 
 class ObjectCheckpoints(CheckpointStore):

@@ -1,7 +1,7 @@
 """The frozen base of a model: tensors that nobody trains, in files that devices fetch once and map. Imports torch.
 
 The leader never sees it, and no update names it. A file holds up to ``PART_BYTES``, so that a device whose link breaks
-fetches one part again and not a gigabyte.
+fetches one part again and not a gigabyte. A larger tensor has a file of its own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from shoal.trainer.frozen_build import fill
 from shoal.trainer.launch import opened
 from shoal.trainer.whole_file import BFLOAT16, TYPES_NOTE
 from shoal.wire import tensors
-from shoal.wire.limits import BLOB_MAX_BYTES
+from shoal.wire.limits import BLOB_MAX_BYTES, TENSOR_FILE_HEADER_MAX_BYTES
 
 PART_BYTES = 256 << 20
+
+#: A tensor is in one file, since it is mapped as one; the file also has a header.
+FROZEN_TENSOR_MAX_BYTES = BLOB_MAX_BYTES - TENSOR_FILE_HEADER_MAX_BYTES - 8
 
 #: The one type that numpy lacks and safetensors has; others that numpy lacks are stored as bytes.
 _BFLOAT16 = torch.bfloat16
@@ -68,8 +71,9 @@ def _parts(frozen: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     part: dict[str, Tensor] = {}
     size_bytes = 0
     for name, tensor in frozen.items():
-        if tensor.nbytes > BLOB_MAX_BYTES // 2:
-            raise Misuse(f"the frozen {name} has {tensor.nbytes:,} bytes, at most {BLOB_MAX_BYTES // 2:,} are taken")
+        if tensor.nbytes > FROZEN_TENSOR_MAX_BYTES:
+            limit = f"the limit of one file is {FROZEN_TENSOR_MAX_BYTES:,}"
+            raise Misuse(f"the frozen {name} has {tensor.nbytes:,} bytes; {limit}")
         if part and (size_bytes + tensor.nbytes > PART_BYTES or len(part) >= 1000):
             yield part
             part, size_bytes = {}, 0

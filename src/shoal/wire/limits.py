@@ -88,8 +88,15 @@ BUNDLE_FILE_MAX_BYTES = 1 << 20
 #: One message between an agent and its trainer. Vectors do not travel in messages: they lie in shared memory.
 TRAINER_MESSAGE_MAX_BYTES = 1 << 20
 
-#: One content-addressed blob (a dataset shard, a bundle, an initial model).
-BLOB_MAX_BYTES = 1 << 30
+#: One content-addressed blob (a dataset shard, a bundle, an initial model, a part of a frozen base). It goes to disk in
+#: chunks and is mapped from there: the limit protects a disk, and a member's size is known before its first chunk.
+BLOB_MAX_BYTES = 64 << 30
+
+#: One blob that is read into memory (a bundle, the list of a dataset's shards).
+BLOB_READ_MAX_BYTES = 1 << 30
+
+#: A checkpoint that is fetched from an object store: a model, its momentum and its history.
+CHECKPOINT_FILE_MAX_BYTES = 4 * PAYLOAD_MAX_BYTES
 
 #: Memory a leader lends to uploads in flight: updates are held whole until they are checked, then merged and dropped.
 UPLOAD_BUDGET_BYTES = 32 << 20

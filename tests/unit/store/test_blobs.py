@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from shoal.errors import Misuse, PeerViolation
+from shoal.errors import Corrupt, Misuse, PeerViolation
 from shoal.store.blobs import BlobStore
-from shoal.wire.limits import BLOB_MAX_BYTES, CHUNK_BYTES
+from shoal.store.files import DiskFull
+from shoal.wire.limits import BLOB_MAX_BYTES, BLOB_READ_MAX_BYTES, CHUNK_BYTES
 
 DATA = b"shoal" * 1000
 HASH = hashlib.sha256(DATA).hexdigest()
@@ -126,6 +128,26 @@ def test_a_file_beyond_the_limit_is_our_own_mistake(store: BlobStore, tmp_path: 
         file.truncate(BLOB_MAX_BYTES + 1)
     with pytest.raises(Misuse, match="split it"):
         store.put(source)
+
+
+def test_a_blob_that_does_not_fit_on_the_disk_is_refused_before_its_first_chunk(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=(3 << 30) - 1))
+    with pytest.raises(DiskFull, match="does not fit"):
+        store.writer(HASH, 3 << 30)
+    assert files(tmp_path) == []
+    store.writer(HASH, 2 << 30).abort()
+
+
+def test_a_large_blob_is_not_read_into_memory(store: BlobStore) -> None:
+    store.put(DATA)
+    assert store.read(HASH) == DATA
+    with store.path(HASH).open("wb") as file:
+        file.truncate(BLOB_READ_MAX_BYTES + 1)
+    with pytest.raises(Corrupt, match="not read into memory"):
+        store.read(HASH)
 
 
 def test_the_same_blob_may_be_put_from_many_threads(store: BlobStore, tmp_path: Path) -> None:
