@@ -24,10 +24,11 @@ from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.schedule import Schedule
+from shoal.learning.version_mean import VersionMean
 from shoal.plan import Plan
 from shoal.roles.actions import Seal, Send, Train
 from shoal.roles.events import UpdateSealed
-from shoal.roles.leader.training_state import RESIDUAL
+from shoal.roles.leader.training_state import RESIDUAL, TRAINED
 from shoal.roles.node.checkpoint_transfer import gaps_in
 from shoal.scheduling.ledger import Applied
 from shoal.sim.invariants import Violation
@@ -88,6 +89,8 @@ class _Paper:
     parts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     #: (term, lease) -> the batches that its device trained, where it chooses them itself.
     turns: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    #: The mean of the versions up to each, where the plan has one.
+    means: dict[int, VersionMean] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.outer = OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size)
@@ -140,6 +143,18 @@ class _Paper:
         self.model, self.anchored = model.astype(np.float64), self.version
         self.worked_out[self.version] = (self.model, self.outer)
 
+    def anchor_mean(self, values: np.ndarray) -> None:
+        self.means[self.version] = VersionMean(values.astype(np.float64), self.mean.weight)
+
+    @property
+    def mean(self) -> VersionMean:
+        """The mean of all versions so far."""
+        return self.means.get(self.version, VersionMean(FIRST_MODEL))
+
+    def judged(self, version: int) -> np.ndarray:
+        """Return what an evaluation of this version is of."""
+        return self.means[version].values if self.spec.plan.ema else self.models[version]
+
     def stand_again(self, kept: int, again: int) -> None:
         """The training went back: this version is an earlier one again, and what came in between never was."""
         if again not in self.models:
@@ -149,9 +164,11 @@ class _Paper:
     def go_on(self, rows: Sequence[Applied], *, term: int) -> None:
         """What these rows of history make of the model."""
         for version, group in itertools.groupby(rows, key=lambda row: row.version):
+            before = self.mean
             self._step(list(group), term)
             self.version = version
             self.models[version] = self._moved_to(term, version) if self.knows_models else self.model
+            self.means[version] = before.after(self.models[version].astype(np.float64), decay=self.spec.plan.ema)
             self.worked_out[version] = (self.model, self.outer)
 
     def _moved_to(self, term: int, version: int) -> np.ndarray:
@@ -173,6 +190,7 @@ class _Paper:
     def renumber(self, version: int) -> None:
         """The last version goes by another number from here on."""
         self.models[version] = self.models[self.version]
+        self.means[version] = self.mean
         self.numbers[version] = self.version
         self.worked_out[version] = (self.model, self.outer)
         self.version = version
@@ -431,7 +449,12 @@ class HistoryOracle:
             paper.go_on(list(rows), term=int(save.state["term"]))
         for kept, again in left:
             paper.stand_again(kept, again)
-        model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
+        given = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
+        model = save.tensors[TRAINED] if paper.spec.plan.ema else given
+        if paper.spec.plan.ema and not np.allclose(given, paper.mean.values, atol=paper.tolerance + paper.drift):
+            raise Violation(
+                f"at {mark.at_s:.3f} s: the saved mean is not that of its history: {given}, {paper.mean.values}"
+            )
         if paper.is_coded:
             model = model + save.tensors[RESIDUAL]
         if not np.allclose(model, paper.model, atol=paper.tolerance + paper.drift):
@@ -440,6 +463,7 @@ class HistoryOracle:
             )
         if paper.drift:
             paper.anchor(model)
+            paper.anchor_mean(given)
         for view in save.evaluations:
             self._evaluated(paper, view, mark.at_s)
         if paper.version < save.version:
@@ -458,7 +482,7 @@ class HistoryOracle:
             return
         if view.examples != examples:
             raise Violation(f"{what} counts {view.examples} examples; there are {examples}")
-        expected = judge(paper.spec, paper.models[view.version]) / examples
+        expected = judge(paper.spec, paper.judged(view.version)) / examples
         # The two models may differ in their last bit, and a few examples lie on the edge.
         if view.accuracy is None or abs(view.accuracy - expected) > 0.01:
             raise Violation(f"{what} found {view.accuracy}; its model gets {expected}")

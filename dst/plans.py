@@ -139,6 +139,13 @@ def clipped(plan: Plan, stream: Stream) -> Plan:
     return plan
 
 
+def averaged(plan: Plan, stream: Stream) -> Plan:
+    """The exponential mean of versions, drawn from a stream of its own. Devices evaluate new examples of their own by
+    the version they train, so that such a job is refused."""
+    decay = stream.pick((0.5, 0.9, 0.999))
+    return plan if plan.data == "local" else replace(plan, ema=decay)
+
+
 def over_hubs(plan: Plan, stream: Stream) -> Plan:
     """A tree, drawn from a stream of its own: whose updates are plain, cut, or sealed; at times with a place for no
     worker more than it needs, so that it would lack one if a hub took it."""

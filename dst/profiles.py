@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dst.any_plan import any_plan
-from dst.plans import clipped, in_blocks, over_hubs, stepped
+from dst.plans import averaged, clipped, in_blocks, over_hubs, stepped
 from dst.targeted_faults import BLOCK_MOMENTS, MOMENTS, SEAL_MOMENTS
 from dst.trust_plans import (
     believing_plan,
@@ -59,6 +59,7 @@ PROFILES: dict[str, Profile] = {
     "plain": Profile(),
     "outer": Profile(plans=(_OUTER,)),
     "outer-clip": Profile(plans=(_OUTER, ("clip", clipped))),
+    "ema": Profile(plans=(_OUTER, _TRUST, ("ema", averaged))),
     "robust": Profile(plans=(_OUTER, _TRUST)),
     "robust-parts": Profile(plans=(_OUTER, _TRUST, ("parts", compared_plan))),
     "private": Profile(plans=(_OUTER, _TRUST, ("private", private_plan))),

@@ -29,6 +29,7 @@ from shoal.wire.messages import (
     Update,
     UpdateShard,
     Work,
+    mean_number,
 )
 
 #: Finds the leader of a job on a node; None: there is none.
@@ -59,7 +60,7 @@ class SumOracle:
 
     def __init__(self, leader_at: LeaderAt) -> None:
         self._leader_at = leader_at
-        #: (job, term, version) -> the leader's model.
+        #: (job, term, version) -> the leader's model; its mean of versions by its own number.
         self._models: dict[tuple[str, int, int], np.ndarray] = {}
         #: (node, job, lease) -> the term and version that were lent to it there.
         self._lent: dict[tuple[str, str, int], tuple[int, int]] = {}
@@ -114,6 +115,8 @@ class SumOracle:
         key = (step.job, int(getattr(leader, "term", 0)), int(getattr(leader, "version", 0)))
         if key not in self._models:
             self._models[key] = np.array(model)
+            if (mean := getattr(leader, "mean", None)) is not None:
+                self._models[step.job, key[1], mean_number(key[2])] = np.array(mean)
 
     def _count(self, step: Step, to: str, count: Reduce) -> None:
         tray = self._tray(step.job, count.term, count.formation, to)

@@ -232,6 +232,10 @@ class Plan:
     #: (biases and norms), or patterns of names such as ``*.bias``. Empty decays all.
     decay_skips: str = ""
 
+    #: Weight that the exponential mean of all versions keeps with each new one, such as 0.999. The mean is what is
+    #: evaluated, published and pulled; training continues from the newest version. 0 means no mean.
+    ema: float = 0.0
+
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
             _check_choice(choice, getattr(self, choice), answers)
@@ -279,6 +283,7 @@ class Plan:
         for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
+        self._check_ema()
         self._check_inner()
         self._check_online()
         if self.work == "blocks":
@@ -318,6 +323,12 @@ class Plan:
                 " compare updates and take the step of their part. Set topology = 'star'"
                 + (" or 'tree'" if self.believes.rule == "clip" else "")
             )
+
+    def _check_ema(self) -> None:
+        if not 0 <= self.ema < 1:
+            raise Misuse(f"ema = {self.ema:g}: set it to a number between 0 and 1, such as 0.999, or leave it out")
+        if self.ema and self.topology == "chain":
+            raise Misuse("ema with topology = 'chain': a chain has no leader that could keep the mean. Leave ema out")
 
     def _check_inner(self) -> None:
         _check_choice("precision", self.precision, PRECISIONS)

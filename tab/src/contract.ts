@@ -208,6 +208,7 @@ export const FIELDS: Record<string, Field[]> = {
     [52, "apart", "int", false, false],
     [53, "clip_mean", "double", false, false],
     [54, "decay_skips", "string", false, false],
+    [55, "ema", "double", false, false],
   ],
   Plateau: [
     [1, "metric", "string", false, false],

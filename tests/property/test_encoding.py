@@ -143,6 +143,7 @@ PLANS = st.builds(
     schedule=st.sampled_from(("", "warmup 20 cosine 2000", "step 7 x0.5")),
     shuffle=st.just("window"),
     cache_mb=st.integers(0, 1 << 40),
+    ema=st.floats(0, 0.9999),
 ) | st.builds(
     Plan,
     data=st.just("local"),

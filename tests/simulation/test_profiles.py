@@ -73,6 +73,7 @@ def plans(profile: str, count: int = 60) -> list[Plan]:
 DRAWN: dict[str, Callable[[Plan], bool]] = {
     "outer": lambda plan: plan.outer in ADAPTIVE,
     "outer-clip": lambda plan: plan.clip_mean > 0 and bool(plan.decay_skips),
+    "ema": lambda plan: plan.ema > 0,
     "robust": lambda plan: plan.believes.rule is not None,
     "robust-parts": lambda plan: plan.believes.rule is not None and plan.topology != "star",
     "private": lambda plan: plan.has_leaders_noise,

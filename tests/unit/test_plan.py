@@ -11,6 +11,7 @@ import shoal.plan as plans
 from shoal.errors import Misuse
 from shoal.learning.outer_rule import OUTER_KINDS
 from shoal.plan import CHOICES, SIZED_ONLY, Plan, Until, parse_workers
+from shoal.sim.jobs import bare_spec
 
 
 def test_a_plan_works_as_it_comes() -> None:
@@ -231,3 +232,23 @@ def test_a_last_window_of_fewer_batches_is_a_step() -> None:
     assert Plan(inner="adamw", accumulate=3, lease_batches=22).lease_batches == 22
     with pytest.raises(Misuse, match="a lease has 7 steps"):
         Plan(inner="adamw", accumulate=3, lease_batches=21)
+
+
+@pytest.mark.parametrize("ema", [-0.1, 1.0, 1.5, float("nan")])
+def test_a_mean_of_versions_keeps_a_part_of_itself(ema: float) -> None:
+    with pytest.raises(Misuse, match=r"set it to a number between 0 and 1, such as 0\.999, or leave it out"):
+        Plan(ema=ema)
+
+
+def test_a_chain_has_nobody_who_could_keep_a_mean_of_versions() -> None:
+    with pytest.raises(Misuse, match=r"a chain has no leader that could keep the mean\. Leave ema out"):
+        Plan(ema=0.9, topology="chain", data="local")
+
+
+def test_a_mean_of_versions_is_not_evaluated_by_devices_new_examples() -> None:
+    plan = Plan(ema=0.9, data="local")
+    refused = bare_spec("job", plan, examples=0).why_not_new
+    assert refused is not None
+    assert "Give the task examples('test'), or leave ema out" in refused
+    assert bare_spec("job", plan, examples=0, test_examples=10).why_not_new is None
+    assert bare_spec("job", Plan(ema=0.9), examples=10).why_not_new is None

@@ -82,6 +82,7 @@ from shoal.wire.messages import (
     Wait,
     Work,
     clip,
+    version_named,
     with_tensors,
 )
 
@@ -362,7 +363,8 @@ class Worker(WorkerMachine):
             self._staging.spend()
         self._holds = (work.term, work.version)
         phase = WorkerPhase.TRAINING if work.kind == "train" else WorkerPhase.EVALUATING
-        self.become(phase, f"version {work.version}, {len(work.batches)} batch(es) of epoch {work.epoch}")
+        what = f"version {work.version}" if work.version >= 0 else f"mean at version {version_named(work.version)}"
+        self.become(phase, f"{what}, {len(work.batches)} batch(es) of epoch {work.epoch}")
         # Changes that the trainer has made already are not made twice.
         model = work.tensors if "model" in work.tensors else {}
         if phase is WorkerPhase.EVALUATING:

@@ -42,6 +42,7 @@ from shoal.wire.messages import (
     Wait,
     Welcome,
     Work,
+    version_named,
 )
 
 #: How often a batch fails before its job does.
@@ -427,7 +428,7 @@ class Invariants:
         at_s, message = step.at_s, send.message
         match message:
             case Work():
-                self._grew(course, tenure, at_s, message.version)
+                self._grew(course, tenure, at_s, version_named(message.version))
                 self._durable_told(course, at_s, message.durable_version)
                 self._hold(
                     message.lease not in tenure.lent, at_s, f"lease {message.lease} of {step.job} was given out twice"

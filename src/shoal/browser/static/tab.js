@@ -316,7 +316,8 @@ var FIELDS = {
     [51, "participations", "int", false, false],
     [52, "apart", "int", false, false],
     [53, "clip_mean", "double", false, false],
-    [54, "decay_skips", "string", false, false]
+    [54, "decay_skips", "string", false, false],
+    [55, "ema", "double", false, false]
   ],
   Plateau: [
     [1, "metric", "string", false, false],

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from shoal.learning.metrics import METRICS_MAX, MetricSum, difference, merge_all, values_problem, weight_problem
 from shoal.roles.evaluation_rows import figures_text
 from shoal.roles.leader.checkpointing import Durability
@@ -14,7 +16,7 @@ from shoal.roles.leader.suspicion import Suspicion
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease, Ledger, Refusal
-from shoal.wire.messages import Evaluated, EvaluationView, JobSpec, views_of
+from shoal.wire.messages import Evaluated, EvaluationView, JobSpec, mean_number, views_of
 
 #: Held-out examples a worker evaluates on one lease, at most.
 EVALUATION_CHUNK = 1000
@@ -48,8 +50,12 @@ def chunk_size(example_s: float | None, *, batch_size: int) -> int:
 class Evaluation:
     """One evaluation of a version on held-out data. Pure state."""
 
-    def __init__(self, *, version: int, epoch: int, examples: int, size: int = EVALUATION_CHUNK) -> None:
+    def __init__(
+        self, *, version: int, epoch: int, examples: int, size: int = EVALUATION_CHUNK, of_mean: bool = False
+    ) -> None:
         self.version = version
+        #: What workers are told to evaluate: the version, or the mean at it.
+        self.number = mean_number(version) if of_mean else version
         #: Examples of a chunk.
         self.size = size
         self._epoch = epoch
@@ -67,8 +73,8 @@ class Evaluation:
         """Why a result is impossible; None: it is possible."""
         ranges = chunk_ranges(lease.batches, examples=self._examples, size=self.size)
         expected = sum(stop - start for start, stop in ranges)
-        if result.version != self.version:
-            return f"evaluated version {result.version}, not {self.version}"
+        if result.version != self.number:
+            return f"evaluated version {result.version}, not {self.number}"
         if result.examples != expected:
             return f"an evaluation over {result.examples} examples; the lease holds {expected}"
         return (
@@ -141,7 +147,13 @@ class Evaluations:
             epoch=self._training.ledger.epoch,
             examples=self._spec.test.examples,
             size=chunk_size(self._example_s, batch_size=self._spec.plan.batch_size),
+            of_mean=self._training.mean is not None,
         )
+
+    @property
+    def mean(self) -> np.ndarray | None:
+        """The exponential mean that workers evaluate now, or None if the job trains or the plan has no mean."""
+        return None if self.now is None else self._training.mean
 
     def on_trained(self, *, examples: int, train_s: float) -> None:
         """A worker trained a lease: its pace tells how many examples an evaluation lease should have."""

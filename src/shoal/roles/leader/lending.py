@@ -17,7 +17,7 @@ from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
 from shoal.states import WorkerState
 from shoal.wire.coded import bytes_of
-from shoal.wire.messages import NO_TENSORS, Failed, Finished, Released, Update, Work, clip
+from shoal.wire.messages import NO_TENSORS, Failed, Finished, Released, Tensors, Update, Work, clip, mean_number
 
 
 class Lending:
@@ -128,17 +128,22 @@ class Lending:
         if self._online is not None and is_training:
             self._online.on_lent(lease.id, examples)
         self._workers.make_busy(worker, WorkerState.WORKING if is_training else WorkerState.EVALUATING)
-        if worker.holds != (self._term, self._training.version):
+        if worker.holds != (self._term, self._training.version) and self._evaluations.mean is None:
             self._aggregation.pass_on(worker)
         self._machine.send(worker.node, self._work(worker, lease, deadline_s=deadline_s, examples=examples))
 
     def _work(self, worker: WorkerRecord, lease: Lease, *, deadline_s: float, examples: int) -> Work:
         """The lease rides on the message that brings the new model (EDDL §4.2), unless aggregators bring that."""
-        is_training = self._evaluations.now is None
-        here = (self._term, self._training.version)
-        values_by = self._formations.relay.values_by(worker.node)
-        base, tensors = -1, NO_TENSORS
-        if worker.holds != here and not values_by:
+        is_training, mean = self._evaluations.now is None, self._evaluations.mean
+        version = self._training.version if mean is None else mean_number(self._training.version)
+        here = (self._term, version)
+        # No aggregator has the mean.
+        values_by = self._formations.relay.values_by(worker.node) if mean is None else 0
+        base = -1
+        tensors: Tensors = NO_TENSORS
+        if worker.holds != here and mean is not None:
+            tensors = {"model": mean}
+        elif worker.holds != here and not values_by:
             base, tensors = self._training.brings(self._aggregation.version_held_by(worker.node))
         worker.holds = here
         sent = bytes_of(tensors)
@@ -153,7 +158,7 @@ class Lending:
             term=self._term,
             lease=lease.id,
             kind="train" if is_training else "evaluate",
-            version=lease.version,
+            version=lease.version if mean is None else version,
             durable_version=max(0, self._durability.version),
             epoch=lease.epoch,
             batches=lease.batches,

@@ -26,6 +26,7 @@ from shoal.learning.partial import Partial
 from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.similarity import LabelMemory, boosted
 from shoal.learning.staleness import PER_PARAMETER, Lateness
+from shoal.learning.version_mean import VersionMean
 from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.evaluation_rows import latest_within, row_of, view_of
 from shoal.roles.leader.changes import Changes
@@ -64,6 +65,9 @@ OURS = "shoal."
 VELOCITY = f"{OURS}velocity"
 SECOND = f"{OURS}second"
 RESIDUAL = f"{OURS}residual"
+#: The model that training continues from, where a plan has ``ema``. The tensors under the model's own names are then
+#: the mean: whoever reads a checkpoint for its model gets what was evaluated.
+TRAINED = f"{OURS}trained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +75,11 @@ class _Good:
     """A version that was found good, and how far the training was then."""
 
     version: int
-    #: Its model, velocity, squares of gradients, and residual if there is one.
+    #: Its model, velocity and squares of gradients, and where there are, the residual and the mean of versions.
     arrays: GetBack
     outer_steps: int
+    #: The sum of the weights of that mean; None if the plan has none.
+    mean_weight: float | None
     ledger: dict[str, Any]
 
 
@@ -98,6 +104,8 @@ class TrainingState:
         self._decayed = DecaySkips.parse(spec.plan.decay_skips).decayed(layout)
         #: What the leader's step keeps (``learning.outer``): as every array here, replaced and never written to.
         self.velocity, self.second, self.outer_steps = _kept(OuterState.zeros(self._rule, layout.parameters_size))
+        #: The exponential mean of the versions, or None if the plan has none. Training never reads it.
+        self._mean = VersionMean(model) if spec.plan.ema else None
         self._down = Codec.parse(spec.plan.down)
         self._sizes = sizes_of(layout)
         #: The part of past steps that was not sent yet, by which the model did not move; None: all is sent.
@@ -275,6 +283,8 @@ class TrainingState:
             self.velocity, self.second, self.outer_steps = _kept(outer)
             self._move(change, self.residual)
         self.model.flags.writeable = False
+        if self._mean is not None:
+            self._mean = self._mean.after(self.model, decay=self._spec.plan.ema)
         self.version += 1
         self._steps.append((self._machine.now_s, examples))
         # Devices of a private job do not tell their loss.
@@ -399,12 +409,19 @@ class TrainingState:
             return base, changes
         return -1, {"model": self.model}
 
+    @property
+    def mean(self) -> np.ndarray | None:
+        """The exponential mean of the versions, or None if the plan has none."""
+        return self._mean.values if self._mean is not None else None
+
     # Back to what was good ------------------------------------------------------------------------------
 
     def _remembered(self) -> _Good:
         residual = () if self.residual is None else (self.residual,)
-        arrays = keep((self.model, self.velocity, self.second, *residual))
-        return _Good(self.version, arrays, self.outer_steps, self.ledger.snapshot())
+        mean = () if self._mean is None else (self._mean.values,)
+        arrays = keep((self.model, self.velocity, self.second, *residual, *mean))
+        weight = None if self._mean is None else self._mean.weight
+        return _Good(self.version, arrays, self.outer_steps, weight, self.ledger.snapshot())
 
     def on_found_good(self) -> None:
         """The present version is one to go back to."""
@@ -426,8 +443,10 @@ class TrainingState:
         good = self._good
         self.version += 1
         self.went_back = (*self.went_back, (good.version, self.version))
-        self.model, self.velocity, self.second, *residual = good.arrays()
-        self.residual = residual[0] if residual else None
+        self.model, self.velocity, self.second, *others = good.arrays()
+        if good.mean_weight is not None:
+            self._mean = VersionMean(others.pop(), good.mean_weight)
+        self.residual = others[0] if others else None
         self.outer_steps = good.outer_steps
         self.ledger = Ledger.restore(good.ledger)
         self._drop_merged()
@@ -477,7 +496,8 @@ class TrainingState:
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a successor needs, as tensors and JSON values. No array of it changes later."""
-        tensors = {**self._layout.views(self.model), VELOCITY: self.velocity}
+        given = self.model if self._mean is None else self._mean.values
+        tensors = {**self._layout.views(given), VELOCITY: self.velocity}
         if self._rule.is_adaptive:
             tensors[SECOND] = self.second
         if self.residual is not None:
@@ -492,6 +512,9 @@ class TrainingState:
         }
         if self._rule.is_adaptive:
             state["outer_steps"] = self.outer_steps
+        if self._mean is not None:
+            tensors[TRAINED] = self.model
+            state["mean_weight"] = self._mean.weight
         return tensors, state
 
     def restore(self, *, tensors: Tensors, state: dict[str, Any]) -> None:
@@ -500,6 +523,13 @@ class TrainingState:
         for name, view in self._layout.views(model).items():
             view[...] = tensors[name]
         model.flags.writeable = False
+        if self._mean is not None:
+            if TRAINED not in tensors or "mean_weight" not in state:
+                # Training would go on from the mean, and nobody would see it.
+                raise Corrupt("the checkpoint lacks the model that the exponential mean of versions is made of")
+            self._mean = VersionMean(model, float(state["mean_weight"]))
+            model = np.array(tensors[TRAINED], dtype=np.float32)
+            model.flags.writeable = False
         self.model = model
         self.velocity = np.array(tensors[VELOCITY], dtype=np.float32)
         if self._rule.is_adaptive:

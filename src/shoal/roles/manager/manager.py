@@ -521,7 +521,7 @@ class Manager(Machine):
             reason = "a chain of pairs has no manager: run `shoal flock train` on each device (docs/flock.md)"
             self._deny(question, reason)
             return
-        if (why := spec.plan.why_not_new) is not None:
+        if (why := spec.why_not_new) is not None:
             self._deny(question, why)
             return
         if spec.plan.believes.helper == self._node:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +133,9 @@ def _check_progress(state: Mapping[str, Any]) -> None:
     steps = state.get("outer_steps", 0)
     if type(steps) is not int or not 0 <= steps <= state["version"]:
         raise PeerViolation("a checkpoint after a number of steps that cannot be")
+    weight = state.get("mean_weight", 0.0)
+    if type(weight) not in (int, float) or not 0 <= weight < math.inf:
+        raise PeerViolation(f"checkpoint: mean_weight is {weight!r}; it must be a number from 0")
     if ending is not None and not (isinstance(ending, list) and list(map(type, ending)) == [str, str]):
         raise PeerViolation("a checkpoint with an end that is none")
 

@@ -70,6 +70,16 @@ class JobSpec(Message):
             raise PeerViolation(f"{batches} batches an epoch, at most {BATCHES_MAX}: take a larger batch_size")
 
     @property
+    def why_not_new(self) -> str | None:
+        """Return why this must not be a new job, or None if it may."""
+        if self.plan.ema and self.plan.data == "local" and not self.test.examples:
+            return (
+                "ema with data = 'local' needs held-out examples: new examples on devices are evaluated by the newest"
+                " version, not by the mean. Give the task examples('test'), or leave ema out"
+            )
+        return self.plan.why_not_new
+
+    @property
     def suits_tabs(self) -> bool:
         """Whether a tab of a browser can work for this job."""
         return self.why_no_tabs is None

@@ -15,6 +15,17 @@ from shoal.wire.messages.metrics import check_sums
 FIRST_HELD = (0, 0)
 
 
+def mean_number(version: int) -> int:
+    """Return the number that names the exponential mean at a version: below -1, which means no model. A worker treats
+    it as it treats any version, so that it never trains on the mean."""
+    return -2 - version
+
+
+def version_named(number: int) -> int:
+    """Return the version that a number is of, also if it names the mean."""
+    return number if number >= -1 else -2 - number
+
+
 @message()
 class DeviceState(Message):
     """How a device is as it asks for work of a size that suits it. None: not known."""
@@ -80,6 +91,7 @@ class Work(Message):
     lease: int
     #: ``train`` or ``evaluate``.
     kind: str
+    #: Where a plan has ``ema``, an evaluation names the mean (``mean_number``).
     version: int
     durable_version: int = 0
     epoch: int = 0

@@ -21,7 +21,7 @@ from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFaile
 from shoal.roles.leader.checkpointing import RETRY_S
 from shoal.roles.leader.leases import LEASE_GRACE_S, TICK_S
 from shoal.roles.leader.suspicion import BATCH_FAILURES_MAX
-from shoal.roles.leader.training_state import EVALUATIONS_KEPT, VELOCITY
+from shoal.roles.leader.training_state import EVALUATIONS_KEPT, TRAINED, VELOCITY
 from shoal.scheduling.ledger import Lease
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
@@ -41,6 +41,7 @@ from shoal.wire.messages import (
     UpdateRefused,
     Wait,
     Work,
+    mean_number,
 )
 
 Start = Callable[..., Story]
@@ -671,6 +672,36 @@ def test_the_goal_is_reached(begin: Start) -> None:
     assert [view.accuracy for view in save.evaluations] == [0.95]
     story.happens(Saved(version=4))
     assert story.ended
+
+
+def test_the_mean_of_versions_is_what_workers_evaluate_and_never_what_they_train_on(begin: Start) -> None:
+    story = begin(test=1500, ema=0.5, until=Until(epochs=2))
+    story.ready("a")
+    for _ in range(4):
+        story.update("a", story.work("a"))
+    # Versions 1 to 4 are n ones, weighed by 1/8, 1/4, 1/2 and 1: (1/8 + 2/4 + 3/2 + 4) / (15/8) = 49/15.
+    work = story.work("a")
+    assert (work.kind, work.version) == ("evaluate", mean_number(4))
+    assert work.tensors["model"].tolist() == pytest.approx([49 / 15, 49 / 15])
+    saved = story.save()
+    assert saved.tensors[TRAINED].tolist() == [4.0, 4.0]
+    story.evaluated("a", work, correct=900)
+    work = story.work("a")
+    assert (work.kind, work.version) == ("evaluate", mean_number(4))
+    assert not work.tensors, "it holds the mean"
+    # A worker that lost its connection says which model it holds.
+    story.says("a", Ready(job="digits", holds_term=1, holds_version=mean_number(4)))
+    assert not story.work("a").tensors
+    story.evaluated("a", story.work("a"), correct=300, examples=500)
+    assert story.progress.accuracy == pytest.approx(1200 / 1500)
+    assert [text[:24] for text in story.records("evaluated")] == ["version 4 after epoch 1:"]
+    work = story.work("a")
+    assert (work.kind, work.version) == ("train", 4)
+    assert work.tensors["model"].tolist() == [4.0, 4.0], "training goes on from the newest version"
+    after = begin(test=1500, ema=0.5, until=Until(epochs=2), term=2, saved=saved)
+    after.ready("b")
+    assert after.work("b").tensors["model"].tolist() == pytest.approx([49 / 15, 49 / 15])
+    assert after.model == [4.0, 4.0]
 
 
 def test_the_epochs_are_done(begin: Start) -> None:

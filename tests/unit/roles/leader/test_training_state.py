@@ -14,7 +14,7 @@ from torch import nn
 from shoal.errors import Corrupt
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
-from shoal.roles.leader.training_state import SECOND, TrainingState
+from shoal.roles.leader.training_state import SECOND, TRAINED, TrainingState
 from shoal.roles.machine import Machine
 from shoal.sim.jobs import bare_spec
 from shoal.trainer.flat import layout_of, read_into, write_from
@@ -164,3 +164,63 @@ def test_going_back_takes_the_outer_state_back_too() -> None:
     assert training.version == 3
     assert (training.model, training.velocity, training.second, training.outer_steps) == good
     assert all(np.array_equal(array, before) for array, before in zip(good[:3], kept, strict=True))
+
+
+@pytest.mark.parametrize("codec_down", ["dense", "top30%"])
+def test_the_mean_of_versions_goes_on_from_a_checkpoint_bit_for_bit(codec_down: str) -> None:
+    plan = replace(PLAN, codec_down=codec_down, ema=0.9)
+    first = state_of(plan)
+    expected = []
+    for _ in range(4):
+        play_round(first, plan)
+        expected.append(first.model.astype(np.float64))
+    weights = np.array([0.9**age for age in (3, 2, 1, 0)])
+    assert first.mean is not None
+    np.testing.assert_allclose(first.mean, weights @ np.array(expected) / weights.sum(), atol=1e-6)
+    tensors, state = first.snapshot()
+    # Whoever reads the model out of a checkpoint gets the mean.
+    given = np.concatenate([tensors[entry.name].ravel() for entry in layout_of(network()).entries])
+    assert given.tobytes() == first.mean.tobytes() != first.model.tobytes()
+    second = state_of(plan)
+    second.restore(tensors={name: array.copy() for name, array in tensors.items()}, state=state)
+    for _ in range(3):
+        play_round(first, plan)
+        play_round(second, plan)
+        assert second.model.tobytes() == first.model.tobytes()
+        assert second.mean is not None
+        assert first.mean is not None
+        assert second.mean.tobytes() == first.mean.tobytes()
+
+
+def test_training_does_not_read_the_mean_of_versions() -> None:
+    plain, averaged = state_of(PLAN), state_of(replace(PLAN, ema=0.9))
+    for _ in range(3):
+        play_round(plain, PLAN)
+        play_round(averaged, PLAN)
+    assert averaged.model.tobytes() == plain.model.tobytes()
+    assert plain.mean is None
+    assert TRAINED not in plain.snapshot()[0]
+
+
+def test_a_checkpoint_without_what_the_mean_is_made_of_is_refused() -> None:
+    plan = replace(PLAN, ema=0.9)
+    training = state_of(plan)
+    play_round(training, plan)
+    tensors, state = training.snapshot()
+    del tensors[TRAINED]
+    with pytest.raises(Corrupt, match="lacks the model that the exponential mean of versions is made of"):
+        state_of(plan).restore(tensors=tensors, state=state)
+
+
+def test_going_back_takes_the_mean_of_versions_back_too() -> None:
+    plan = replace(PLAN, ema=0.9)
+    training = state_of(plan)
+    play_round(training, plan)
+    play_round(training, plan)
+    training.on_found_good()
+    good = training.snapshot()
+    play_round(training, plan)
+    training.go_back()
+    again = training.snapshot()
+    assert all(np.array_equal(array, again[0][name]) for name, array in good[0].items())
+    assert again[1]["mean_weight"] == good[1]["mean_weight"] == pytest.approx(1.9)
