@@ -31,6 +31,7 @@ from shoal.task import Task
 from shoal.trainer.alone import judged
 from shoal.trainer.base import load_base
 from shoal.trainer.flat import read_into, write_from
+from shoal.trainer.frozen_guard import FrozenGuard
 from shoal.trainer.importer import file_of
 from shoal.trainer.placement import Placed, place, to_training
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
@@ -114,6 +115,7 @@ class ScriptTrainer:
         done = self._heard()
         self._script.scale_rates(1 / factor)
         assert done is lent
+        self._script.guard.check(file_of(self._settings.entry))
         read_into(self._shared.update, model, layout)
         np.subtract(self._shared.update, self._before, out=self._shared.update)
         count = min(done.examples, examples)
@@ -172,6 +174,7 @@ class _Script:
 
     model: nn.Module
     placed: Placed
+    guard: FrozenGuard
 
     def __init__(self, settings: TrainerSettings) -> None:
         self._settings = settings
@@ -205,6 +208,8 @@ class _Script:
         if done is not None:
             self.told.put(done)
         lease = self.asked.get()
+        # Not earlier: until its first lease a script may move its model to another device.
+        self.guard = FrozenGuard(self.model, self.placed.frozen)
         self.judged = judged(self.model, self._evaluate) if self._evaluate is not None else ()
         return lease
 

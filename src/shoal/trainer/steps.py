@@ -30,6 +30,7 @@ from shoal.trainer.base import load_base
 from shoal.trainer.device import choose, move
 from shoal.trainer.flat import read_into, write_from
 from shoal.trainer.frozen_build import NotOnMeta, build_on_meta
+from shoal.trainer.frozen_guard import FrozenGuard
 from shoal.trainer.importer import make_task
 from shoal.trainer.judging import loss_of, metrics_of
 from shoal.trainer.lease import TaskLease
@@ -97,6 +98,7 @@ class TorchTrainer:
             raise Misuse("this device builds another own part of the model than the job's; do its versions differ?")
         load_base(self._placed.frozen, settings.base)
         self._model.to(self._device)
+        self._guard = FrozenGuard(self._model, self._placed.frozen)
         self._tensors = {name: tensor for name, (tensor, _) in self._placed.shared.items()}
         self._own = {name: tensor for name, (tensor, _) in self._placed.own.items()}
         self._keep_own()
@@ -261,6 +263,7 @@ class TorchTrainer:
 
     def _leave_update(self, loss_sum: float) -> bool:
         """What changed goes to the update region. False: there are values that are no numbers."""
+        self._guard.check(type(self._task).__name__)
         update, before = self._shared.update, self._before if self._is_rounded else self._shared.model
         if self._stepped:
             leave_change(update, before, self._tensors, self._layout, stepped=self._stepped)
@@ -291,6 +294,7 @@ class TorchTrainer:
         size = self._settings.batch_size
         spans = [(low, min(low + size, stop)) for low in range(start, stop, size)]
         metrics = self._judge(((self._test.slice(low, high), high - low, (low,)) for low, high in spans), lease)
+        self._guard.check(type(self._task).__name__)
         return EvalResult(examples=stop - start, metrics=metrics, seconds=time.monotonic() - began_s)
 
     def _judge(self, parts: Iterator[tuple[Any, int, tuple[int, ...]]], lease: TaskLease) -> tuple[MetricSum, ...]:

@@ -16,6 +16,7 @@ from shoal.errors import Misuse
 from shoal.plan import Plan
 from shoal.task import Task
 from shoal.trainer.arrays import rows_to_torch
+from shoal.trainer.frozen_guard import FrozenGuard
 from shoal.trainer.judging import loss_of, metrics_of
 from shoal.trainer.lease import TaskLease
 from shoal.trainer.placement import Placed, to_training
@@ -32,6 +33,7 @@ def try_batch(
     seeded(seed)
     to_training(model, placed)
     lease = lease_of(task, placed)
+    guard = FrozenGuard(model, placed.frozen, whole=True)
     batch, count = _batch(task, train, batch_size, training=True)
     if task._overrides("train"):
         taken = iter([batch])
@@ -45,6 +47,7 @@ def try_batch(
         batch, count = _batch(task, test, batch_size, training=False)
         hook = "metrics" if task._overrides("metrics") else "correct"
         _checked(task, hook, lambda: metrics_of(task, model, batch, lease, examples=count))
+    guard.check(type(task).__name__)
 
 
 def lease_of(task: Task, placed: Placed) -> TaskLease:

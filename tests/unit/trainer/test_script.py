@@ -45,6 +45,8 @@ with shoal.worker(model, optimizer, evaluate=right if "evaluate" in sys.argv els
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+            if "write" in sys.argv:
+                model[0].weight.data += 1
             lease.log("loss", loss.item() * len(a), len(a))
         if "end" in sys.argv:
             break
@@ -119,6 +121,13 @@ def test_what_is_frozen_stays_out_of_the_vector_and_does_not_move(script):
     model.train()
     trainer.learn(0, 1, 1000)
     assert torch.equal(model[0].running_mean, torch.zeros(3))
+
+
+def test_a_script_that_changes_what_is_frozen_is_told_which_tensor(script):
+    trainer, _, _ = script("frozen", "write")
+    for lease in range(2):
+        with pytest.raises(Misuse, match=r"the code of train\.py changed 0\.weight, which is frozen"):
+            trainer.learn(0, lease, 1000)
 
 
 def test_a_failure_is_told_with_its_place_in_the_script(script):
