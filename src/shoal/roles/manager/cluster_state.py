@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 
 from shoal.roles.events import Liveness
+from shoal.roles.manager.preparation import Unprepared
 from shoal.roles.manager.reunion import Side, together
 from shoal.scheduling.placement import Candidate
-from shoal.states import JobState
+from shoal.states import JobState, WorkerState
 from shoal.wire.messages import Facts, JobSpec, Message, Progress
 
 #: Why a node that an operator holds back gets no work, as the node and people read it.
@@ -201,6 +203,11 @@ class JobRecord:
     #: Its devices have been with another manager, or with this one before it started again: until then they come back
     #: by themselves, and no other job gives any up for it.
     devices_come_by_s: float = 0.0
+    #: Device that could not prepare it -> why, and until when it is not given the job again.
+    unprepared: dict[str, Unprepared] = field(default_factory=dict)
+    #: When it last had its least number of workers, and since when it has not. None if it has.
+    met_s: float = -math.inf
+    short_s: float | None = None
     #: The node that opens its sealed sums: it neither leads the job nor trains for it. None: its plan names none.
     helper: str | None = field(init=False)
 
@@ -218,10 +225,19 @@ class JobRecord:
         if self.state is JobState.RUNNING and (is_news or self.heard_s is None):
             self.since_s = now_s
         self.progress, self.heard_s = progress, now_s
+        for view in progress.workers if self.unprepared else ():
+            if view.state != WorkerState.FAILING:
+                # It prepared the job after all.
+                self.unprepared.pop(view.node, None)
 
     def on_durable(self, version: int) -> None:
         """This version is durable, and so is any that was known to be."""
         self.durable = version if self.durable is None else max(self.durable, version)
+
+    @property
+    def told(self) -> Progress | None:
+        """The last report of its present leader, or None if that leader has not reported."""
+        return self.progress if self.progress is not None and self.progress.term == self.term else None
 
     @property
     def is_open(self) -> bool:
@@ -365,10 +381,14 @@ class ClusterState:
         """Whether a worker can dial the leader of a job. A tab of a browser reaches only the manager's node."""
         return not node.facts.browser or record.leader in (None, home)
 
-    def take(self, spec: JobSpec, *, is_led_here: bool) -> NodeRecord | None:
-        """The first free node by name that has an engine for this job. It leaves the list. ``is_led_here``: where the
-        manager is, so that a tab of a browser reaches its leader."""
-        return self._take_free(lambda node: node.suits(spec) and (is_led_here or not node.facts.browser))
+    def take(self, fits: Callable[[NodeRecord], bool]) -> NodeRecord | None:
+        """Return the first free node by name that fits, or None. It leaves the list."""
+        return self._take_free(fits)
+
+    def count_free(self, fits: Callable[[NodeRecord], bool], *, most: int) -> int:
+        """Return how many free nodes fit, and at most ``most``: it looks at no more of them than it has to."""
+        free = (node for name in self._free if (node := self.nodes[name]).is_free and fits(node))
+        return sum(1 for _ in islice(free, most))
 
     def take_for_others(self, now_s: float) -> NodeRecord | None:
         """The first free node by name that may be sent to another manager. It leaves the list. A tab of a browser may

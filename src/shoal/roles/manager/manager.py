@@ -1,14 +1,14 @@
 """The manager: knows the nodes and the jobs, picks leaders, gives nodes their roles. Decides; a driver acts.
 
-Jobs are served in the order they came: first every job gets its least number of workers, then the earlier ones
-are filled to their most. A node works for one job at a time. Where a cluster has several managers, each has jobs of its
-own, and the nodes that work for them.
+Jobs are served in the order they came: first every job gets its least number of workers, if that can be met, then the
+earlier ones are filled to their most (``staffing``). A node works for one job at a time. Where a cluster has several
+managers, each has jobs of its own, and the nodes that work for them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from shoal.roles.actions import Answer, Keep
@@ -30,12 +30,14 @@ from shoal.roles.events import (
     TimerFired,
 )
 from shoal.roles.machine import Machine
-from shoal.roles.manager.appointment import Appointments, assignment
+from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
 from shoal.roles.manager.other_managers import STAYS_S, OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
+from shoal.roles.manager.staffing import AGAIN, Staffing
+from shoal.roles.manager.trouble import NO_TROUBLE, job_trouble, node_troubles
 from shoal.roles.node.dial_state import redial_s
 from shoal.roles.node.failure_detector import Patience
 from shoal.scheduling.check_in import CheckIns
@@ -112,6 +114,7 @@ class Manager(Machine):
         self._failover = Failover(self, self._cluster, self._appointments, self._reconciliation, node=node)
         self._housekeeping = Housekeeping(self, self._cluster, patience=patience, held=self._held)
         self._others = OtherManagers()
+        self._staffing = Staffing(self, self._cluster, self._appointments, self._others, node=node)
         self._cpus = cpus
         self._check_ins = CheckIns(every_s=check_in_s, most_s=COME_MOST_S) if check_in_s else None
         #: A leader was missed when work was last given out.
@@ -141,7 +144,11 @@ class Manager(Machine):
             case JobTaken():
                 self._on_taken(event.record)
             case TimerFired():
-                self._failover.on_timer(event.name)
+                kind, _, subject = event.name.partition(" ")
+                if kind == AGAIN:
+                    self._staffing.on_again(subject)
+                else:
+                    self._failover.on_timer(event.name)
                 self._schedule()
             case Stored() | StoreFailed():
                 self._failover.on_stored(event)
@@ -311,7 +318,7 @@ class Manager(Machine):
         self._failover.on_hello(sender, replace(hello, leads=own), restarted=restarted)
         if node.job is not None and self._jobs[node.job].is_led:
             # A new process has forgotten its job, a new connection has not: repeat it to both.
-            self._assign_worker(node, self._jobs[node.job], "back in its job")
+            self._staffing.assign(node, self._jobs[node.job], "back in its job")
         self._schedule()
         self._dismiss_elsewhere(node)
         self._free_of_others(sender, hello)
@@ -487,6 +494,8 @@ class Manager(Machine):
         self._cluster.let_go.add(node.node)
         # Its leader told it too. That word is lost with a broken session, and the node would stay in two jobs.
         self.send(node.node, Dismiss(job=released.job, reason="its leader released it"))
+        if released.failure:
+            self._staffing.on_unprepared(record, released)
         self._schedule()
 
     def _on_rested(self, node: NodeRecord) -> None:
@@ -638,13 +647,11 @@ class Manager(Machine):
         for record in led:
             self._find_helper(record)
         self._send_helpers()
-        for record in led:
-            self._staff(record, record.spec.plan.workers_least)
+        self._staffing.give_least(led)
         self._give_away(may_grow=False)
-        for record in led:
-            self._staff(record, record.spec.plan.workers_max)
-        self._give_hubs(led)
-        self._call_back(led)
+        self._staffing.grow(led)
+        self._staffing.give_hubs(led)
+        self._staffing.call_back(led)
         self._give_away(may_grow=True)
         if any(record.is_cut for record in self._jobs.values() if record.is_open):
             self._is_unsettled = True
@@ -663,7 +670,7 @@ class Manager(Machine):
         if node.facts.is_hub or node.facts.browser or not node.may_seal(record.spec):
             return
         if node.job is None:
-            self._assign_worker(node, record, "it opens the sums of this job, and trains nothing for it")
+            self._staffing.assign(node, record, "it opens the sums of this job, and trains nothing for it")
         elif self._jobs[node.job].helper != node.node and node.node not in self._cluster.called_back:
             self._cluster.called_back.add(node.node)
             self.record("called-back", f"{node.node}: another job has it as its helper", job=node.job)
@@ -686,72 +693,6 @@ class Manager(Machine):
                 self._cluster.called_back.add(name)
                 self.record("called-back", f"{name}: a job of another manager has it as its helper", job=node.job)
                 self._appointments.release([name])
-
-    def _call_back(self, led: list[JobRecord]) -> None:
-        """No node is free, and a job has fewer workers than its least: another job gives some of its surplus."""
-        cluster = self._cluster
-        lacking = {
-            record.spec.job: max(0, record.spec.plan.workers_least - cluster.count(record.spec.job))
-            for record in led
-            if self.now_s >= record.devices_come_by_s
-        }
-        elsewhere = self._others.starving(self.now_s)
-        needed = sum(lacking.values()) + elsewhere
-        needy = [record for record in led if lacking.get(record.spec.job)]
-        needed -= len(cluster.called_back) + len(cluster.let_go)
-        if needed <= 0:
-            return
-        # The last job to come is the first to give.
-        for record in reversed(led):
-            job = record.spec.job
-            # Those that were called back before are on their way out.
-            left = sum(name not in cluster.called_back for name in cluster.workers(job) if name != record.helper)
-            spare = min(needed, left - record.spec.plan.workers_least)
-            if spare <= 0:
-                continue
-            kept = (record.leader, record.helper)
-            others = [name for name in reversed(cluster.workers(job)) if name not in kept]
-            # A node without an engine for the jobs in need would only come back.
-            useful = [name for name in others if self._is_useful(self._nodes[name], needy, elsewhere=bool(elsewhere))]
-            for name in [name for name in useful if name not in cluster.called_back][:spare]:
-                needed -= 1
-                cluster.called_back.add(name)
-                self.record("called-back", f"{name}: another job has fewer workers than it needs", job=job)
-                self._appointments.release([name])
-
-    def _is_useful(self, node: NodeRecord, needy: Sequence[JobRecord], *, elsewhere: bool) -> bool:
-        """Whether a node could work for a job in need, here or (``elsewhere``) at another manager."""
-        here = any(
-            node.suits(record.spec) and self._cluster.reaches_leader(node, record, home=self._node) for record in needy
-        )
-        return here or (elsewhere and not node.stays and not node.facts.browser)
-
-    def _staff(self, record: JobRecord, wanted: int) -> None:
-        """Give a job free nodes until it has as many workers as wanted."""
-        have = self._cluster.count(record.spec.job)
-        while have < wanted:
-            node = self._cluster.take(record.spec, is_led_here=record.leader == self._node)
-            if node is None:
-                break
-            have += 1
-            self._assign_worker(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
-
-    def _give_hubs(self, led: list[JobRecord]) -> None:
-        """Free hubs go to the jobs whose updates may meet in a tree: each to the one that has the fewest."""
-        while (hub := self._cluster.free_hub()) is not None:
-            wanting = [r for r in led if self._cluster.count_hubs(r.spec.job) < r.spec.plan.hubs_max]
-            if not wanting:
-                break
-            record = min(wanting, key=lambda r: self._cluster.count_hubs(r.spec.job))
-            self._assign_worker(hub, record, f"hub {self._cluster.count_hubs(record.spec.job) + 1}")
-
-    def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> None:
-        self._cluster.place(node, record.spec.job)
-        # The manager that sent it here was right: once the node is free again, it may be sent on.
-        node.goes_s = 0.0
-        self.record("assigned", f"{node.node}: {reason}", job=record.spec.job)
-        self._appointments.admit(record, [node.node])
-        self.send(node.node, assignment(record, node.role, reason, card=node.card))
 
     def _dismiss_elsewhere(self, node: NodeRecord) -> None:
         """A node that was away may still work in a job that gave its place to another. It ignores unknown jobs.
@@ -795,6 +736,8 @@ class Manager(Machine):
 
     def node_views(self, names: Iterable[str] | None = None) -> tuple[NodeView, ...]:
         """Those of these names that the manager knows; None: all."""
+        told = ((record.spec.job, record.told, record.unprepared) for record in self._cluster.open_jobs())
+        troubles = node_troubles(told, now_s=self.now_s)
         return tuple(
             NodeView(
                 node=node.node,
@@ -805,6 +748,7 @@ class Manager(Machine):
                 load=node.load,
                 memory_free_mb=node.memory_free_mb,
                 protocol=node.protocol,
+                trouble=clip(troubles.get(node.node, ""), 400),
             )
             for name in sorted(self._nodes if names is None else names)
             if (node := self._nodes.get(name)) is not None
@@ -812,25 +756,8 @@ class Manager(Machine):
 
     def job_views(self, job: str | None = None, *, now_s: float = 0.0) -> tuple[JobView, ...]:
         """Every job, or one."""
-        return tuple(
-            JobView(
-                job=record.spec.job,
-                name=record.spec.name,
-                state=record.state,
-                reason=clip(record.reason or ""),
-                leader=record.leader or "",
-                term=record.term,
-                plan=record.spec.plan,
-                progress=record.progress,
-                discarded=record.discarded or "",
-                train_examples=record.spec.train.examples,
-                test_examples=record.spec.test.examples,
-                since_s=_ago(record.since_s, now_s),
-                heard_s=_ago(record.heard_s, now_s),
-            )
-            for record in self._jobs.values()
-            if job is None or record.spec.job == job
-        )
+        records = (record for record in self._jobs.values() if job is None or record.spec.job == job)
+        return tuple(_job_view(record, now_s=now_s) for record in records)
 
     def awaits(self, sender: str, checkpoint: Checkpoint) -> bool:
         """Whether this node leads this job under this term: no other node has a version kept."""
@@ -851,3 +778,25 @@ class Manager(Machine):
 
 def _ago(at_s: float | None, now_s: float) -> float:
     return -1.0 if at_s is None else max(0.0, now_s - at_s)
+
+
+def _job_view(record: JobRecord, *, now_s: float) -> JobView:
+    trouble = job_trouble(record.told, record.unprepared) if record.is_open else NO_TROUBLE
+    return JobView(
+        job=record.spec.job,
+        name=record.spec.name,
+        state=record.state,
+        reason=clip(record.reason or ""),
+        leader=record.leader or "",
+        term=record.term,
+        plan=record.spec.plan,
+        progress=record.progress,
+        discarded=record.discarded or "",
+        train_examples=record.spec.train.examples,
+        test_examples=record.spec.test.examples,
+        since_s=_ago(record.since_s, now_s),
+        heard_s=_ago(record.heard_s, now_s),
+        trouble=clip(trouble.sentence),
+        failing=trouble.failing,
+        stalled=trouble.stalled,
+    )

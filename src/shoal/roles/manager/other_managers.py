@@ -73,6 +73,11 @@ class OtherManagers:
                 return job
         return None
 
+    @property
+    def are_any(self) -> bool:
+        """Whether another manager is alive."""
+        return bool(self._managers)
+
     def has(self, job: str) -> bool:
         """Whether the job is open and not this manager's."""
         return job in self._jobs

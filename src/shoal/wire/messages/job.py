@@ -185,6 +185,7 @@ class Progress(Message):
     term: int
     #: A ``LeaderPhase``; once the job is over, its ``JobState``.
     state: str
+    #: Why it waits, or how it ended. While it trains or evaluates: what is wrong with that, empty if nothing is.
     reason: str = ""
     version: int = 0
     durable_version: int = 0
@@ -280,6 +281,8 @@ class StopRequest(Message):
 
     job: str
     reason: str
+    #: It ends as failed, not as stopped.
+    failed: bool = False
 
 
 @message(to="leading", answered_by={"Control": ("manager",)})
@@ -396,3 +399,7 @@ class Released(Message):
     job: str
     term: int
     node: str
+    #: Why the worker could not prepare the job. Empty if it was let go for another reason.
+    failure: str = ""
+    #: The task's code raised: a device that is alike would fail alike.
+    by_task: bool = False

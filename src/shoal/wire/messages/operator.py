@@ -115,6 +115,8 @@ class NodeView(Message):
     protocol: int = 0
     #: When its card runs out (``identity.cards``), in seconds since 1970. 0 if it has none.
     card_until_s: float = 0.0
+    #: What is wrong with it: it fails in its job, or could not prepare one. Empty if nothing is.
+    trouble: str = ""
 
 
 @message()
@@ -138,6 +140,12 @@ class JobView(Message):
     since_s: float = -1.0
     #: Seconds since its leader was last heard; below 0: not since the manager started.
     heard_s: float = -1.0
+    #: What is wrong with it, in one sentence for people. Empty if nothing is.
+    trouble: str = ""
+    #: How many of its devices fail, also those that were let go because they could not prepare it.
+    failing: int = 0
+    #: Devices fail, and none trains.
+    stalled: bool = False
 
 
 @message()

@@ -468,7 +468,7 @@ def test_a_job_keeps_its_least_however_much_another_lacks(office: Office, make_s
     for node in ("a", "b", "c", "d"):
         office.hello(node)
     office.submit(make_spec(job="first", workers_min=1, workers_max=4))
-    office.submit(make_spec(job="second", workers_min=4, workers_max=4))
+    office.submit(make_spec(job="second", workers_min=3, workers_max=4))
     assert [release.node for release in office.told("home", Release)] == ["d", "c", "b"]
     office.hello("a")
     assert office.told("home", Release) == []
