@@ -64,6 +64,7 @@ from shoal.roles.manager.other_managers import OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.reunion import HistoryVerdict, Side, together
 from shoal.roles.manager.seat_watch import Seat, SeatWatch
+from shoal.roles.manager.staffing import Staffing
 from shoal.roles.node.device_router import DeviceRouter
 from shoal.roles.node.failure_detector import FailureDetector
 from shoal.roles.node.host_router import Delivery, HostRouter, _Led
@@ -643,13 +644,13 @@ def lost_node_keeps_its_place() -> Patched:
 
 def back_without_its_job() -> Patched:
     """A node whose session is back is not told again what it works for, and where that is led."""
-    assign = Manager._assign_worker
+    assign = Staffing.assign
 
-    def assign_new_ones(self: Manager, node: NodeRecord, record: JobRecord, reason: str) -> None:
+    def assign_new_ones(self: Staffing, node: NodeRecord, record: JobRecord, reason: str) -> None:
         if not reason.startswith("back"):
             assign(self, node, record, reason)
 
-    return patch.object(Manager, "_assign_worker", assign_new_ones)
+    return patch.object(Staffing, "assign", assign_new_ones)
 
 
 def left_where_it_was() -> Patched:
@@ -1598,7 +1599,7 @@ def parts_outlive_their_trainer() -> Patched:
 
 def plenty_beside_want() -> Patched:
     """A job below its least number of workers waits, while another has more than it needs."""
-    return patch.object(Manager, "_call_back", lambda self, led: None)
+    return patch.object(Staffing, "call_back", lambda self, led: None)
 
 
 OF_CUTS: dict[str, Mutant] = _named(
@@ -2157,8 +2158,11 @@ def tab_given_any_job() -> Patched:
 
 def tab_given_a_job_led_elsewhere() -> Patched:
     """Browsers and leaders on devices: a tab is given a job whose leader it cannot dial."""
-    take = ClusterState.take
-    return patch.object(ClusterState, "take", lambda self, spec, *, is_led_here: take(self, spec, is_led_here=True))
+
+    def suits(self: Staffing, node: NodeRecord, record: JobRecord) -> bool:
+        return node.suits(record.spec)
+
+    return patch.object(Staffing, "_suits", suits)
 
 
 def tab_sent_to_another_manager() -> Patched:

@@ -132,6 +132,8 @@ class Reassigned:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequested:
     reason: str
+    #: A leader ends its job as failed.
+    is_failure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

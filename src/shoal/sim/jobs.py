@@ -106,6 +106,8 @@ class SimulatedJob:
     #: What starting a trainer takes (importing torch, opening the data).
     start_s: float = 3.0
     submit_s: float = 0.0
+    #: Devices on which the task's code raises when it is prepared: a file that it opens is not there.
+    unable: frozenset[str] = frozenset()
 
 
 def bare_spec(job: str, plan: Plan, *, examples: int, test_examples: int = 0) -> JobSpec:

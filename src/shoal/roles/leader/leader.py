@@ -235,7 +235,7 @@ class Leader(Machine):
                 if self._durability.on_failed(event.reason):
                     self.record("save-failed", f"version {event.version}: {event.reason}; trying again")
             case StopRequested():
-                self._end("stopped", event.reason)
+                self._end("failed" if event.is_failure else "stopped", event.reason)
             case _:
                 pass
         if self._workers.leaving:
@@ -396,6 +396,8 @@ class Leader(Machine):
         """The manager is out of reach, or back: then what could not be kept there is offered at once."""
         if state is Liveness.LOST:
             self._durability.on_manager_lost()
+        elif state is Liveness.ALIVE:
+            self._lending.tell_again(self._manager)
         is_due = state is Liveness.ALIVE and self._durability.is_behind and not self._durability.is_saving
         if is_due and self._phase is not LeaderPhase.ENDED:
             self._save()
@@ -685,9 +687,9 @@ class Leader(Machine):
         worker.failures += 1
         self.record("failed", f"{worker.node}: {failed.reason}", traceback=failed.traceback)
         if failed.lease == 0:
-            self._workers.make_busy(worker, WorkerState.FAILING, reason=failed.reason)
+            self._workers.on_unprepared(worker, failed)
         if (lease := self._lending.on_failed(worker, failed)) is not None:
-            self._workers.make_busy(worker, WorkerState.FAILING, reason=failed.reason)
+            self._workers.on_lease_failed(worker, failed)
             if failed.diverged and self._on_bad(worker, lease):
                 return
             self._count_failure(worker, lease, failed.reason)
@@ -891,7 +893,7 @@ class Leader(Machine):
         """How the job stands."""
         standing = Standing(
             state=self._ending[0] if self._phase is LeaderPhase.ENDED and self._ending else self._phase.value,
-            reason=self._reason or "",
+            reason=self._reason or self._workers.trouble(),
             version=self._number,
             refused=self._refused,
             bytes_up=self._bytes_up + self._aggregation.bytes_up,

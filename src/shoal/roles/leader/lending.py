@@ -50,6 +50,8 @@ class Lending:
         #: The version that this leader began from.
         self.began = 0
         self.bytes_down = 0
+        #: Workers that were let go because they could not prepare the job, and have not come again.
+        self._spared: dict[str, Released] = {}
 
     @property
     def is_full(self) -> bool:
@@ -269,7 +271,18 @@ class Lending:
             self._machine.record("released", f"{node} {reason}")
             # Also to a node that never came: it may be fetching the task still.
             self._machine.send(node, Finished(job=self._spec.job, reason=clip(reason)))
-            self._machine.send(manager, Released(job=self._spec.job, term=self._term, node=node))
+            failure, by_task = self._workers.unprepared.pop(node, ("", False))
+            job, term = self._spec.job, self._term
+            told = Released(job=job, term=term, node=node, failure=clip(failure), by_task=by_task)
+            self._machine.send(manager, told)
+            if failure:
+                self._spared[node] = told
+
+    def tell_again(self, manager: str) -> None:
+        """The manager is back: it may have missed which workers were let go although it did not ask for them."""
+        self._spared = {node: told for node, told in self._spared.items() if self._workers.get(node) is None}
+        for told in self._spared.values():
+            self._machine.send(manager, told)
 
     def explain_waits(self, held_up: str | None) -> None:
         """Show why workers wait; tell each of them once, and then seldom: the reason changes often.

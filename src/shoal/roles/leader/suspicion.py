@@ -43,6 +43,8 @@ class BatchFailures:
         for batch in lease.batches:
             self.by_batch.setdefault(batch, Counter())[worker.node] += 1
         worker.is_failing = True
+        if (why := workers.why_hopeless()) is not None:
+            return why
         worst = max(lease.batches, key=lambda batch: self.by_batch[batch].total())
         times = self.by_batch[worst].total()
         if times < BATCH_FAILURES_MAX:

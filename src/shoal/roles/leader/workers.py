@@ -11,9 +11,10 @@ from itertools import islice
 from statistics import median
 from types import MappingProxyType
 
+from shoal.roles.leader.recurring import Recurring
 from shoal.roles.machine import Machine
 from shoal.states import WorkerState
-from shoal.wire.messages import DeviceState, Wait, WorkerView, clip
+from shoal.wire.messages import DeviceState, Failed, Wait, WorkerView, clip
 
 #: Workers listed in a progress report, those in trouble first.
 VIEWS_MAX = 200
@@ -30,6 +31,11 @@ TOLD_AGAIN_MAX = 200
 
 #: A worker that broke the contract this often gets no further lease.
 VIOLATIONS_MAX = 3
+
+#: A worker that could not prepare the job this often in a row is let go, so that other jobs get it. If the task's code
+#: raised, the next attempt will most likely fail too; a connection or a disk may need a minute.
+PREPARE_TRIES = 3
+FETCH_TRIES = 6
 
 #: No worker is weighed down.
 NOBODY: Mapping[str, str] = MappingProxyType({})
@@ -54,6 +60,8 @@ class WorkerRecord:
     failures: int = 0
     #: Its latest lease failed.
     is_failing: bool = False
+    #: How often in a row it could not prepare the job.
+    unprepared: int = 0
     violations: int = 0
     #: How many of them were unusual updates since the last that was merged: one that is merged makes up for these.
     unusual: int = 0
@@ -162,6 +170,9 @@ class Workers:
         self.suspects: set[str] = set()
         #: Nodes that the manager wants back, and why. They get no further lease.
         self.leaving: dict[str, str] = {}
+        #: Those of them that could not prepare the job: why, and whether the task's code raised.
+        self.unprepared: dict[str, tuple[str, bool]] = {}
+        self.recurring = Recurring()
         self._left_out = 0
         #: The offences of workers that went, and why they were set aside: leaving does not clear a record.
         self._offences: dict[str, tuple[int, str | None, str | None]] = {}
@@ -182,6 +193,7 @@ class Workers:
 
     def remove(self, node: str) -> None:
         member = self._members.pop(node)
+        self.recurring.on_back(node, now_s=self._machine.now_s)
         self._left_out -= member.left_out
         if member.violations or member.set_aside is not None:
             self._offences[node] = (member.violations, member.offence, member.set_aside)
@@ -244,6 +256,30 @@ class Workers:
         """Workers that may have leases, by name."""
         return [self._members[node] for node in sorted(self._members) if not self._members[node].left_out]
 
+    # Workers that fail -------------------------------------------------------------------------------------
+
+    def on_unprepared(self, member: WorkerRecord, failed: Failed) -> None:
+        """A worker could not prepare the job. After some attempts it is let go."""
+        self.make_busy(member, WorkerState.FAILING, reason=failed.reason)
+        member.unprepared += 1
+        by_task = bool(failed.traceback)
+        if member.unprepared >= (PREPARE_TRIES if by_task else FETCH_TRIES):
+            self.leaving[member.node] = f"could not prepare the job {member.unprepared} times: {failed.reason}"
+            self.unprepared[member.node] = (failed.reason, by_task)
+
+    def on_lease_failed(self, member: WorkerRecord, failed: Failed) -> None:
+        self.make_busy(member, WorkerState.FAILING, reason=failed.reason)
+        by_task, able = bool(failed.traceback), [each.node for each in self.able()]
+        self.recurring.on_failed(member.node, failed.reason, by_task=by_task, able=able, now_s=self._machine.now_s)
+
+    def trouble(self) -> str:
+        """What is wrong with the training as a whole; empty if nothing is."""
+        return self.recurring.told(self._members, now_s=self._machine.now_s)
+
+    def why_hopeless(self) -> str | None:
+        """Return why the job has to fail because leases fail on every worker, or None."""
+        return self.recurring.fatal(self._members, now_s=self._machine.now_s)
+
     # Workers without work -----------------------------------------------------------------------------------
 
     def idle(self) -> Iterator[WorkerRecord]:
@@ -257,6 +293,11 @@ class Workers:
 
     def make_idle(self, member: WorkerRecord) -> None:
         node = member.node
+        member.unprepared = 0
+        if self.unprepared.pop(node, None) is not None:
+            # It prepared the job before it could be let go.
+            self.leaving.pop(node, None)
+        self.recurring.on_back(node, now_s=self._machine.now_s)
         self.set_state(member, WorkerState.READY)
         member.told = None
         turn = self._idle.get(node)

@@ -95,7 +95,10 @@ class Staffing:
         return len(self._cluster.called_back) + len(self._cluster.let_go)
 
     def _lacking(self, record: JobRecord) -> int:
-        return max(0, record.spec.plan.workers_least - self._cluster.count(record.spec.job))
+        """How many workers a job lacks, once those that were called back are gone."""
+        called_back = [self._cluster.nodes[name] for name in self._cluster.called_back if name != record.helper]
+        leaving = sum(node.job == record.spec.job and not node.facts.is_hub for node in called_back)
+        return max(0, record.spec.plan.workers_least - self._cluster.count(record.spec.job) + leaving)
 
     def _note_short(self, led: Sequence[JobRecord]) -> None:
         now_s = self._machine.now_s

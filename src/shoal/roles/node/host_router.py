@@ -497,7 +497,7 @@ class HostRouter(Decider[Delivery]):
         job = led.assign.job
         match message:
             case StopRequest():
-                self.act(ToLeader(job, StopRequested(reason=message.reason)))
+                self.act(ToLeader(job, StopRequested(reason=message.reason, is_failure=message.failed)))
             case CheckpointKept() if led.is_saving(message):
                 led.saving = None
                 self.act(ToLeader(job, Saved(version=message.version)))

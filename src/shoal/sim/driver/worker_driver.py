@@ -66,6 +66,8 @@ SLOW_LOOK_S = 1.0
 SEAL_S = 0.01
 
 RAISED = "the task's code raised"
+#: What preparing raises where a file that the task opens is not there.
+UNABLE = "FileNotFoundError: '/base/model.safetensors', at Toy.model (toy.py:9)"
 
 
 class SimAgentApi(Protocol):
@@ -253,6 +255,9 @@ class SimWorkerDriver:
             self._post(host, KILL_S, PrepareFailed(reason="the data could not be fetched"))
             return
         self._around.process.machine.cached.add(self._job.spec.job)
+        if self._around.process.node in self._job.unable:
+            self._post(host, KILL_S, PrepareFailed(reason=UNABLE, traceback=UNABLE))
+            return
         self._start(host, generation, self._job.start_s)
 
     def _start(self, host: Host, generation: int, left_s: float) -> None:
