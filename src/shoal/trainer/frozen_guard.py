@@ -70,7 +70,7 @@ class FrozenGuard:
         )
 
     def _is_changed(self, seen: _Seen) -> bool:
-        holds = seen.owner._parameters.get(seen.leaf)
+        holds: Tensor | None = seen.owner._parameters.get(seen.leaf)
         holds = seen.owner._buffers.get(seen.leaf) if holds is None else holds
         if holds is not seen.tensor or seen.tensor.data_ptr() != seen.address:
             # Another tensor is in its place.
