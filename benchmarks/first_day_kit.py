@@ -138,6 +138,50 @@ def end(process: subprocess.Popen[bytes], *, within_s: float = 15.0) -> None:
                 process.wait(within_s)
 
 
+@contextlib.contextmanager
+def manager(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Run a manager of cluster ``attic`` on loopback, with its home in ``boss``. Gives a line for twenty devices."""
+    words = ("up", "--host", "127.0.0.1", "--port", "0", "--name", "attic", "--home", str(folder / "boss"), *options)
+    with running(*words, cwd=folder, log="boss.log", env=env) as boss:
+        boss.wait_for("Ctrl-C here stops the manager")
+        yield join_line(boss.text)
+
+
+def join_line(text: str) -> str:
+    """Return the join line in what a command printed."""
+    found = next((word for word in text.split() if word.startswith("shoal://")), "")
+    expect(bool(found), f"no join line was printed: {_tail(text)}")
+    return found
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[Path]:
+    """A folder in which this user can write nothing."""
+    folder.mkdir()
+    if os.geteuid() != 0:
+        folder.chmod(0o500)
+        yield folder
+        return
+    mount = ["mount", "-t", "tmpfs", "-o", "ro,size=4k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NotHeld(f"cannot mount a read-only file system here: {error}") from None
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True, timeout=10)
+
+
+def without(folder: Path, *packages: str) -> dict[str, str]:
+    """Return an environment in which Python does not find these packages, as where they were never installed."""
+    hook = folder / "hook"
+    hook.mkdir(exist_ok=True)
+    hidden = "\n".join(f"sys.modules[{name!r}] = None" for name in packages)
+    (hook / "sitecustomize.py").write_text(f"import sys\n{hidden}\n")
+    return {"PYTHONPATH": os.pathsep.join((str(hook), str(ROOT / "src")))}
+
+
 def expect(condition: bool, otherwise: str) -> None:
     """Raise ``NotHeld`` with these words unless the condition holds."""
     if not condition:

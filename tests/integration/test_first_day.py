@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from kit import WAIT_S
 
-from benchmarks.first_day_kit import Running, environment, running
+from benchmarks.first_day_kit import environment, manager, read_only, running
 from shoal.cli.exits import Exit
 from shoal.identity.join_code import JoinCode
 
@@ -26,33 +22,6 @@ def shoal(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
         timeout=WAIT_S,
         check=False,
     )
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[Path]:
-    """A folder in which this user can write nothing."""
-    folder.mkdir()
-    if os.geteuid() != 0:
-        folder.chmod(0o500)
-        yield folder
-        return
-    mount = ["mount", "-t", "tmpfs", "-o", "ro,size=4k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True, timeout=10)
-    except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"cannot mount a read-only file system here: {error}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True, timeout=10)
-
-
-@contextlib.contextmanager
-def manager(folder: Path) -> Iterator[Running]:
-    words = ("up", "--host", "127.0.0.1", "--port", "0", "--name", "attic", "--home", str(folder / "boss"))
-    with running(*words, cwd=folder, log="boss.log") as boss:
-        boss.wait_for("shoal join shoal://", within_s=WAIT_S)
-        yield boss
 
 
 def test_a_read_only_home_is_not_called_a_defect(tmp_path: Path) -> None:
