@@ -1,6 +1,6 @@
 """The first day of a user: what people do and what surrounds them, with real commands, and what they then read.
 
-Each case runs real processes in a folder of its own, some in network namespaces, some with a browser, and judges what
+Each case runs real processes in a folder of its own, some in network namespaces, some with a browser, and checks what
 a person would see. It is *held* if that is what it should be, and *broken* otherwise, also if the case could not be set
 up. The exit status is 0 only if all were held. A group of cases is a module with a tuple ``CASES``; one that is not
 there is left out.

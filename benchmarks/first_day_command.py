@@ -85,7 +85,7 @@ def mistypes_a_plan_key(folder: Path) -> str:
 
 
 def trains_a_plain_script(folder: Path) -> str:
-    """A PyTorch script that is no task is pointed to `shoal run`."""
+    """A PyTorch script without a task is pointed to `shoal run`."""
     (folder / "plain.py").write_text(PLAIN_SCRIPT)
     seen = run("train", "plain.py", cwd=folder)
     expect(seen.code == 2, seen.text)

@@ -1,4 +1,4 @@
-"""What the cases of a first day share: commands run as a person runs them, and how what they print is judged.
+"""What the cases of a first day share: commands run as a person runs them, and how their output is checked.
 
 A case gets an empty folder, runs the real command and returns what a person saw. It raises ``NotHeld`` if that is not
 what a person should see. Every process that is started here is ended here.
@@ -85,7 +85,7 @@ def run(
 
 
 class Running:
-    """A command that runs beside the case, with all that it has printed so far in a file."""
+    """A command that runs beside the case, with its output in a file."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from pathlib import Path
 
@@ -45,9 +46,10 @@ def joins_where_proxies_are_set(folder: Path) -> str:
             words = ("join", line, "--name", "board", "--home", str(folder / "board"))
             with running(*words, cwd=folder, log="join.log", env=PROXIED, before=at_board) as board:
                 told = line_of(board.wait_for("connected to"), "connected to")
-                seen = run(*command("nodes", "--home", boss_home), cwd=folder, env=PROXIED, program=at_boss)
+                asked = command("nodes", "--json", "--home", boss_home)
+                seen = run(*asked, cwd=folder, env=PROXIED, program=at_boss)
     expect(seen.code == 0, seen.text)
-    expect_words(seen.out, "board")
+    expect([node["node"] for node in json.loads(seen.out) if node["state"] == "alive"] == ["board"], seen.out)
     return told
 
 

@@ -182,7 +182,7 @@ _REFUSED_BY_SYSTEM = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errn
 
 
 def _surroundings_text(error: Exception) -> str | None:
-    """Return what to say of an error that lies in the files of this user, or None if it is not such an error."""
+    """Return a sentence for an error of the disk or of the user's rights, or None if it is another error."""
     if not isinstance(error, OSError):
         return None
     if "temporary directory" in str(error):

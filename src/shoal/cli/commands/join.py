@@ -100,7 +100,7 @@ def join(
         str,
         typer.Option(
             metavar="SPAN",
-            help="Work in these hours alone, such as 22-6 or 20:30-6,12-13; say it at every start.",
+            help="Work only in these hours, such as 22-6 or 20:30-6,12-13; say it at every start.",
             show_default="always",
         ),
     ] = "",

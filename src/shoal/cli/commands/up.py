@@ -65,7 +65,9 @@ def up(
     ] = None,
     hours: Annotated[
         float | None,
-        typer.Option(min=0.01, help="Print a new line, which can be used for so long.", show_default=f"{LINE_HOURS:g}"),
+        typer.Option(
+            min=0.01, help="Print a new line, which can be used for this many hours.", show_default=f"{LINE_HOURS:g}"
+        ),
     ] = None,
     name: Annotated[str, typer.Option(metavar="CLUSTER", help="What to call a new cluster.")] = "shoal",
     approve: Annotated[
