@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
@@ -519,15 +520,13 @@ def worth(rule: str, late: int, past: Sequence[int]) -> float:
         return 1.0
     if rule == "root":
         return float((1 + late) ** -0.5)
-    recent = sorted(past[-1000:])
-    # Of one label, as all updates are here, none is rare: then ``similar`` is the exponential.
+    recent = past[-1000:]
     if rule == "inverse" or len(recent) < 50:
         return 1 / (1 + late)
-    place = 0.997 * (len(recent) - 1)
-    low = int(place)
-    high = min(low + 1, len(recent) - 1)
-    half = (recent[low] + (place - low) * (recent[high] - recent[low])) / 2
-    return math.exp(-late * (math.log(1 + half) / half if half else 1.0))
+    # Of one label, as all updates are here, none is rare: then ``similar`` is the exponential.
+    middle = median(recent)
+    threshold = middle + 3 * max(1.0, 1.4826 * median(abs(each - middle) for each in recent))
+    return float((1 + threshold / 2) ** (-2 * min(late, threshold) / threshold))
 
 
 def _hold(holds: bool, job: str, what: str) -> None:

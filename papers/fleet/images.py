@@ -1,4 +1,4 @@
-"""Pictures and who has which: two label shards a user, real writers, or all alike. Numpy only; knows no network."""
+"""Pictures and who has which: by label shards, by one owner of a label, by writer, or at random. Knows no network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from papers.fleet.setting import BATCH, SHARDS_A_USER, TEST_IMAGES, USERS
+from papers.fleet.setting import BATCH, OWNER_USERS, SHARDS_A_USER, TEST_IMAGES, USERS
 from shoal.data.digits import mnist, read_idx
 from shoal.data.files import data_dir
 from shoal.errors import Corrupt, Misuse
@@ -63,6 +63,16 @@ def two_shards(labels: np.ndarray, *, seed: int, users: int = USERS) -> list[np.
     shards = np.array_split(np.argsort(labels, kind="stable"), SHARDS_A_USER * users)
     dealt = np.random.default_rng([seed, 1]).permutation(len(shards)).reshape(users, SHARDS_A_USER)
     return [np.concatenate([shards[shard] for shard in own]) for own in dealt]
+
+
+def one_owner(labels: np.ndarray, *, seed: int, label: int = 0, users: int = OWNER_USERS) -> list[np.ndarray]:
+    """Ten clients, as in the authors' released code: the first has every picture of one label and no other picture;
+    the others have two shards each of the rest."""
+    order = np.argsort(labels, kind="stable")
+    rest = order[labels[order] != label]
+    shards = np.array_split(rest, SHARDS_A_USER * (users - 1))
+    dealt = np.random.default_rng([seed, 1]).permutation(len(shards)).reshape(users - 1, SHARDS_A_USER)
+    return [order[labels[order] == label], *(np.concatenate([shards[shard] for shard in own]) for own in dealt)]
 
 
 def alike(count: int, *, seed: int, users: int = USERS) -> list[np.ndarray]:

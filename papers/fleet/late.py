@@ -21,18 +21,19 @@ from papers.harness.rows import Row
 
 #: Whose step is the paper's, so that its rate means the same to them.
 AT_PAPER_RATE = {
-    "D1": ("fedavg", "dynsgd", "adasgd"),
-    "D2": ("ssgd", "fedavg", "dynsgd", "adasgd"),
+    "D1": ("fedavg", "dynsgd", "adasgd", "adasgd, released"),
+    "D2": ("ssgd", "fedavg", "dynsgd", "adasgd", "adasgd, released"),
 }
 
 #: What is tuned and judged on each staleness.
 TUNED = {
-    "D1": ("dynsgd", "adasgd", "adaptive"),
+    "D1": ("dynsgd", "adasgd", "adasgd, released", "adaptive"),
     "D2": (
         "dynsgd",
         "adaptive",
         "adaptive, calibrated",
         "adasgd",
+        "adasgd, released",
         "fedavg",
         "calibrated",
         "distance",

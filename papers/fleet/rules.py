@@ -5,6 +5,7 @@ The weights are those that Shoal's leader uses (``shoal.learning``); what is onl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,8 +15,9 @@ import numpy as np
 from papers.fleet.setting import CLASSES
 from shoal.learning.outer import momentum_step
 from shoal.learning.partial import Partial
-from shoal.learning.similarity import LabelMemory, boosted
-from shoal.learning.staleness import Lateness, exponential, inverse, none, root
+from shoal.learning.similarity import LabelMemory
+from shoal.learning.staleness import SIMILAR, Lateness, adaptive, damping, exponential, inverse, none, root
+from shoal.roles.leader.training_state import LABELS_DECAY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,40 +118,43 @@ def by_age(rule: Callable[..., float], threshold: float = 0.0) -> Weight:
 
 
 def adasgd(threshold: float) -> Weight:
-    """min(1, Λ(τ)/sim)   (eq. 3), with the threshold given, as the paper gives it."""
+    """min(1, e^(-βτ)/sim) for every update: eq. 3 and 4 as printed, with the paper's threshold."""
     memory = LabelMemory(classes=CLASSES)
+    beta = damping(threshold)
 
     def weight(arrival: Arrival, model: np.ndarray) -> float:
-        similarity = memory.similarity(arrival.counts)
+        damped, similarity = math.exp(-beta * arrival.staleness), memory.similarity(arrival.counts)
         memory.seen(arrival.counts)
-        return boosted(exponential(arrival.staleness, threshold=threshold), similarity)
+        return 1.0 if damped >= similarity else damped / similarity
 
     return weight
 
 
-def adasgd_learned() -> Weight:
-    """The same with the threshold learned as Shoal's leader learns it: the inverse at first, then the 99.7 %."""
-    memory, lateness = LabelMemory(classes=CLASSES), Lateness()
+def adasgd_released(threshold: float) -> Weight:
+    """e^(-β·min(τ, T)), divided by max(0.1, sim) where τ > 1.5 T: ``CppNNUpdater.getDampen``, policy 4.
 
-    def weight(arrival: Arrival, model: np.ndarray) -> float:
-        lateness.seen(arrival.staleness)
-        similarity = memory.similarity(arrival.counts)
-        memory.seen(arrival.counts)
-        return boosted(lateness.weight("exponential", arrival.staleness), similarity)
-
-    return weight
-
-
-def adasgd_heard(threshold: float) -> Weight:
-    """The same, where labels are remembered as far as they were heard: an update that weighed 0.1 by a tenth.
-
-    By the paper's words a label counts as known as soon as it came, even if the update weighed next to nothing.
+    This is Shoal's ``staleness = "similar"`` with the threshold given.
     """
     memory = LabelMemory(classes=CLASSES)
 
     def weight(arrival: Arrival, model: np.ndarray) -> float:
-        found = boosted(exponential(arrival.staleness, threshold=threshold), memory.similarity(arrival.counts))
-        memory.seen(found * arrival.counts)
+        similarity = memory.similarity(arrival.counts)
+        memory.seen(arrival.counts)
+        return adaptive(arrival.staleness, threshold=threshold, similarity=similarity)
+
+    return weight
+
+
+def adasgd_deployed() -> Weight:
+    """The released rule with the threshold learned, as Shoal's leader learns it: the inverse rule for 50 updates, then
+    the median + 3 σ."""
+    memory, lateness = LabelMemory(classes=CLASSES, decay=LABELS_DECAY), Lateness()
+
+    def weight(arrival: Arrival, model: np.ndarray) -> float:
+        similarity = memory.similarity(arrival.counts)
+        memory.seen(arrival.counts)
+        found = lateness.weight(SIMILAR, arrival.staleness, similarity=similarity)
+        lateness.seen(arrival.staleness)
         return found
 
     return weight
@@ -204,6 +209,11 @@ RULES = {
         ),
         Rule(name="adasgd", leader=lambda rate, threshold: Damped(adasgd(threshold), rate=rate)),
         Rule(
+            name="adasgd, released",
+            leader=lambda rate, threshold: Damped(adasgd_released(threshold), rate=rate),
+        ),
+        Rule(name="adasgd, deployed", leader=lambda rate, threshold: Damped(adasgd_deployed(), rate=rate)),
+        Rule(
             name="exponential",
             leader=lambda rate, threshold: Damped(by_age(exponential, threshold), rate=rate),
             rates=(0.05, 0.1, 0.2),
@@ -232,7 +242,5 @@ RULES = {
             mixed=0.1,
             rates=(0.003, 0.0015),
         ),
-        Rule(name="adasgd, learned T", leader=lambda rate, threshold: Damped(adasgd_learned(), rate=rate)),
-        Rule(name="adasgd, as heard", leader=lambda rate, threshold: Damped(adasgd_heard(threshold), rate=rate)),
     )
 }

@@ -19,6 +19,8 @@ RATE_OF_MEANS = PAPER_RATE * BATCH
 #: The paper does not say how many; McMahan et al., whose split it takes, have a hundred.
 USERS = 100
 SHARDS_A_USER = 2
+#: Clients of Figure 9 in the released code (``cppNN_backend.cpp``).
+OWNER_USERS = 10
 
 TARGET = 0.8
 #: The test images that are looked at on the way, and how often; all rules see the same ones.

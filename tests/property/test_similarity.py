@@ -16,7 +16,7 @@ from shoal.learning.similarity import (
     noisy_counts,
     overlap,
 )
-from shoal.learning.staleness import exponential, inverse
+from shoal.learning.staleness import adaptive, exponential, inverse, tail_begins
 
 CLASSES = 4
 
@@ -91,7 +91,9 @@ def test_a_weight_is_at_least_the_damping_and_at_most_1(damping: float, similari
     weight = boosted(damping, similarity)
     assert damping <= weight <= 1
     assert boosted(damping, 1.0) == damping
-    assert boosted(damping, 0.0) == 1
+    # FLeet eq. 3, min(1, Λ / sim), with the floor of the released code: nothing is raised more than tenfold.
+    assert weight == min(1.0, damping / max(0.1, similarity))
+    assert boosted(damping, 0.0) == min(1.0, damping / 0.1)
 
 
 @given(st.integers(0, 60), shares, shares)
@@ -101,13 +103,44 @@ def test_the_less_alike_the_more_it_weighs(staleness: int, one: float, other: fl
     assert boosted(damping, less) >= boosted(damping, more)
 
 
-def test_figure_9_a_straggler_of_a_new_class_is_heard() -> None:
-    # τ = 48 where T = 12: e^(-0.3243·48) is 2e-7, and DynSGD gives 1/49.
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.floats(0, 1_000))
+def test_the_exponential_never_grows_with_staleness_and_ends_at_the_threshold(
+    one: int, other: int, threshold: float
+) -> None:
+    # FLeet §2.3: Λ(τ) = e^(-βτ) with Λ(T/2) = 1/(T/2 + 1); the released code clamps τ at T.
+    sooner, later = sorted((one, other))
+    weight = exponential(later, threshold=threshold)
+    assert exponential(sooner, threshold=threshold) >= weight
+    assert weight >= (1 + threshold / 2) ** -2 * (1 - 1e-9) > 0
+    if later >= threshold:
+        assert weight == pytest.approx((1 + threshold / 2) ** -2)
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1_000), shares)
+def test_the_released_rule_raises_outliers_only(staleness: int, threshold: float, similarity: float) -> None:
+    # FLeet's released code, getDampen, policy 4: τ > 1.5 T is divided by max(0.1, sim).
+    damped = exponential(staleness, threshold=threshold)
+    weight = adaptive(staleness, threshold=threshold, similarity=similarity)
+    assert weight == (boosted(damped, similarity) if staleness > 1.5 * threshold else damped)
+    assert damped <= weight <= min(1.0, 10.001 * damped)
+
+
+@given(st.lists(st.integers(0, 30), min_size=51, max_size=200), st.integers(31, 10_000), st.integers(0, 49))
+def test_fewer_stragglers_than_half_do_not_carry_the_threshold_away(
+    usual: list[int], late: int, stragglers: int
+) -> None:
+    # The breakdown point of median and MAD: 30 is the most that either can be, whatever stragglers do.
+    assert tail_begins([*usual, *[late] * stragglers]) <= 30 + 3 * 1.4826 * 30
+    assert tail_begins(usual) >= 3
+
+
+def test_figure_9_a_straggler_of_a_new_class_counts() -> None:
+    # τ = 48 where T = 12. As printed e^(-0.3243·48) is 2e-7; DynSGD gives 1/49, and so does the clamp.
     memory = LabelMemory(classes=10)
     memory.seen(np.array([0, *[100] * 9]))
-    damping = exponential(48, threshold=12)
-    assert damping < 1e-6 < inverse(48)
-    assert boosted(damping, memory.similarity(np.array([100] + [0] * 9))) == 1
+    assert adaptive(48, threshold=12, similarity=1.0) == pytest.approx(inverse(48))
+    rare = memory.similarity(np.array([100] + [0] * 9))
+    assert adaptive(48, threshold=12, similarity=rare) == pytest.approx(10 / 49)
 
 
 @given(counts, st.floats(0.1, 5), st.integers(0, 2**32))

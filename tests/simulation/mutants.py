@@ -23,7 +23,7 @@ from shoal.learning.outer import OuterState
 from shoal.learning.pace import Buffered, Sync
 from shoal.learning.parameter_staleness import ParameterStaleness
 from shoal.learning.partial import Partial
-from shoal.learning.staleness import Lateness
+from shoal.learning.staleness import SIMILAR, Lateness, damping
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
 from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.aggregation.block_aggregator import BlockAggregator
@@ -202,7 +202,7 @@ def round_not_cleared() -> Patched:
 def staleness_not_applied() -> Patched:
     """A late update counts as much as a fresh one, whatever the plan says."""
 
-    def weight(self: Lateness, rule: str, staleness: int) -> float:
+    def weight(self: Lateness, rule: str, staleness: int, *, similarity: float = 1.0) -> float:
         return 1.0
 
     return patch.object(Lateness, "weight", weight)
@@ -249,6 +249,27 @@ def lateness_outlives_its_leader() -> Patched:
         self._recent = recent
 
     return patch.object(Lateness, "__init__", with_the_old)
+
+
+def stragglers_count_for_nothing() -> Patched:
+    """Λ is taken of the whole staleness, as FLeet prints it, and not of at most the threshold."""
+    weight = Lateness.weight
+
+    def not_clamped(self: Lateness, rule: str, staleness: int, *, similarity: float = 1.0) -> float:
+        if rule not in ("exponential", SIMILAR) or self.threshold is None:
+            return weight(self, rule, staleness, similarity=similarity)
+        return math.exp(-damping(self.threshold) * staleness)
+
+    return patch.object(Lateness, "weight", not_clamped)
+
+
+def tail_begins_at_its_end() -> Patched:
+    """The threshold of staleness is the latest update that came: then nobody is a straggler."""
+
+    def at_its_end(self: Lateness) -> float | None:
+        return float(self.worst) if len(self._recent) >= 50 else None
+
+    return patch.object(Lateness, "threshold", property(at_its_end))
 
 
 def one_update_too_many() -> Patched:
@@ -1692,6 +1713,8 @@ MUTANTS: dict[str, Mutant] = _named(
     divided_by_damped_weights,
     late_is_late,
     lateness_outlives_its_leader,
+    stragglers_count_for_nothing,
+    tail_begins_at_its_end,
     one_update_too_many,
     buffer_waits_at_the_end,
     buffer_lost_at_hand_over,

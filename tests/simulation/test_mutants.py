@@ -86,6 +86,8 @@ SAID = {
     "divided_by_damped_weights": "is not what its history says",
     "late_is_late": "is not what its history says",
     "lateness_outlives_its_leader": "is not what its history says",
+    "stragglers_count_for_nothing": "is not what its history says",
+    "tail_begins_at_its_end": "is not what its history says",
     "one_update_too_many": "updates, the pace is",
     "buffer_waits_at_the_end": "did not move",
     "buffer_lost_at_hand_over": "updates in no version",

@@ -1,7 +1,8 @@
 """How much an update's labels are like those seen before, and what that makes it worth. Counts only; knows no examples.
 
-FLeet §2.3: a late update is damped, but one of labels that the model has hardly seen is raised again, since it brings
-what nobody else brings. The leader needs the counts of labels behind an update for that, and no example.
+FLeet §2.3: a late update is damped, but the update of a straggler whose labels the model has hardly seen is raised
+again, since it brings what nobody else brings. The leader needs the counts of labels behind an update for that, and no
+example.
 
 **Label counts tell something about a person** (which digits they write, which illness they have). So they are sent
 only where a plan allows it, and may be sent with noise (``noisy_counts``). Without counts the similarity is 1, and
@@ -18,6 +19,10 @@ from shoal.errors import Misuse
 
 #: By what the counts so far shrink for every update: 1 forgets nothing, as the paper has it.
 NOTHING_FORGOTTEN = 1.0
+
+#: The least similarity that an update is divided by, so that none is raised more than tenfold (FLeet's released code,
+#: ``CppNNUpdater.getDampen``; the paper has no floor).
+SIMILARITY_MIN = 0.1
 
 
 def distribution(counts: np.ndarray) -> np.ndarray:
@@ -38,13 +43,12 @@ def overlap(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def boosted(damping: float, similarity: float) -> float:
-    """min(1, Λ(τ) / sim): what an update is worth   (FLeet eq. 3). Of labels never seen, sim = 0, it is worth all."""
+    """Return min(1, Λ(τ) / max(0.1, sim)), the weight of an update   (FLeet eq. 3, with the released code's floor)."""
     if not 0 <= damping <= 1:
         raise Misuse(f"a damping is between 0 and 1, not {damping}")
     if not 0 <= similarity <= 1:
         raise Misuse(f"a similarity is between 0 and 1, not {similarity}")
-    # Not by dividing alone: the quotient of a tiny similarity is infinite, and 0 / 0 is nothing.
-    return 1.0 if damping >= similarity else damping / similarity
+    return min(1.0, damping / max(SIMILARITY_MIN, similarity))
 
 
 class LabelMemory:

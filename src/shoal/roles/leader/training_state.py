@@ -24,7 +24,7 @@ from shoal.learning.paired_sum import PairedSum
 from shoal.learning.parameter_staleness import ENTRIES_PER_PLACE, ParameterStaleness, scale_of
 from shoal.learning.partial import Partial
 from shoal.learning.privacy import SharedPrivacy
-from shoal.learning.similarity import LabelMemory, boosted
+from shoal.learning.similarity import LabelMemory
 from shoal.learning.staleness import PER_PARAMETER, Lateness
 from shoal.learning.version_mean import VersionMean
 from shoal.roles.aggregation.formation import ArrivedUpdate
@@ -51,7 +51,9 @@ from shoal.wire.messages import EvaluationView, JobSpec, MetricView, Tensors, Up
 #: Evaluations that are carried along; the registry has them all. A checkpoint's header is bounded.
 EVALUATIONS_KEPT = 1000
 
-#: The labels of an update count this much less with each that follows: half after some 700.
+#: The labels of an update count this much less with each that follows: half after some 700. FLeet's eq. 4 forgets
+#: nothing, which is right for a run that ends; a job without end would take last year's labels for known
+#: (docs/online.md).
 LABELS_DECAY = 0.999
 
 #: Places that are remembered of a model's recent versions, however small it is.
@@ -196,14 +198,14 @@ class TrainingState:
         )
 
     def scale_of(self, lease: Lease, update: Update) -> float:
-        """The weight of an update of this lease, by its staleness and by how common its labels are (FLeet)."""
-        scale = self.lateness.weight(self._spec.plan.staleness, self.version - lease.version)
-        if self._labels is None or not update.labels:
-            return scale
-        counts = padded(update.labels)
-        scale = boosted(scale, self._labels.similarity(counts))
-        self._labels.seen(counts)
-        return scale
+        """Return the weight of an update of this lease, by its staleness and, only under ``similar``, its labels."""
+        similarity = 1.0
+        if self._labels is not None and update.labels:
+            counts = padded(update.labels)
+            similarity = self._labels.similarity(counts)
+            self._labels.seen(counts)
+        staleness = self.version - lease.version
+        return self.lateness.weight(self._spec.plan.staleness, staleness, similarity=similarity)
 
     def similarity(self, counts: np.ndarray | None) -> float | None:
         """How much labels are like those learned from so far; None: not known."""

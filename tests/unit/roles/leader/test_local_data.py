@@ -276,21 +276,37 @@ def test_who_has_nothing_is_told_when_to_ask_again(begin: Callable[..., Story]) 
     assert (wait.reason, wait.retry_after_s) == ("it has no examples of its own yet", EMPTY_S)
 
 
-def test_an_update_of_rare_labels_is_raised_again(begin: Callable[..., Story]) -> None:
-    story = begin(staleness="similar", share_labels=True)
+def scales(story: Story, *, late: int) -> tuple[float, float]:
+    """The weights of two updates this late: of labels that all have, and of labels that nobody else has."""
     course = story.leader._training
     (work,) = story.says(Ready(job="digits", state=HELD))
     assert isinstance(work, Work)
-    lease = course.ledger.find(work.lease, "pi")
-    course.version = 9
-    assert not hasattr(lease, "reason")
+    lease = course.ledger.get(work.lease)
+    assert lease is not None
+    course.version = late
     common, rare = (delta(work, labels=labels) for labels in ((2, 0), (0, 2)))
-    for _ in range(20):
-        course.scale_of(lease, common)  # type: ignore[arg-type]
-    damped = course.scale_of(lease, common)  # type: ignore[arg-type]
-    raised = course.scale_of(lease, rare)  # type: ignore[arg-type]
-    assert damped < 0.2
-    assert raised == 1.0
+    for _ in range(60):
+        course.scale_of(lease, common)
+        course.lateness.seen(9)
+    return course.scale_of(lease, common), course.scale_of(lease, rare)
+
+
+def test_an_update_of_rare_labels_is_raised_again(begin: Callable[..., Story]) -> None:
+    # T = 9 + 3 = 12, and 48 > 1.5 T. The least weight is (1/7)², raised tenfold for labels that were never seen.
+    common, rare = scales(begin(staleness="similar", share_labels=True), late=48)
+    assert common == pytest.approx(1 / 49)
+    assert rare == pytest.approx(10 / 49)
+
+
+def test_an_update_that_is_not_an_outlier_is_not_raised(begin: Callable[..., Story]) -> None:
+    common, rare = scales(begin(staleness="similar", share_labels=True), late=9)
+    assert common == rare == pytest.approx(7**-1.5)
+
+
+@pytest.mark.parametrize("rule", ["none", "inverse", "root", "exponential", "parameter"])
+def test_labels_that_are_shared_change_no_weight_under_another_rule(begin: Callable[..., Story], rule: str) -> None:
+    common, rare = scales(begin(staleness=rule, share_labels=True), late=48)
+    assert common == rare == scales(begin(staleness=rule), late=48)[0]
 
 
 def test_the_next_leader_sizes_as_the_last_one_would_have(make_spec: Callable[..., JobSpec]) -> None:
