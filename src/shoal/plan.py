@@ -41,7 +41,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
 STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 
 #: What only sized work heeds. Elsewhere they would be said in vain, and a person who set a budget would think it held.
-SIZED_ONLY = ("budget_s", "budget_joules", "refuse_smallest", "refuse_alike", "requests_per_s")
+SIZED_ONLY = (
+    "budget_s",
+    "budget_joules",
+    "budget_battery_percent",
+    "refuse_smallest",
+    "refuse_alike",
+    "requests_per_s",
+)
 
 #: What only a private plan heeds.
 PRIVATE_ONLY = ("clip_update", "participations", "apart")
@@ -190,6 +197,9 @@ class Plan:
     #: What a lease of sized work may take of a device: seconds of training, and joules; 0: as much as it takes.
     budget_s: float = 0.0
     budget_joules: float = 0.0
+    #: Percent of a device's full battery that a lease of sized work may take, such as FLeet's 0.075. It does not apply
+    #: to devices without a battery. 0 sets no such budget.
+    budget_battery_percent: float = 0.0
     #: Of a hundred requests for sized work, so many of the smallest are refused, and of the most alike in their labels.
     refuse_smallest: float = 0.0
     refuse_alike: float = 0.0
@@ -350,11 +360,16 @@ class Plan:
         for name in ("budget_s", "budget_joules", "requests_per_s", "labels_epsilon"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
+        if not 0 <= self.budget_battery_percent <= 100:
+            raise Misuse(f"budget_battery_percent is from 0 to 100 percent, not {self.budget_battery_percent}")
         for name in ("refuse_smallest", "refuse_alike"):
             if not 0 <= getattr(self, name) < 100:
                 raise Misuse(f"{name} is a part of a hundred requests, not {getattr(self, name)}")
-        if self.work == "sized" and (self.data != "local" or not (self.budget_s or self.budget_joules)):
-            raise Misuse("work = 'sized' is for data = 'local', and needs a budget: set budget_s or budget_joules")
+        if self.work == "sized" and (self.data != "local" or not (self.budget_s or self.has_energy_budget)):
+            raise Misuse(
+                "work = 'sized' is for data = 'local', and needs a budget: set budget_s, budget_joules or"
+                " budget_battery_percent"
+            )
         for name in SIZED_ONLY:
             if self.work != "sized" and getattr(self, name):
                 raise Misuse(
@@ -757,6 +772,10 @@ class Plan:
         leases keeps within half and twice the plan's own, so no lease has more than four times another's examples."""
         asked = self.lease_batches * self.batch_size
         return (-(-asked // 2), 2 * asked) if self.work == "sized" else (asked, asked)
+
+    @property
+    def has_energy_budget(self) -> bool:
+        return bool(self.budget_joules or self.budget_battery_percent)
 
     @property
     def believes(self) -> Trust:

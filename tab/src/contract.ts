@@ -45,6 +45,7 @@ export const FIELDS: Record<string, Field[]> = {
     [11, "participations_left", "int", false, false],
     [12, "spent", "double", false, false],
     [13, "spent_version", "int", false, true],
+    [14, "battery_joules", "double", false, true],
   ],
   Dismiss: [
     [1, "job", "string", false, false],
@@ -209,6 +210,7 @@ export const FIELDS: Record<string, Field[]> = {
     [53, "clip_mean", "double", false, false],
     [54, "decay_skips", "string", false, false],
     [55, "ema", "double", false, false],
+    [60, "budget_battery_percent", "double", false, false],
   ],
   Plateau: [
     [1, "metric", "string", false, false],

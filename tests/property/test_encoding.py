@@ -153,6 +153,7 @@ PLANS = st.builds(
     work=st.just("sized"),
     budget_s=st.floats(0.1, 1e6),
     budget_joules=st.floats(0, 1e6),
+    budget_battery_percent=st.floats(0, 100),
     epoch_leases=st.integers(1, 1 << 20),
     refuse_smallest=st.floats(0, 99),
     refuse_alike=st.floats(0, 99),

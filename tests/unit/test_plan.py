@@ -117,6 +117,16 @@ def test_what_only_sized_work_heeds_is_not_said_in_vain(name: str) -> None:
     assert Plan(data="local", work="sized", **{"budget_s": 1.0, name: 2.0})  # type: ignore[arg-type]
 
 
+def test_a_budget_may_be_a_share_of_the_battery_and_nothing_else() -> None:
+    # FLeet's figure (§3.3).
+    assert Plan(data="local", work="sized", budget_battery_percent=0.075).has_energy_budget
+    with pytest.raises(Misuse, match="budget_s, budget_joules or budget_battery_percent"):
+        Plan(data="local", work="sized")
+    for wrong in (-0.1, 100.5, math.nan, math.inf):
+        with pytest.raises(Misuse, match="from 0 to 100 percent"):
+            Plan(data="local", work="sized", budget_s=1.0, budget_battery_percent=wrong)
+
+
 def test_which_versions_are_served_is_one_of_a_few_rules() -> None:
     with pytest.raises(Misuse, match="publish = 'never' is not a choice"):
         Plan(publish="never")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from shoal import features
+from shoal.runtime.energy import EnergyPerCpuSecond
 from shoal.runtime.metrics_door import listen_at
 
 
@@ -19,6 +20,8 @@ class AgentUsage:
     leases: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    #: Of the leases of every job: the next job's first lease is sized by it.
+    energy: EnergyPerCpuSecond = field(default_factory=EnergyPerCpuSecond)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

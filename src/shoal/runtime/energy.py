@@ -6,6 +6,7 @@ Reads files below a root, "/" on a device; the clock and the processor time are 
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,13 @@ WATTS_A_CORE: tuple[tuple[str, float], ...] = (
 WATTS_A_CORE_ARM, WATTS_A_CORE_OTHER = 0.8, 5.0
 
 _MICRO = 1e-6
+_JOULES_PER_WH = 3600.0
+
+#: Files with a battery's voltage: the one that it is made for, else the present one.
+_VOLTAGES = ("voltage_min_design", "voltage_now")
+
+#: Leases that the energy per CPU second is taken of: it changes as a device warms up and is used for other things.
+RECENT_LEASES = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +63,25 @@ class EnergySpent:
 
     def __str__(self) -> str:
         return f"{self.joules:.3g} J {self.kind} ({self.how})"
+
+
+class EnergyPerCpuSecond:
+    """Joules per second of CPU time, from recent leases whose energy a sensor measured: FLeet's fifth feature (§2.2).
+
+    Where energy is estimated from CPU time, the quotient would only give back the model's own watts, and is not taken.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_LEASES)
+
+    def note(self, spent: EnergySpent, *, cpu_s: float) -> None:
+        if spent.kind == MEASURED and cpu_s > 0 and spent.joules > 0:
+            self._recent.append((spent.joules, cpu_s))
+
+    @property
+    def joules_per_cpu_s(self) -> float | None:
+        """The quotient of both sums, or None if no sensor measured a lease yet."""
+        return sum(j for j, _ in self._recent) / sum(s for _, s in self._recent) if self._recent else None
 
 
 class EnergyMeter:
@@ -123,6 +150,27 @@ def watts_a_core(board_name: str, machine: str) -> float:
     found = (watts for words, watts in WATTS_A_CORE if words in board_name.lower())
     is_arm = machine.startswith(("arm", "aarch64"))
     return next(found, WATTS_A_CORE_ARM if is_arm else WATTS_A_CORE_OTHER)
+
+
+def battery_joules(*, root: Path = Path("/")) -> float | None:
+    """Return the energy of the device's full batteries, or None if it has none or does not know it.
+
+    ``energy_full`` is in microwatt hours. Phones have ``charge_full`` in microampere hours, of which each is at about
+    the voltage that the battery is made for.
+    """
+    found = known(_full_wh(supply) for supply in batteries(root))
+    return sum(found) * _JOULES_PER_WH if found else None
+
+
+def _full_wh(supply: Path) -> float | None:
+    for state in ("full", "full_design"):
+        energy, charge = number(supply / f"energy_{state}"), number(supply / f"charge_{state}")
+        if energy is not None and energy > 0:
+            return energy * _MICRO
+        volts = next((v for name in _VOLTAGES if (v := number(supply / name)) is not None and v > 0), None)
+        if charge is not None and charge > 0 and volts is not None:
+            return charge * _MICRO * volts * _MICRO
+    return None
 
 
 def _rails_w(chip: Path) -> list[float]:

@@ -66,8 +66,8 @@ def _within(name: str, value: float | None) -> float | None:
 # What the device is, and how it is ----------------------------------------------------------------------
 
 
-def features(device: str, *, root: Path = Path("/")) -> Features:
-    """What a profiler asks of a device, as far as it is known."""
+def features(device: str, *, root: Path = Path("/"), joules_per_cpu_s: float | None = None) -> Features:
+    """Return what a profiler asks of a device, as far as it is known. ``joules_per_cpu_s``: as leases measured it."""
     total_mb, available_mb = (_memory_mb(root, field) for field in ("MemTotal", "MemAvailable"))
     return Features(
         device=device,
@@ -78,6 +78,7 @@ def features(device: str, *, root: Path = Path("/")) -> Features:
         temperature_c=_within("temperature_c", temperature_c(root=root)),
         load=_within("load", load(root=root)),
         battery=_within("battery", battery(root=root)),
+        joules_per_cpu_s=_within("joules_per_cpu_s", joules_per_cpu_s),
     )
 
 

@@ -61,7 +61,7 @@ from shoal.roles.events import (
 from shoal.roles.leader.evaluation import chunk_ranges
 from shoal.runtime import sensors
 from shoal.runtime.agent_usage import AgentUsage
-from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
+from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent, battery_joules
 from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.runtime.own_part import OwnPartFile
 from shoal.runtime.privacy_ledger import PrivacyLedger
@@ -282,10 +282,13 @@ class WorkerDriver:
         """The state of the device and its number of own examples; None where the plan does not ask for it."""
         if not self._is_local:
             return None
-        found = sensors.features(self._member.node)
+        found = sensors.features(self._member.node, joules_per_cpu_s=self._usage.energy.joules_per_cpu_s)
         fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
         del fields["device"]
-        return DeviceState(**fields | {"kind": clip(found.kind, NAME_MAX_CHARS)}, examples=examples)
+        # Nothing leaves the device that the plan does not need.
+        battery_j = battery_joules() if self._spec.plan.budget_battery_percent else None
+        kind = clip(found.kind, NAME_MAX_CHARS)
+        return DeviceState(**fields | {"kind": kind}, examples=examples, battery_joules=battery_j)
 
     def _check_signature(self) -> str:
         """Return which operator of our cluster signed this job. Raises PeerViolation if none did, or not the one whose
@@ -523,6 +526,7 @@ class WorkerDriver:
             deadline_s=action.deadline_s,
         )
         spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
+        self._usage.energy.note(spent, cpu_s=result.cpu_s)
         if self._seen is not None:
             # Before anyone hears of it: what was trained on is never judged again, whatever happens next.
             await asyncio.to_thread(self._seen.note, self._spec.job, result.held)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from shoal.errors import Misuse
 from shoal.scheduling.profile.features import Features
-from shoal.scheduling.profile.sizing import Profiler, check_budget
+from shoal.scheduling.profile.sizing import FIRST_EXAMPLES, Profiler, check_budget
 from shoal.scheduling.steering import Steering
 
 #: Requests that percentiles are of.
@@ -35,6 +35,9 @@ class WorkRequest:
     examples_held: int
     #: How alike its labels are to what was learned from so far, from 0 to 1; None: not told.
     similarity: float | None = None
+    #: What a task may take of this device, by the name of a budget, where that differs from the budget's own; None: as
+    #: much as it takes.
+    budgets: Mapping[str, float | None] = field(default_factory=dict)
     #: What its update is worth (``utility.oort_utility``); None: not known, as of one that never trained.
     utility: float | None = None
 
@@ -95,22 +98,33 @@ class Budget:
     """What a task may take of one thing, and who knows what it takes."""
 
     profiler: Profiler
-    budget: float
+    #: None if each request names its own.
+    budget: float | None
 
     def __post_init__(self) -> None:
-        check_budget(self.budget)
+        if self.budget is not None:
+            check_budget(self.budget)
 
 
 class Intake:
     """Decides on requests, one after the other."""
 
-    def __init__(self, budgets: Mapping[str, Budget], *, steering: Steering, rules: Rules | None = None) -> None:
-        """``budgets``: by name, such as "time" and "energy"; the smallest size holds."""
+    def __init__(
+        self,
+        budgets: Mapping[str, Budget],
+        *,
+        steering: Steering,
+        rules: Rules | None = None,
+        unsized: int = FIRST_EXAMPLES,
+    ) -> None:
+        """``budgets``: by name, such as "time" and "energy"; the smallest size holds. ``unsized``: the examples of a
+        task to which no budget applies."""
         if not budgets:
             raise Misuse("a task is sized by at least one budget")
         self._budgets = dict(budgets)
         self._steering = steering
         self._rules = rules or Rules()
+        self._unsized = unsized
         self._sizes, self._similarities, self._utilities = Recent(), Recent(), Recent()
 
     def decide(self, request: WorkRequest, *, now_s: float, draw: float) -> Accepted | RequestRefused:
@@ -155,7 +169,14 @@ class Intake:
         return self._steering.appoint(device, now_s=now_s, draw=draw)
 
     def _size(self, request: WorkRequest) -> tuple[int, str]:
-        sizings = {name: each.profiler.decide(request.features, each.budget) for name, each in self._budgets.items()}
+        budgets = {name: each.budget for name, each in self._budgets.items()} | dict(request.budgets)
+        sizings = {
+            name: self._budgets[name].profiler.decide(request.features, budget)
+            for name, budget in budgets.items()
+            if budget is not None
+        }
+        if not sizings:
+            return min(request.examples_held, self._unsized), "no budget applies to it"
         name = min(sizings, key=lambda name: sizings[name].examples)
         if request.examples_held <= sizings[name].examples:
             return request.examples_held, f"all it has; {name} would allow {sizings[name].examples}"

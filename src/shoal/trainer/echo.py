@@ -26,10 +26,16 @@ class EchoTrainer:
         return TaskLoaded(train_examples=self._settings.batch_size, test_examples=0, seconds=0.0, engine="echo")
 
     def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
-        began_s = time.monotonic()
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
         time.sleep(self._settings.pace_s * len(batches))
         examples = len(batches) * self._settings.batch_size
-        return TrainResult(examples=examples, loss_sum=1.0 * examples, seconds=time.monotonic() - began_s, finite=True)
+        return TrainResult(
+            examples=examples,
+            loss_sum=1.0 * examples,
+            seconds=time.monotonic() - began_s,
+            finite=True,
+            cpu_s=time.process_time() - began_cpu_s,
+        )
 
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
         """As if this device had one batch of its own."""

@@ -9,7 +9,17 @@ import pytest
 from shoal.flock.pairing.resources import judge
 from shoal.roles.events import Condition
 from shoal.runtime import sensors
-from shoal.runtime.energy import ESTIMATED, MEASURED, EnergyMeter, Reading, watts_a_core
+from shoal.runtime.energy import (
+    ESTIMATED,
+    MEASURED,
+    RECENT_LEASES,
+    EnergyMeter,
+    EnergyPerCpuSecond,
+    EnergySpent,
+    Reading,
+    battery_joules,
+    watts_a_core,
+)
 
 
 def tree(root: Path, listing: dict[str, object]) -> Path:
@@ -288,3 +298,69 @@ def test_this_machine_can_be_asked() -> None:
     spent = meter.spent(meter.read(now_s=0.0, cpu_s=0.0), meter.read(now_s=1.0, cpu_s=1.0))
     assert spent.joules >= 0
     assert spent.kind in (MEASURED, ESTIMATED)
+
+
+# The energy of a CPU second, and of a battery ----------------------------------------------------------
+
+
+def lease_of(joules: float, kind: str = MEASURED) -> EnergySpent:
+    return EnergySpent(joules=joules, kind=kind, how="test")
+
+
+def test_joules_per_cpu_second_are_those_of_recent_measured_leases() -> None:
+    energy = EnergyPerCpuSecond()
+    assert energy.joules_per_cpu_s is None
+    energy.note(lease_of(8.0), cpu_s=1.0)
+    energy.note(lease_of(4.0), cpu_s=5.0)
+    assert energy.joules_per_cpu_s == pytest.approx(2.0)
+    for _ in range(RECENT_LEASES):
+        energy.note(lease_of(3.0), cpu_s=1.0)
+    assert energy.joules_per_cpu_s == pytest.approx(3.0), "older leases are forgotten"
+
+
+def test_a_guess_by_a_table_of_watts_is_not_told_as_measured() -> None:
+    energy = EnergyPerCpuSecond()
+    energy.note(lease_of(8.0, ESTIMATED), cpu_s=1.0)
+    energy.note(lease_of(8.0), cpu_s=0.0)
+    energy.note(lease_of(0.0), cpu_s=1.0)
+    assert energy.joules_per_cpu_s is None
+
+
+def test_what_leases_measured_is_a_feature_within_limits(tmp_path: Path) -> None:
+    assert sensors.features("pi", root=tmp_path, joules_per_cpu_s=2.5).joules_per_cpu_s == 2.5
+    assert sensors.features("pi", root=tmp_path, joules_per_cpu_s=1e9).joules_per_cpu_s is None
+    assert sensors.features("pi", root=tmp_path).joules_per_cpu_s is None
+
+
+BATTERY = "sys/class/power_supply/BAT0"
+
+
+@pytest.mark.parametrize(
+    ("listing", "joules"),
+    [
+        # A laptop of 50 Wh, whose battery was made for 57.
+        ({f"{BATTERY}/energy_full": 50_000_000, f"{BATTERY}/energy_full_design": 57_000_000}, 180_000.0),
+        ({f"{BATTERY}/energy_full_design": 57_000_000}, 205_200.0),
+        # A phone of 3 Ah at 3.8 V.
+        ({f"{BATTERY}/charge_full": 3_000_000, f"{BATTERY}/voltage_min_design": 3_800_000}, 41_040.0),
+        ({f"{BATTERY}/charge_full": 3_000_000, f"{BATTERY}/voltage_now": 4_000_000}, 43_200.0),
+        # It says nothing that would do.
+        ({f"{BATTERY}/charge_full": 3_000_000}, None),
+        ({f"{BATTERY}/energy_full": 0, f"{BATTERY}/capacity": 64}, None),
+        ({f"{BATTERY}/energy_full": "unknown"}, None),
+    ],
+)
+def test_what_a_full_battery_holds(tmp_path: Path, listing: dict[str, object], joules: float | None) -> None:
+    tree(tmp_path, {f"{BATTERY}/type": "Battery", **listing})
+    # A mouse's is not the device's.
+    mouse = "sys/class/power_supply/hidpp_battery_0"
+    tree(tmp_path, {f"{mouse}/type": "Battery", f"{mouse}/scope": "Device", f"{mouse}/energy_full": 9_000_000})
+    assert battery_joules(root=tmp_path) == (None if joules is None else pytest.approx(joules))
+
+
+def test_two_batteries_are_added_and_a_board_has_none(tmp_path: Path) -> None:
+    assert battery_joules(root=tmp_path) is None
+    for name in ("BAT0", "BAT1"):
+        folder = f"sys/class/power_supply/{name}"
+        tree(tmp_path, {f"{folder}/type": "Battery", f"{folder}/energy_full": 10_000_000})
+    assert battery_joules(root=tmp_path) == pytest.approx(72_000.0)

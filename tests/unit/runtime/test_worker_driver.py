@@ -7,13 +7,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from shoal.identity.identity import Authority
+from shoal.learning.layout import Layout
 from shoal.plan import Plan
 from shoal.roles.actions import Action, Evaluate, StageModel, Train
 from shoal.roles.events import Event, TrainerFailed
+from shoal.runtime.energy import MEASURED, EnergyMeter
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.worker_driver import WorkerDriver
+from shoal.trainer.protocol import TrainerSettings
 from shoal.wire.messages import Dataset, JobSpec, Message
 
 SIZE = 5
@@ -62,6 +66,44 @@ def labouring(directory: Path, story: Callable[[WorkerDriver, RoleHost, Listenin
             await worker_driver.stop()
 
     asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_measured_lease_tells_the_leader_what_a_cpu_second_takes(tmp_path: Path) -> None:
+    """A real process that trains nothing, and a counter of energy in a tree of files that goes on while it is at it."""
+    zone = tmp_path / "root/sys/class/powercap/intel-rapl:0"
+    zone.mkdir(parents=True)
+    for name, value in (("name", "package-0"), ("energy_uj", "0"), ("max_energy_range_uj", "1000000000")):
+        (zone / name).write_text(value)
+    data, layout = Dataset(manifest="0" * 64, examples=1), Layout.of([("w", (SIZE,), "parameter")])
+    plan = Plan(data="local", work="sized", budget_battery_percent=0.075)
+    spec = JobSpec(job="j", name="j", entry="t:T", bundle="0" * 64, initial="0" * 64, train=data, test=data, plan=plan)
+    member = Authority.create(tmp_path / "authority", "pond").identity(node="pi", role="node")
+    settings = TrainerSettings(
+        bundle_dir=".", entry="t:T", train=(), layout=layout, seed=0, batch_size=4, learning_rate=0.1, pace_s=0.3
+    )
+
+    async def run() -> None:
+        driver = WorkerDriver(spec, Around(), member=member, cache=tmp_path, child_module="shoal.trainer.echo")
+        driver._meter = EnergyMeter(root=tmp_path / "root")
+        await driver._trainer.start(settings)
+        try:
+            state = driver._sense(4)
+            assert state is not None
+            assert state.joules_per_cpu_s is None
+            lease = asyncio.create_task(driver._learn(Train(lease=1, epoch=0, batches=(0,), examples=4)))
+            # The first reading is taken before the lease begins, which then takes 0.3 s.
+            await asyncio.sleep(0)
+            (zone / "energy_uj").write_text("50")
+            result, spent = await lease
+            assert (spent.kind, spent.joules) == (MEASURED, pytest.approx(50e-6))
+            state = driver._sense(4)
+            assert state is not None
+            assert result.cpu_s > 0
+            assert state.joules_per_cpu_s == pytest.approx(50e-6 / result.cpu_s)
+        finally:
+            await driver.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def part(start: int, *values: float) -> StageModel:

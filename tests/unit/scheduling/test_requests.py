@@ -47,6 +47,22 @@ def test_the_smallest_budget_holds_and_is_named() -> None:
     )
 
 
+def test_a_device_may_have_a_budget_of_its_own_or_none() -> None:
+    own = ask(intake(), budgets={"energy": 2.0})
+    assert isinstance(own, Accepted)
+    assert (own.examples, own.reason.partition(":")[0]) == (20, "energy")
+    without = ask(intake(), budgets={"energy": None})
+    assert isinstance(without, Accepted)
+    assert (without.examples, without.reason.partition(":")[0]) == (100, "time")
+
+
+def test_where_no_budget_applies_a_task_has_the_usual_size() -> None:
+    door = Intake({"energy": Budget(profiler=known(0.1, "J"), budget=None)}, steering=Steering(per_s=1e6), unsized=64)
+    assert ask(door) == Accepted(examples=64, reason="no budget applies to it")
+    assert ask(door, held=30) == Accepted(examples=30, reason="no budget applies to it")
+    assert ask(door, budgets={"energy": 1.0}, device="b").examples == 10  # type: ignore[union-attr]
+
+
 def test_a_device_with_less_trains_all_it_has() -> None:
     assert ask(intake(), held=30) == Accepted(examples=30, reason="all it has; time would allow 100")
 

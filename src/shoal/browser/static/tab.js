@@ -153,7 +153,8 @@ var FIELDS = {
     [10, "participations", "int", false, false],
     [11, "participations_left", "int", false, false],
     [12, "spent", "double", false, false],
-    [13, "spent_version", "int", false, true]
+    [13, "spent_version", "int", false, true],
+    [14, "battery_joules", "double", false, true]
   ],
   Dismiss: [
     [1, "job", "string", false, false],
@@ -317,7 +318,8 @@ var FIELDS = {
     [52, "apart", "int", false, false],
     [53, "clip_mean", "double", false, false],
     [54, "decay_skips", "string", false, false],
-    [55, "ema", "double", false, false]
+    [55, "ema", "double", false, false],
+    [60, "budget_battery_percent", "double", false, false]
   ],
   Plateau: [
     [1, "metric", "string", false, false],

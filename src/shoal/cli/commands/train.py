@@ -204,7 +204,7 @@ def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
     wanted: dict[str, Any] = {}
     if typed.get("work") == "sized" or ("work" not in typed and any(typed.get(name) for name in SIZED_ONLY)):
         wanted |= {"work": "sized", "data": "local"}
-        if not typed.get("budget_joules"):
+        if not (typed.get("budget_joules") or typed.get("budget_battery_percent")):
             wanted["budget_s"] = 1.0
     if typed.get("staleness") == "similar" or typed.get("share_labels"):
         wanted |= {"share_labels": True, "data": "local"}

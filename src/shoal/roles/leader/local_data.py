@@ -36,6 +36,13 @@ EMPTY_S = 30.0
 #: Leases whose number of examples is remembered: more than may be out.
 LENT_KEPT = 1 << 17
 
+#: What a device's full battery can hold, in joules: from a watch's to a car's. Anything else counts as not known.
+BATTERY_JOULES = (100.0, 1e9)
+
+#: The budget of energy, by name; and the other budgets that may hold where a share of the battery does not.
+ENERGY = "energy"
+_OTHERS = ("budget_s", "budget_joules")
+
 #: Without a pace to steer at, as many may come as can.
 _ANY_PER_S = 1e6
 
@@ -56,6 +63,8 @@ class Online:
         self._draws = 0
         #: Lease -> how many examples it was lent for, and why so many.
         self._lent: dict[int, int] = {}
+        #: Devices of which it was recorded that a share of their battery is no budget for them.
+        self._no_battery: set[str] = set()
         #: Node -> the labels of its last update.
         self._labels: dict[str, np.ndarray] = {}
         self._fresh = 0
@@ -79,12 +88,26 @@ class Online:
             features=features_of(worker.node, device),
             examples_held=device.examples if device is not None else 0,
             similarity=similarity,
+            budgets={ENERGY: self._joules_for(worker)} if self._plan.has_energy_budget else {},
         )
         answer = self._intake.decide(request, now_s=now_s, draw=self._draw())
         if isinstance(answer, Accepted):
             return self._within_plan(answer.examples), answer.reason
         worker.not_before_s = now_s + answer.retry_after_s
         return NotNow(answer.reason, answer.retry_after_s)
+
+    def _joules_for(self, worker: WorkerRecord) -> float | None:
+        """Return what a lease may take of a device, or None if no budget of energy applies to it. Records why, once."""
+        percent, battery_j = self._plan.budget_battery_percent, battery_joules_of(worker.device)
+        if percent and battery_j is None and worker.node not in self._no_battery:
+            self._no_battery.add(worker.node)
+            instead = [f"{name} = {value:g}" for name in _OTHERS if (value := getattr(self._plan, name))]
+            self._machine.record(
+                "budget",
+                f"{worker.node} reports no battery, so that budget_battery_percent = {percent:g} does not apply to it;"
+                f" {' and '.join(instead) if instead else 'its leases have lease_batches batches'}",
+            )
+        return joules_allowed(self._plan, battery_j)
 
     def _drowns(self, examples: int) -> str | None:
         """Return why a device with so few examples does not take part in a sealed sum: beside the others its update
@@ -164,8 +187,8 @@ class Online:
             spent: dict[str, float] = {}
             if self._plan.budget_s and update.train_s > 0:
                 spent["time"] = update.train_s
-            if self._plan.budget_joules and update.joules > 0:
-                spent["energy"] = update.joules
+            if self._plan.has_energy_budget and update.joules > 0:
+                spent[ENERGY] = update.joules
             self._intake.done(features_of(worker.node, before), update.examples, spent)
         if update.labels:
             self._labels[worker.node] = padded(update.labels)
@@ -224,13 +247,30 @@ def features_of(node: str, device: DeviceState | None) -> Features:
     return Features(device=node, kind=device.kind if device is not None else "", **told)
 
 
+def battery_joules_of(device: DeviceState | None) -> float | None:
+    """Return what a device's full battery holds, or None if it has none or reports what no battery can hold."""
+    told = device.battery_joules if device is not None else None
+    least, most = BATTERY_JOULES
+    return told if told is not None and least <= told <= most else None
+
+
+def joules_allowed(plan: Plan, battery_joules: float | None) -> float | None:
+    """Return the joules that a lease may take of a device with this battery, or None if no such budget applies to it.
+
+    The smaller one of ``budget_joules`` and the share of the battery (FLeet §3.3 has 0.075 % of it) holds.
+    """
+    share = plan.budget_battery_percent / 100 * (battery_joules or 0.0)
+    return min((joules for joules in (plan.budget_joules, share) if joules), default=None)
+
+
 def _intake(plan: Plan) -> Intake:
     budgets: dict[str, Budget] = {}
     if plan.budget_s:
         budgets["time"] = Budget(profiler=WithMargin(LogRls(unit="s")), budget=plan.budget_s)
-    if plan.budget_joules:
-        budgets["energy"] = Budget(profiler=WithMargin(LogRls(unit="J", energy=True)), budget=plan.budget_joules)
+    if plan.has_energy_budget:
+        budgets[ENERGY] = Budget(profiler=WithMargin(LogRls(unit="J", energy=True)), budget=plan.budget_joules or None)
     if not budgets:
         raise Misuse("sized work needs a budget")
     rules = Rules(size_percentile=plan.refuse_smallest, similarity_percentile=plan.refuse_alike)
-    return Intake(budgets, steering=Steering(per_s=plan.requests_per_s or _ANY_PER_S), rules=rules)
+    unsized = plan.lease_batches * plan.batch_size
+    return Intake(budgets, steering=Steering(per_s=plan.requests_per_s or _ANY_PER_S), rules=rules, unsized=unsized)

@@ -289,7 +289,14 @@ class SimWorkerDriver:
         if self._job.spec.plan.data != "local":
             return None
         build = self._device.build
-        return DeviceState(kind=build.kind, memory_total_mb=float(build.memory_mb), examples=examples)
+        # A modelled battery has no more than it begins with. What the plan does not need is not sent.
+        battery_j = build.battery_wh * 3600 if self._job.spec.plan.budget_battery_percent else 0.0
+        return DeviceState(
+            kind=build.kind,
+            memory_total_mb=float(build.memory_mb),
+            battery_joules=battery_j or None,
+            examples=examples,
+        )
 
     # Privacy -------------------------------------------------------------------------------------------
 
@@ -376,6 +383,7 @@ class SimWorkerDriver:
             fresh=learned.fresh,
             fresh_metrics=learned.fresh_metrics,
             labels=learned.labels if spec.plan.share_labels else (),
+            joules=seconds * self._device.build.train_watts if spec.plan.has_energy_budget else 0.0,
             state=self._state(learned.held),
         )
 

@@ -37,7 +37,10 @@ class DeviceState(Message):
     temperature_c: float | None = None
     load: float | None = None
     battery: float | None = None
+    #: Joules per second of CPU time, as a sensor measured recent leases.
     joules_per_cpu_s: float | None = None
+    #: What its full battery holds, where the plan's budget is a share of it.
+    battery_joules: float | None = None
     #: Examples it has of its own.
     examples: int = 0
     #: Under ``private``, by the device's own account: updates that left it, how many more may, what they cost as a

@@ -17,7 +17,7 @@ from shoal.plan import Plan, Until
 from shoal.roles.actions import Action, Record, Save, Send
 from shoal.roles.events import Received, Saved, Started
 from shoal.roles.leader.leader import Leader
-from shoal.roles.leader.local_data import EMPTY_S, LENT_KEPT, NotNow, Online, features_of
+from shoal.roles.leader.local_data import EMPTY_S, LENT_KEPT, NotNow, Online, features_of, joules_allowed
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.roles.node.checkpoint_transfer import packed, unpacked, version_of
@@ -51,6 +51,64 @@ def test_leased_work_is_what_the_plan_says() -> None:
     online = Online(Machine(), Plan(data="local", batch_size=16, lease_batches=4))
     assert online.wants(member(), None) == (64, None)
     assert online.examples_max(7) == 64
+
+
+def charged(joules: float | None, *, node: str = "phone") -> WorkerRecord:
+    return WorkerRecord(node=node, device=replace(HELD, battery_joules=joules))
+
+
+def learned(online: Online, worker: WorkerRecord, *, joules_per_example: float, leases: int = 30) -> Online:
+    """After leases that took this much energy per example."""
+    for _ in range(leases):
+        asked = online.wants(worker, None)
+        assert not isinstance(asked, NotNow)
+        told = update(examples=asked[0], joules=asked[0] * joules_per_example, state=worker.device)
+        online.on_delivered(worker, told)
+    return online
+
+
+def by_battery(**changes: Any) -> Online:
+    plan: dict[str, Any] = {"budget_battery_percent": 0.075, "batch_size": 16, "lease_batches": 4} | changes
+    return Online(Machine(), Plan(data="local", work="sized", **plan))
+
+
+def records(online: Online) -> list[str]:
+    return [action.reason for action in online._machine.take_actions() if isinstance(action, Record)]
+
+
+@pytest.mark.parametrize(("battery_j", "most"), [(40_000.0, 300), (20_000.0, 150)])
+def test_a_lease_takes_a_share_of_the_battery(battery_j: float, most: int) -> None:
+    # 0.075 % of 40 kJ, a phone's 11 Wh, are 30 J: 300 examples of 0.1 J.
+    phone = charged(battery_j)
+    online = learned(by_battery(), phone, joules_per_example=0.1)
+    asked = online.wants(phone, None)
+    assert not isinstance(asked, NotNow)
+    assert 0.7 * most <= asked[0] <= most
+    assert str(asked[1]).startswith("energy: ")
+    assert not records(online)
+
+
+@pytest.mark.parametrize("battery_j", [None, 0.0, -5.0, 1e12])
+def test_a_device_without_a_battery_has_no_such_budget_and_it_is_recorded_once(battery_j: float | None) -> None:
+    online = by_battery()
+    board = charged(battery_j, node="pi")
+    for _ in range(2):
+        assert online.wants(board, None) == (64, "no budget applies to it")
+    assert records(online) == [
+        "pi reports no battery, so that budget_battery_percent = 0.075 does not apply to it; its leases have"
+        " lease_batches batches"
+    ]
+
+
+def test_beside_other_budgets_the_smallest_holds_and_is_what_is_left_without_a_battery() -> None:
+    both = Plan(data="local", work="sized", budget_joules=10.0, budget_battery_percent=0.075)
+    assert joules_allowed(both, 40_000.0) == 10.0
+    assert joules_allowed(both, 4_000.0) == pytest.approx(3.0)
+    assert joules_allowed(both, None) == 10.0
+    assert joules_allowed(replace(both, budget_joules=0.0), None) is None
+    online = by_battery(budget_s=1.0, budget_joules=3.0)
+    online.wants(charged(None, node="pi"), None)
+    assert [reason.rpartition("; ")[2] for reason in records(online)] == ["budget_s = 1 and budget_joules = 3"]
 
 
 def test_a_device_without_examples_is_asked_again() -> None:
