@@ -66,7 +66,10 @@ class Layout:
             buffers_began = buffers_began or entry.kind == "buffer"
             offset += entry.size
             if offset > SIZE_MAX:
-                raise Misuse(f"the model is larger than {SIZE_MAX:,} values")
+                raise Misuse(
+                    f"the task trains more than {SIZE_MAX:,} values, the most that one message carries (1 GiB in"
+                    " float32): freeze a part of the model with requires_grad_(False), or train adapters"
+                )
         if offset == 0:
             raise Misuse("the model holds no values at all")
 

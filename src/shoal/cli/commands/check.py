@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from shoal.trainer.check import TaskCheck
 
 
+#: A share of the most values that a job can train, above which ``check`` warns.
+_NEAR_LIMIT = 0.5
+
+
 def check(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task's file or folder, as for `shoal train`.")],
     arguments: TaskArguments = None,
@@ -104,7 +108,10 @@ def _prepared_in(kept: Path, data: Path | None) -> Iterator[Path]:
 
 def _told(found: TaskCheck, plan: Plan) -> dict[str, Any]:
     from shoal.learning.figures import value
+    from shoal.learning.layout import SIZE_MAX
+    from shoal.topology.memory_needed import memory_needed
 
+    needed = memory_needed(plan, values=found.layout.size)
     return {
         "pure": found.is_pure,
         "claims_pure": plan.inner_state == "fresh",
@@ -112,7 +119,10 @@ def _told(found: TaskCheck, plan: Plan) -> dict[str, Any]:
         "trained_tensors": len(found.layout.entries),
         "trained_values": found.layout.size,
         "update_bytes": 4 * found.layout.size,
+        "trained_values_max": SIZE_MAX,
         "base_bytes": found.base_bytes,
+        "leader_memory_bytes": needed.leader_bytes,
+        "device_memory_bytes": needed.device_bytes,
         "batch_s": found.batch_s,
         "engine": found.engine,
         "metrics": {each.name: value(each) for each in found.judged.metrics} if found.judged else {},
@@ -126,9 +136,14 @@ def _lines(told: dict[str, Any]) -> list[tuple[str, str]]:
         pure = f"no: {told['differs']}{unclaimed}"
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in told["metrics"].items() if value is not None)
     update = f"{told['trained_values']:,} values in {told['trained_tensors']} tensors, {told['update_bytes']:,} bytes"
+    share = told["trained_values"] / told["trained_values_max"]
+    if share > _NEAR_LIMIT:
+        update += f"; warning: {share:.0%} of the {told['trained_values_max']:,} values that one job can train"
+    leader, device = told["leader_memory_bytes"] / 1e6, told["device_memory_bytes"] / 1e6
     return [
         ("pure", pure),
         ("an update", update),
+        ("memory", f"leader {leader:,.0f} MB, each device {device:,.0f} MB and what a batch of yours takes"),
         ("frozen", f"{told['base_bytes']:,} bytes, sent once to each device" if told["base_bytes"] else "nothing"),
         ("a batch", f"{told['batch_s'] * 1000:.0f} ms with {told['engine']}"),
         ("metrics", metrics or "none: no examples are held out"),

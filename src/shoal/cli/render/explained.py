@@ -19,8 +19,10 @@ from shoal.cli.render.trusted import trust_facts
 from shoal.cli.sketch import Sketch, refusal_of
 from shoal.roles.aggregation.policy import ROUNDS_FIRST
 from shoal.topology.choose import MARGIN, ROUNDS_OFF
+from shoal.topology.memory_needed import MemoryNeeded, memory_needed
 
 if TYPE_CHECKING:
+    from shoal.plan import Plan
     from shoal.topology.choose import Choice
     from shoal.wire.messages import JobView, Progress, WorkerView
 
@@ -62,7 +64,15 @@ def _facts(view: JobView, progress: Progress) -> Iterator[tuple[str, str]]:
     yield "workers", _crew(progress)
     if links := _links(view, progress):
         yield "links", links
+    if view.model_size:
+        yield "memory", memory_text(memory_needed(view.plan, values=view.model_size, devices=len(progress.workers)))
     yield from trust_facts(view.plan, devices=len(progress.workers), model_bytes=model_bytes(view))
+
+
+def memory_text(needed: MemoryNeeded) -> str:
+    """Return what a leader and a device of a job need, for people."""
+    leader = f"the leader needs about {bytes_text(needed.leader_bytes)} ({needed.leader_models:g} models)"
+    return f"{leader}, a device {bytes_text(needed.device_bytes)} and what a batch takes"
 
 
 def _blocks(progress: Progress) -> str:
@@ -192,6 +202,8 @@ def job_plain(view: JobView) -> dict[str, Any]:
         }
         trust = dict(trust_facts(view.plan, devices=len(progress.workers), model_bytes=model_bytes(view)))
         plain |= {"trust": trust} if trust else {}
+        if view.model_size:
+            plain["memory"] = memory_needed(view.plan, values=view.model_size, devices=len(progress.workers))
     plain["next"] = list(advice(view))
     return {name: to_plain(value) for name, value in plain.items()}
 
@@ -218,6 +230,7 @@ def sketch_lines(sketch: Sketch, choice: Choice) -> Iterator[RenderableType]:
     moving = lease_text(choice.best.sync_s)
     yield _fact("time", f"{share_text(training, 0)} of a batch is training; models and updates move for {moving}")
     plan = sketch.plan_in(choice.best.topology)
+    yield _fact("memory", memory_text(_sketch_memory(sketch, plan)))
     for label, text in trust_facts(plan, devices=sketch.devices, model_bytes=sketch.model_bytes):
         yield _fact(label, text)
     if plan.believes.rule is None:
@@ -240,7 +253,12 @@ def sketch_plain(sketch: Sketch, choice: Choice) -> dict[str, Any]:
         "aggregators": len(choice.tree.groups) if choice.tree is not None else None,
         "hubs": choice.tree.hubs if choice.tree is not None else None,
         "trust": dict(trust_facts(plan, devices=sketch.devices, model_bytes=sketch.model_bytes)),
+        "memory": to_plain(_sketch_memory(sketch, plan)),
     }
+
+
+def _sketch_memory(sketch: Sketch, plan: Plan) -> MemoryNeeded:
+    return memory_needed(plan, values=int(sketch.model_bytes / _BYTES_A_NUMBER), devices=sketch.devices)
 
 
 # Both --------------------------------------------------------------------------------------------------------
