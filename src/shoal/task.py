@@ -62,7 +62,7 @@ class Task:
         """Build the model. Called with a seeded generator, on the machine that starts the job and on every device.
 
         Only tensors that are trained cross the network. Parameters with ``requires_grad = False`` are frozen: devices
-        fetch them once, in their own type, whatever their size.
+        fetch them once, in their own type, up to 64 GiB per tensor. At most 268,435,456 values are trained.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what to train: define model(self)")
 

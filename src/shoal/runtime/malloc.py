@@ -7,7 +7,9 @@ import ctypes
 
 #: Parameters of glibc's mallopt(3), and what we set them to.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
-_KEPT_BYTES = 48 << 20
+#: What a node with small models keeps, and one that leads a large model: next to that, 48 MB would be much.
+KEPT_BYTES = 48 << 20
+KEPT_BY_LARGE_BYTES = 8 << 20
 _GROWN_BY_BYTES = 4 << 20
 #: The largest that glibc takes.
 _MAPPED_FROM_BYTES = 32 << 20
@@ -15,7 +17,7 @@ _MAPPED_FROM_BYTES = 32 << 20
 _ARENAS = 2
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> None:
     """Let malloc reuse what was freed instead of returning it and faulting every page in again.
 
     By default a chunk of a model is given back to the kernel and taken again, zeroed, in every round: much of a
@@ -24,7 +26,7 @@ def keep_freed_memory() -> None:
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
-        libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, kept_bytes)
         libc.mallopt(_TOP_PAD, _GROWN_BY_BYTES)
         libc.mallopt(_ARENA_MAX, _ARENAS)
 

@@ -30,11 +30,11 @@ from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.roles.node.doorway import Caller
 from shoal.roles.node.host_router import HostRouter
 from shoal.roles.node.role_table import NodeApi, RoleTable
-from shoal.runtime.malloc import return_freed_memory
+from shoal.runtime.malloc import KEPT_BY_LARGE_BYTES, keep_freed_memory, return_freed_memory
 from shoal.runtime.role_host import HEAVY_BYTES, RoleHost
 from shoal.runtime.update_files import memory_in
 from shoal.trainer.prepared_job import first_model
-from shoal.wire.limits import VALUE_BYTES
+from shoal.wire.limits import UPLOAD_SHARED_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
     NO_TENSORS,
     Assign,
@@ -49,8 +49,8 @@ from shoal.wire.messages import (
     with_tensors,
 )
 
-#: After a role has ended: until then sessions may still send its last model.
-LET_GO_S = 1.0
+#: How long after a role's end its memory is returned, and once more: sessions may still send its last model.
+LET_GO_S = (1.0, 4.0)
 
 
 class ServerApi(NodeApi[RoleHost], Protocol):
@@ -239,10 +239,13 @@ class RoleServer:
     async def _end(self, host: RoleHost) -> None:
         await host.stop()
         del host
-        await asyncio.sleep(LET_GO_S)
-        # The parts of a role refer to each other, so that only a collection frees its arrays.
-        gc.collect()
-        await asyncio.to_thread(return_freed_memory)
+        for wait_s in LET_GO_S:
+            await asyncio.sleep(wait_s)
+            # The parts of a role refer to each other, so that only a collection frees its arrays.
+            gc.collect()
+            await asyncio.to_thread(return_freed_memory)
+        if not self.roles.hosts:
+            keep_freed_memory()
 
     def leader_host(self, assign: Assign) -> RoleHost:
         # Where devices are compared or sums opened, whatever ends a version means work, not the last update alone.
@@ -329,6 +332,8 @@ def make_leader(initial: Path, assign: Assign, version: StoredVersion | None, *,
     """The leader of a job, from its first model or from where it stands. Reads a file."""
     layout, model = first_model(initial)
     model.flags.writeable = False
+    if model.nbytes > UPLOAD_SHARED_MAX_BYTES:
+        keep_freed_memory(KEPT_BY_LARGE_BYTES)
     leader = Leader(
         spec=assign.spec,
         layout=layout,

@@ -49,7 +49,7 @@ def build_on_meta(task: Task, build: Callable[[], nn.Module]) -> tuple[nn.Module
 
 
 def fill(tensor: Tensor, values: Tensor) -> None:
-    """Put values in the place of a tensor on ``meta``, in every module that holds it."""
+    """Give a tensor on ``meta`` its values, in every module that holds it."""
     filled = nn.Parameter(values, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
     torch.utils.swap_tensors(tensor, filled)  # type: ignore[no-untyped-call]
 

@@ -109,7 +109,7 @@ def _prepared_in(kept: Path, data: Path | None) -> Iterator[Path]:
 def _told(found: TaskCheck, plan: Plan) -> dict[str, Any]:
     from shoal.learning.figures import value
     from shoal.learning.layout import SIZE_MAX
-    from shoal.topology.memory_needed import memory_needed
+    from shoal.roles.leader.memory_needed import memory_needed
 
     needed = memory_needed(plan, values=found.layout.size)
     return {

@@ -18,8 +18,8 @@ from shoal.cli.render.topologies import chosen_of, kind_of, off_by, predicted_s,
 from shoal.cli.render.trusted import trust_facts
 from shoal.cli.sketch import Sketch, refusal_of
 from shoal.roles.aggregation.policy import ROUNDS_FIRST
+from shoal.roles.leader.memory_needed import MemoryNeeded, memory_needed
 from shoal.topology.choose import MARGIN, ROUNDS_OFF
-from shoal.topology.memory_needed import MemoryNeeded, memory_needed
 
 if TYPE_CHECKING:
     from shoal.plan import Plan

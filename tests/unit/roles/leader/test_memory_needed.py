@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.plan import Plan
-from shoal.topology.memory_needed import DEVICE_PROCESS_BYTES, LEADER_PROCESS_BYTES, leader_models, memory_needed
+from shoal.roles.leader.memory_needed import DEVICE_PROCESS_BYTES, LEADER_PROCESS_BYTES, leader_models, memory_needed
 
 LARGE = 25_000_000
 
