@@ -1,4 +1,4 @@
-"""A small classifier with BatchNorm on labels of which a fifth are wrong: its accuracy jumps from version to version."""
+"""A small classifier with BatchNorm on labels of which a fifth are wrong: its accuracy jumps with each version."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from shoal.trainer.lease import TaskLease
 
 Split = Literal["train", "test"]
+
+
+def class_dimension(output: Sequence[int], y: Sequence[int]) -> int | None:
+    """Return the dimension of an output's shape that has the classes of labels of this shape, or None if no dimension
+    fits. It is 1 where that fits, as in ``torch.nn.functional.cross_entropy``; else the last, as in language models."""
+    sizes, labels = tuple(output), tuple(y)
+    if len(sizes) != len(labels) + 1 or len(sizes) < 2:
+        return None
+    return next((at for at in (1, len(sizes) - 1) if sizes[:at] + sizes[at + 1 :] == labels), None)
 
 
 class Task:
@@ -82,8 +91,12 @@ class Task:
 
     @staticmethod
     def loss(output: Tensor, y: Tensor) -> Tensor:
-        """The mean loss of a batch. By default, cross entropy of logits with class numbers. ``step`` calls it."""
-        return -output.log_softmax(1).gather(1, y.long().unsqueeze(1)).mean()
+        """The mean loss of a batch. By default, cross entropy of logits with class numbers. ``step`` calls it.
+
+        Classes are the dimension 1 of the logits, or the last where only that fits ``y``: (batch, place, class).
+        """
+        at = class_dimension(output.shape, y.shape) or 1
+        return -output.log_softmax(at).gather(at, y.long().unsqueeze(at)).mean()
 
     def batch(self, x: Tensor, y: Tensor) -> tuple[Any, Tensor]:
         """Turn stored arrays into what the model and the loss take. ``collate`` calls it.
@@ -96,7 +109,7 @@ class Task:
 
     def correct(self, output: Tensor, y: Tensor) -> int:
         """How many of a batch are right, for ``metrics``. By default, those whose largest output is their class."""
-        return int((output.argmax(1) == y).sum())
+        return int((output.argmax(class_dimension(output.shape, y.shape) or 1) == y).sum())
 
     def collate(self, rows: Any, *, training: bool) -> Any:
         """Turn stored rows into a batch of any structure. By default, ``batch(x, y)`` of a pair; else the rows.

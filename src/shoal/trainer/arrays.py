@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from shoal.errors import Misuse
 from shoal.trainer.columns import COLUMNS_MAX, Array, Column, Rows, checked_name, length_of, part_of
@@ -48,7 +49,15 @@ def count_of(examples: Any) -> int:
 
 
 def columns_of(examples: Any) -> Rows | None:
-    """The columns of examples that are given whole: a pair, a dict, one array. None: they come one by one."""
+    """Return the columns of examples that are given whole: a pair, a dict, a data frame, one array; or None if they
+    come one by one."""
+    if isinstance(examples, DataLoader):
+        raise Misuse(
+            "examples() gave a DataLoader, whose items are batches: give what it reads, `loader.dataset`. Batches are"
+            " made by the plan's batch_size and the task's collate, in an order that all devices share"
+        )
+    if _is_frame(examples):
+        return _checked(_columns_of_frame(examples))
     if isinstance(examples, Mapping):
         return _checked({checked_name(name): _whole(column, name) for name, column in examples.items()})
     if isinstance(examples, np.ndarray | torch.Tensor):
@@ -111,6 +120,18 @@ def _is_pair_of_columns(examples: Any) -> bool:
     return not any(isinstance(part, Mapping | tuple) for part in examples)
 
 
+def _is_frame(examples: Any) -> bool:
+    """Whether these are a table of pandas or one made like it, which neither package has to be installed to tell."""
+    return all(hasattr(examples, name) for name in ("columns", "dtypes", "to_numpy"))
+
+
+def _columns_of_frame(frame: Any) -> Rows:
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names):
+        raise Misuse(f"examples() gave a data frame with two columns of one name: {', '.join(names)}. Rename one")
+    return {checked_name(name): _whole(frame[label], name) for name, label in zip(names, frame.columns, strict=True)}
+
+
 def _checked(columns: Rows) -> Rows:
     length_of(columns)
     return columns
@@ -122,6 +143,10 @@ def _whole(column: Any, name: object) -> Column:
         raise Misuse(
             f"examples() gave {name!r} as a {type(column).__name__}: give one split of it, such as data[split]"
         )
+    if hasattr(column, "to_numpy"):
+        # A column of pandas: texts and lists come as objects.
+        values = column.to_numpy()
+        column = values.tolist() if values.dtype.kind == "O" else values
     if isinstance(column, list | tuple) and column and not _is_rectangular(column):
         values = [_value(value, f"row {index} of column {name}") for index, value in enumerate(column)]
         return _stacked(_alike(values, str(name)))

@@ -6,6 +6,7 @@ import ast
 import inspect
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shoal.errors import Misuse
@@ -36,14 +37,15 @@ def find_task(text: str) -> tuple[Path, str]:
         # Its base may come from another file, which source alone does not show; the import will tell.
         choices = [(file, class_name) for file in files if class_name in _class_names(parse_source(file))]
     else:
-        choices = [(file, name) for file in files for name in tasks_in(file)]
+        choices = _tasks_of(files)
     match choices:
         case [(file, name)]:
             return path, _entry(file, name)
         case []:
             what = f"task {class_name}" if class_name else "task"
             own_loop = "" if class_name or path.is_dir() else _OWN_LOOP.format(path=path)
-            raise Misuse(f"{path} defines no {what}: write class {class_name or 'MyTask'}(shoal.Task){own_loop}")
+            wanted = f"write class {class_name or 'MyTask'}(shoal.Task){own_loop}{_perhaps(files)}"
+            raise Misuse(f"{path} defines no {what}: {wanted}")
     named = " or ".join(f"{path}:{name}" for _, name in choices[:5])
     raise Misuse(f"{path} defines {len(choices)} tasks; name one: {named}")
 
@@ -77,19 +79,77 @@ def source_of(task: Task, scratch: Path | None = None) -> tuple[Path, str]:
 
 
 def tasks_in(file: Path) -> list[str]:
-    """The task classes a file defines at top level, without those that only serve as a base for another in it."""
+    """Return the task classes that a file defines at top level, without those that are only a base for another in it. A
+    base may be imported from a file beside it."""
+    return [name for _, name in _tasks_of([file])]
+
+
+def _tasks_of(files: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Return the task classes of these files, each with its file, without those that are only a base for another."""
+    read: dict[Path, _TasksRead] = {}
+    own = {file.resolve(): file for file in files}
+    for file in own:
+        _read_tasks(file, read)
+    bases = {base for found in read.values() for base in found.bases}
+    return [(own[file], name) for file in own for name in read[file].names if (file, name) not in bases]
+
+
+class _TasksRead:
+    """The task classes of one file, in its order, and the classes that they are made of, each with its file."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.bases: set[tuple[Path, str]] = set()
+
+
+def _read_tasks(file: Path, read: dict[Path, _TasksRead]) -> _TasksRead:
+    """Read the task classes of a file, and those of the files beside it that it imports. Each file is read once."""
+    if file in read:
+        return read[file]
+    found = read[file] = _TasksRead()
     tree = parse_source(file)
-    known = _names_of_task(tree)
-    tasks: list[str] = []
-    bases: set[str] = set()
+    #: What the file calls a task -> the class it is; None for shoal.Task itself.
+    known: dict[str, tuple[Path, str] | None] = dict.fromkeys(_names_of_task(tree))
+    for called, beside, name in _imports_beside(tree, file.parent):
+        if name in _read_tasks(beside, read).names:
+            known[called] = (beside, name)
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            parents = {ast.unparse(base) for base in node.bases}
-            if parents & known:
-                known.add(node.name)
-                tasks.append(node.name)
-                bases |= parents
-    return [name for name in tasks if name not in bases]
+            parents = {ast.unparse(base) for base in node.bases} & known.keys()
+            if parents:
+                known[node.name] = (file, node.name)
+                found.names.append(node.name)
+                found.bases |= {base for parent in parents if (base := known[parent]) is not None}
+    return found
+
+
+def _imports_beside(tree: ast.Module, directory: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield what a file imports from files beside it: its name here, the file, and its name there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level <= 1 and node.module:
+            if (file := _file_beside(directory, node.module)) is not None:
+                yield from ((alias.asname or alias.name, file, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if (file := _file_beside(directory, alias.name)) is not None:
+                    for name in _class_names(parse_source(file)):
+                        yield f"{alias.asname or alias.name}.{name}", file, name
+
+
+def _file_beside(directory: Path, module: str) -> Path | None:
+    """Return the file of a module in this directory, or None if the module is installed elsewhere."""
+    file = directory.joinpath(*module.split(".")).with_suffix(".py")
+    return file.resolve() if file.is_file() else None
+
+
+def _perhaps(files: Sequence[Path]) -> str:
+    """Return a hint that names a class whose base is imported from elsewhere, or nothing."""
+    for file in files:
+        for node in parse_source(file).body:
+            if isinstance(node, ast.ClassDef) and node.bases:
+                base = ast.unparse(node.bases[0])
+                return f". If {node.name} is one, by its base {base}, name it: {file}:{node.name}"
+    return ""
 
 
 def parse_source(file: Path) -> ast.Module:

@@ -64,9 +64,9 @@ class FrozenGuard:
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         raise Misuse(
             f"the code of {task} changed {', '.join(names[:_NAMED_MAX])}{more}, which is frozen"
-            " (requires_grad = False): the change would stay on this device, and nobody would get it. For a mean of the"
-            " weights set ema = 0.999 in the plan. Else train the tensor, make it a buffer of a trained module, which is"
-            " averaged, or keep it outside the model"
+            " (requires_grad = False): the change would stay on this device, and nobody would get it. For a mean of"
+            " the weights set ema = 0.999 in the plan. Else train the tensor, make it a buffer of a trained module, or"
+            " keep it outside the model"
         )
 
     def _is_changed(self, seen: _Seen) -> bool:

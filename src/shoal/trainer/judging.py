@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from shoal.errors import Misuse
 from shoal.learning.metrics import MetricSum
 from shoal.metrics import mean, named
-from shoal.task import Task
+from shoal.task import Task, class_dimension
 from shoal.trainer.lease import TaskLease
 
 
@@ -61,7 +61,8 @@ def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
     if not isinstance(y, Tensor):
         return {}
     counts_itself = task._overrides("correct")
-    is_classes = not y.is_floating_point() and isinstance(output, Tensor) and output.dim() == y.dim() + 1
+    is_whole = not y.is_floating_point() and isinstance(output, Tensor)
+    is_classes = is_whole and class_dimension(output.shape, y.shape) is not None
     if not counts_itself and not is_classes:
         return {}
     correct = int(task.correct(output, y))

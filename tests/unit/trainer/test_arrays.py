@@ -1,11 +1,13 @@
 """What a task may give as its examples, and what becomes of it."""
 
+import re
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from shoal.errors import Misuse
 from shoal.trainer.arrays import columns_of, count_of, first_rows, rows_of, rows_to_torch, write_examples
@@ -222,3 +224,38 @@ def test_an_empty_list_has_the_type_of_the_others(tmp_path):
 def test_columns_that_come_whole_are_not_copied():
     x = np.arange(6, dtype=np.float32)
     assert np.shares_memory(columns_of({"x": x})["x"], x)
+
+
+def test_a_data_frame_is_its_columns(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"text": ["é", "", "b"], "label": [1, 0, 2], "size": [0.5, 1.5, 2.5], "ids": [[1, 2], [3], []]}
+    )
+    wanted = {"text": ["é", ""], "label": [1, 0], "size": [0.5, 1.5], "ids": [[1, 2], [3]]}
+    # Rows keep their labels where some are left out; their order counts, not those.
+    for given in (frame[:2], dict(frame[:2]), frame[frame["label"] < 2]):
+        assert plain(taken(given, tmp_path)) == wanted
+        assert count_of(given) == 2
+    pair = (frame[["size", "label"]], frame["label"])
+    assert plain(taken(pair, tmp_path)) == {"x": [[0.5, 1], [1.5, 0], [2.5, 2]], "y": [1, 0, 2]}
+    two = pandas.DataFrame([[1, 2]], columns=["a", "a"])
+    with pytest.raises(Misuse, match=r"a data frame with two columns of one name: a, a\. Rename one"):
+        taken(two, tmp_path)
+
+
+def test_a_parquet_file_is_read_as_the_documents_say(tmp_path, monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    said = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    (line,) = re.findall(r"`return (pandas\.read_parquet\([^`]*\))`", said)
+    pandas.DataFrame({"a": [1.5, 2.5], "label": [0, 1]}).to_parquet(tmp_path / "train.parquet")
+    monkeypatch.chdir(tmp_path)
+    found = eval(line, {"pandas": pandas, "split": "train"})  # noqa: S307 - a line of our own documents
+    assert plain(taken(found, tmp_path / "shards")) == {"a": [1.5, 2.5], "label": [0, 1]}
+
+
+def test_a_data_loader_is_refused_with_what_to_give_instead(tmp_path):
+    loader = DataLoader(TensorDataset(torch.tensor([[0.5, 1], [2, 3]]), torch.tensor([1, 0])), batch_size=2)
+    with pytest.raises(Misuse, match=r"whose items are batches: give what it reads, `loader\.dataset`"):
+        write_examples(loader, tmp_path)
+    assert plain(taken(loader.dataset, tmp_path)) == PAIRS

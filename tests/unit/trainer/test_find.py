@@ -58,8 +58,35 @@ def test_paths_people_write(write, tmp_path):
 def test_a_class_named_outright_may_have_its_base_elsewhere(write):
     file = write("task.py", "from common import Base\nclass Digits(Base): pass\n")
     assert find_task(f"{file}:Digits")[1] == "task:Digits"
-    with pytest.raises(Misuse, match=r"defines no task: write class MyTask\(shoal.Task\)"):
+    with pytest.raises(Misuse, match=r"defines no task: write class MyTask\(shoal.Task\)") as refused:
         find_task(str(file))
+    # The class is named, and how to say that it is meant.
+    assert f"If Digits is one, by its base Base, name it: {file}:Digits" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("from lm import LM", "LM"),
+        ("from lm import LM as Base", "Base"),
+        ("from .lm import LM", "LM"),
+        ("import lm", "lm.LM"),
+        ("import lm as others", "others.LM"),
+        ("from middle import LM", "LM"),
+    ],
+)
+def test_a_base_may_be_imported_from_a_file_beside(write, first, then):
+    write("work/lm.py", "import shoal\nclass Base(shoal.Task): pass\nclass LM(Base): pass\n")
+    write("work/middle.py", "from lm import LM as Old\nimport ddp\nclass LM(Old): pass\n")
+    file = write("work/ddp.py", f"{first}\nimport numpy\nclass Ddp({then}): pass\nclass Other(numpy.ndarray): pass\n")
+    assert tasks_in(file) == ["Ddp"]
+    assert find_task(str(file)) == (file, "ddp:Ddp")
+
+
+def test_of_a_directory_the_class_that_is_no_base_is_meant(write):
+    folder = write("lm.py", "import shoal\nclass LM(shoal.Task): pass\n").parent
+    write("ddp.py", "from lm import LM\nclass Ddp(LM): pass\n")
+    assert find_task(str(folder)) == (folder, "ddp:Ddp")
 
 
 @pytest.mark.parametrize(

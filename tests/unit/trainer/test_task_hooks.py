@@ -13,7 +13,7 @@ from shoal.learning.figures import value
 from shoal.learning.metrics import MetricSum
 from shoal.plan import Plan
 from shoal.scheduling.batches import batch_indices, epoch_order, mix
-from shoal.task import Task
+from shoal.task import Task, class_dimension
 from shoal.trainer.base import load_base, write_base
 from shoal.trainer.device import choose, move
 from shoal.trainer.flat import read_into, write_from
@@ -467,3 +467,54 @@ def test_seeds_draw_the_same_everywhere():
     seeded(1, 2)
     assert torch.equal(first[0], torch.rand(3))
     assert np.array_equal(first[1], np.random.rand(3))
+
+
+# Where classes are ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "y", "wanted"),
+    [
+        ((8, 3), (8,), 1),
+        ((8, 3, 5), (8, 5), 1),  # as torch's cross entropy has it
+        ((8, 5, 3), (8, 5), 2),  # as a language model has it
+        ((8, 5, 5), (8, 5), 1),  # both fit: torch's
+        ((8, 3, 4, 6), (8, 4, 6), 1),
+        ((8, 4, 6, 3), (8, 4, 6), 3),
+        ((8, 4, 3), (8, 5), None),
+        ((8,), (8,), None),
+        ((8,), (), None),
+    ],
+)
+def test_the_dimension_of_classes_is_the_one_that_fits(output, y, wanted):
+    assert class_dimension(output, y) == wanted
+
+
+LANGUAGE = """
+from torch import nn
+from shoal.task import Task
+
+class Sample(Task):
+    def model(self):
+        return nn.Sequential(nn.Linear(4, 15), nn.Unflatten(1, (5, 3)))
+"""
+OWN_LOSS = """
+    @staticmethod
+    def loss(output, y):
+        return nn.functional.cross_entropy(output.flatten(0, 1), y.flatten())
+"""
+
+
+@pytest.mark.parametrize("source", [LANGUAGE, LANGUAGE + OWN_LOSS])
+def test_a_language_model_has_an_accuracy_and_a_loss_by_default(load, source):
+    chance = np.random.default_rng(3)
+    x, y = chance.normal(size=(24, 4)).astype(np.float32), chance.integers(0, 3, (24, 5))
+    trainer, shared, _ = load(source, (x, y))
+    found = {metric.name: metric.sums for metric in trainer.evaluate(0, 24).metrics}
+    output = trainer._model(torch.from_numpy(x))
+    right = int((output.argmax(2) == torch.from_numpy(y)).sum())
+    assert found["accuracy"] == (right, 120)
+    loss = nn.functional.cross_entropy(output.flatten(0, 1), torch.from_numpy(y).flatten()).item()
+    assert found["loss"][0] / found["loss"][1] == pytest.approx(loss, rel=1e-5)
+    trainer.train(0, [0])
+    assert np.abs(shared.update).max() > 0

@@ -17,7 +17,7 @@ from shoal import metrics as task_metrics
 from shoal.errors import Misuse
 from shoal.learning.metrics import lower_is_better
 from shoal.plan import Plan
-from shoal.task import Task
+from shoal.task import Task, class_dimension
 from shoal.trainer.judging import loss_of, pair_of
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.placement import Placed
@@ -171,9 +171,10 @@ def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
         if not isinstance(correct, Tensor) or y.dim() != 1:
             raise Unportable("Task.correct gives a number that is read out of a tensor; let it give the tensor")
         return {"accuracy": task_metrics.mean(correct, _whole(len(y)))}
-    if y.is_floating_point() or not isinstance(output, Tensor) or output.dim() != y.dim() + 1:
+    classes = class_dimension(output.shape, y.shape) if isinstance(output, Tensor) else None
+    if y.is_floating_point() or classes is None:
         return {}
-    correct = (output.argmax(1) == y).sum()
+    correct = (output.argmax(classes) == y).sum()
     return {"accuracy": task_metrics.mean(correct, _whole(y.numel()))}
 
 
