@@ -29,7 +29,6 @@ from shoal.wire.messages import (
     Update,
     UpdateShard,
     Work,
-    mean_number,
 )
 
 #: Finds the leader of a job on a node; None: there is none.
@@ -108,6 +107,11 @@ class SumOracle:
                     pass
 
     def _know_model(self, step: Step) -> None:
+        for action in step.actions:
+            work = action.message if isinstance(action, Send) else None
+            if isinstance(work, Work) and work.version < -1 and "model" in work.tensors:
+                # A mean of versions: ``dst.oracles`` knows whether it is the right one.
+                self._models.setdefault((step.job, work.term, work.version), np.array(work.tensors["model"]))
         leader = self._leader_at(step.node, step.job)
         model = getattr(leader, "model", None)
         if model is None:
@@ -115,8 +119,6 @@ class SumOracle:
         key = (step.job, int(getattr(leader, "term", 0)), int(getattr(leader, "version", 0)))
         if key not in self._models:
             self._models[key] = np.array(model)
-            if (mean := getattr(leader, "mean", None)) is not None:
-                self._models[step.job, key[1], mean_number(key[2])] = np.array(mean)
 
     def _count(self, step: Step, to: str, count: Reduce) -> None:
         tray = self._tray(step.job, count.term, count.formation, to)

@@ -45,13 +45,13 @@ class Averaged(shoal.Task):
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_two_agents_report_the_accuracy_of_the_model_that_is_pulled() -> None:
     result = trained(0, ema=DECAY)
     assert result.accuracy == pytest.approx(accuracy_of(result.model(), Noisy()), abs=1e-3)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_pulled_model_is_the_mean_of_the_versions_of_plain_pytorch() -> None:
     task = Noisy()
     plan = shoal.Plan(batch_size=BATCH, learning_rate=RATE, momentum=0.0, ema=EMA)
@@ -82,7 +82,7 @@ def test_the_pulled_model_is_the_mean_of_the_versions_of_plain_pytorch() -> None
         assert moved > 1e-3 or name == "0.bias", f"{name} is as good as the newest version's: the test shows nothing"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_mean_inside_the_model_is_refused_by_shoal_check(tmp_path: Path) -> None:
     (tmp_path / "averaged.py").write_text(AVERAGED)
     command = [sys.executable, "-m", "shoal.cli.main", "check", "averaged.py"]

@@ -207,11 +207,6 @@ class Leader(Machine):
     def model(self) -> np.ndarray:
         return self._training.model
 
-    @property
-    def mean(self) -> np.ndarray | None:
-        """The exponential mean of the versions, or None if the plan has none."""
-        return self._training.mean
-
     # Events ------------------------------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
