@@ -247,7 +247,7 @@ def test_a_first_model_is_that_of_a_file_a_job_or_a_version(tmp_path: Path) -> N
             assert notes in ((), ("started from 4 tensors of the file",))
             assert not np.array_equal((await first(site, ""))[0]["0.weight"], wanted["0.weight"])
             for start, error, words in (
-                ("absent-0000", Misuse, "neither a file nor a job"),
+                ("absent-0000", Misuse, "neither a file, a folder nor a job"),
                 (f"{job}@best", Misuse, "JOB@VERSION"),
                 (f"{job}@999", Refused, "version 999"),
             ):

@@ -347,7 +347,8 @@ class Operator:
     ) -> ReadyTask:
         """Pack the code; build the first model and the data shards in a process of their own.
 
-        The first model takes the tensors of ``start`` that fit: a safetensors file, ``JOB``, or ``JOB@VERSION``.
+        The first model takes the tensors of ``start`` that fit: a safetensors file, a Hugging Face folder,
+        ``JOB``, or ``JOB@VERSION``.
         """
         with tempfile.TemporaryDirectory(prefix="shoal-start-") as scratch:
             return await make_ready(
@@ -362,13 +363,13 @@ class Operator:
             )
 
     async def _start_file(self, start: str | Path, scratch: Path) -> Path:
-        """The file itself, or the model of a job of this cluster: its newest version, or one that was published."""
-        if (path := Path(start).expanduser()).is_file():
+        """The file or folder itself, or the model of a job of this cluster: its newest version, or a published one."""
+        if (path := Path(start).expanduser()).is_file() or path.is_dir():
             return path
         job, at, version = str(start).partition("@")
         if job not in {view.job for view in (await self.status()).jobs}:
             raise Misuse(
-                f"start {str(start)!r} is neither a file nor a job of this cluster: "
+                f"start {str(start)!r} is neither a file, a folder nor a job of this cluster: "
                 "`shoal model pull` writes the model of a job of another cluster to a file"
             )
         if at and not version.isdecimal():

@@ -60,7 +60,7 @@ async def make_ready(
 ) -> ReadyTask:
     """Pack the code; build the first model and the data shards in a process of their own, below ``out``.
 
-    ``start`` is a safetensors file whose tensors the first model takes, where they fit.
+    ``start`` is a safetensors file or a Hugging Face folder whose tensors the first model takes, where they fit.
     """
     arguments = dict(kwargs or {})
     notes: list[str] = []
@@ -186,7 +186,7 @@ def trainer_settings(ready: ReadyTask, plan: Plan, *, bundle_dir: str, **options
 async def _prepare_in_child(
     bundle: bytes, entry: str, arguments: dict[str, Any], options: tuple[str, ...], tell: Tell
 ) -> tuple[PreparedJob, list[str]]:
-    """What it prepared, and what it started from."""
+    """What it prepared, and what a person should know of it: what it started from, files that devices lack."""
     with tempfile.NamedTemporaryFile(suffix=".zip") as file:
         file.write(bundle)
         file.flush()
@@ -208,7 +208,7 @@ async def _prepare_in_child(
                 if "step" in outcome:
                     step = outcome["step"]
                     tell(_told(outcome))
-                    started += [str(outcome["told"])] if step == "start" else []
+                    started += [str(outcome["told"])] if step in ("start", "note") else []
             await process.wait()
     if "prepared" in outcome:
         return PreparedJob.from_plain(outcome["prepared"]), started
@@ -240,7 +240,7 @@ def _told(step: dict[str, Any]) -> str:
             return "building the first model"
         case {"step": "base", "bytes": size_bytes}:
             return f"writing the frozen base, {size_bytes / 1e6:,.0f} MB"
-        case {"step": "start", "told": told}:
+        case {"step": "start" | "note", "told": told}:
             return str(told)
         case {"step": "trial"}:
             return "trying one batch"

@@ -11,7 +11,6 @@ files the task reads elsewhere have changed. ``--fresh`` prepares again.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 import tempfile
@@ -32,10 +31,12 @@ from shoal.trainer.child_loop import place_of, reason_of
 from shoal.trainer.cost import gmacs_per_example
 from shoal.trainer.first_files import write_first
 from shoal.trainer.importer import is_script, make_task
+from shoal.trainer.outside_files import opened_outside, told_of
 from shoal.trainer.placement import Placed, place
 from shoal.trainer.prepared_job import PreparedJob, cache_key
 from shoal.trainer.report import Report, reporting
 from shoal.trainer.shards import Examples, Manifest
+from shoal.trainer.start import start_digest
 from shoal.trainer.steps import build_model
 from shoal.trainer.trial import try_batch
 from shoal.wire.encoding import to_json
@@ -67,7 +68,10 @@ def prepare(
         return prepare_script(bundle_dir, entry, arguments, seed=seed, out=out, key=key, start=start, report=report)
     report({"step": "model"})
     task = make_task(bundle_dir, entry, arguments)
-    model = build_model(task, seed)
+    with opened_outside(bundle_dir) as opened:
+        model = build_model(task, seed)
+    if opened:
+        report({"step": "note", "told": told_of(opened, type(task).__name__)})
     placed = place(task, model)
     first = write_first(placed, out=out, key=key, start=start, report=report)
     is_local = (data or (task.plan.data if task.plan else "")) == "local"
@@ -177,7 +181,7 @@ def _cached(given: argparse.Namespace, directory: Path, report: Report) -> Prepa
     bundle = given.bundle.read_bytes()
     arguments = json.loads(given.arguments)
     out = given.out.resolve()
-    start = hashlib.sha256(given.start.read_bytes()).hexdigest() if given.start else ""
+    start = start_digest(given.start) if given.start else ""
     key = cache_key(bundle, given.entry, arguments, given.seed, given.data, start)
     if not given.fresh and (found := PreparedJob.find(out, key)):
         report({"step": "cached"})

@@ -72,7 +72,9 @@ def train(
     start: Annotated[
         str,
         typer.Option(
-            metavar="FILE|JOB|JOB@VERSION", help="Begin with the tensors of this model that fit.", show_default=False
+            metavar="FILE|FOLDER|JOB|JOB@VERSION",
+            help="Begin with the tensors of this model that fit: a safetensors file, a Hugging Face folder or a job.",
+            show_default=False,
         ),
     ] = "",
     portable: Annotated[
