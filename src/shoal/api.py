@@ -49,11 +49,13 @@ def fit(
     runs on its nodes, and ``workers`` is the most it may use. ``plan`` says how, such as ``Plan(topology="auto")`` or
     ``Plan(pace="async")``. ``save`` names the file the model is written to.
 
-    ``start`` is a model to begin with: a safetensors file, an earlier result, or with ``cluster`` the id of a job of
-    it, or ``JOB@VERSION``. Tensors with the same name and shape are copied; the others are named.
+    ``start`` is a model to begin with: a safetensors file, a folder that Hugging Face's ``save_pretrained`` wrote, an
+    earlier result, or with ``cluster`` the id of a job of it, or ``JOB@VERSION``. Tensors with the same name and shape
+    are copied; the others are named.
 
     Ctrl-C stops the job: its last version is saved, and the result has it. A second Ctrl-C leaves at once. If the job
-    fails, ``shoal.errors.JobFailed`` names the job and where its logs are. ``progress=False`` shows nothing.
+    fails, ``shoal.errors.JobFailed`` names the job and where its logs are. ``progress=False`` shows nothing; if the
+    job trains nothing for a minute, the logger ``shoal`` warns of it and says why.
     """
     stop_if_importing()
     if workers < 1:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shoal.callbacks import STOP, Callback, CallbackReply
 from shoal.errors import JobFailed, Refused, ShoalError, Unreachable
 from shoal.history import History
-from shoal.progress import Display, Quiet, display_here
+from shoal.progress import Display, Quiet, WaitWatch, display_here
 from shoal.result import Result
 from shoal.runtime.plain_operator import PlainOperator, at_home
 from shoal.states import JobState
@@ -96,7 +96,8 @@ class Job:
             return Follower(self, operator, display, watch).run()
 
     def result(self, timeout_s: float | None = None, *, save: str | Path | None = None) -> Result:
-        """What it came to, with its model: waits for its end, and shows nothing."""
+        """Wait for its end and return what it came to, with its model. Shows nothing, and warns if the job trains
+        nothing for a minute."""
         return self.wait(timeout_s, progress=False, save=save)
 
     def __repr__(self) -> str:
@@ -162,6 +163,7 @@ class Follower:
         self._heard_s = time.monotonic()
         self._history = History()
         self._view: JobView | None = None
+        self._waits = WaitWatch()
         #: Why the job is to stop, and whether the cluster was told.
         self._stop_reason = ""
         self._stop_told = False
@@ -220,6 +222,8 @@ class Follower:
         new = self._history.take(status.evaluations)
         self._watch.on_status(status)
         self._display.show(view, self._history, new)
+        if (waits := self._waits.look(view, self._heard_s)) is not None:
+            self._display.warn(waits)
         for callback in self._watch.callbacks:
             for row in new:
                 self._heed(callback, callback.on_evaluation(row))

@@ -35,6 +35,9 @@ class NotebookTable:
         self._notes += _paragraph(text)
         self._put(self._notes)
 
+    def warn(self, text: str) -> None:
+        self.note(text)
+
     def show(self, view: JobView, history: History, new: tuple[HistoryRow, ...]) -> None:
         self._put(self._notes + page(view, history))
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Protocol
 
 from shoal.cli.render.format import clean, number_text, plural, share_text, span_text, sparkline
-from shoal.cli.standing import standing
+from shoal.cli.standing import STALLED, standing
+from shoal.roles.manager.preparation import kind_of
+from shoal.states import JobState
 
 if TYPE_CHECKING:
     from rich.live import Live
 
     from shoal.history import History, HistoryRow
     from shoal.wire.messages import JobView
+
+log = logging.getLogger("shoal")
 
 _CURVE_CHARS = 16
 _METRICS_SHOWN = 4
@@ -26,6 +31,9 @@ class Display(Protocol):
 
     def note(self, text: str) -> None:
         """Something that a person should read, such as how to leave."""
+
+    def warn(self, text: str) -> None:
+        """Something that a person must not miss: shown also where nothing else is."""
 
     def show(self, view: JobView, history: History, new: tuple[HistoryRow, ...]) -> None:
         """How the job stands, and the evaluations that are new."""
@@ -52,13 +60,17 @@ def _in_notebook() -> bool:
 
 
 class Quiet:
-    """Shows nothing."""
+    """Shows nothing, unless the job waits for long."""
 
     def step(self, text: str) -> None:
         pass
 
     def note(self, text: str) -> None:
         pass
+
+    def warn(self, text: str) -> None:
+        # A program that sets up no logging has this on standard error.
+        log.warning("%s", clean(text))
 
     def show(self, view: JobView, history: History, new: tuple[HistoryRow, ...]) -> None:
         pass
@@ -75,6 +87,9 @@ class EvaluationLines:
 
     def note(self, text: str) -> None:
         print(f"shoal: {clean(text)}", file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        self.note(text)
 
     def show(self, view: JobView, history: History, new: tuple[HistoryRow, ...]) -> None:
         for row in new:
@@ -101,6 +116,9 @@ class LiveLine:
             # It stays above the line, which goes on changing.
             self._live.console.print(f"shoal  {clean(text)}", soft_wrap=True)
 
+    def warn(self, text: str) -> None:
+        self.note(text)
+
     def show(self, view: JobView, history: History, new: tuple[HistoryRow, ...]) -> None:
         self._draw(line_text(view, history))
 
@@ -121,11 +139,40 @@ class LiveLine:
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
+#: A job that trains nothing for this long is told of, and why; after this long again, if the reason is another.
+WAITS_TOLD_S = 60.0
+
+_IDLE = ("waiting", "silent", STALLED, JobState.QUEUED)
+
+
+class WaitWatch:
+    """Says what a job waits for: once after a minute, and again when that changes. Reads no clock."""
+
+    def __init__(self) -> None:
+        self._idle_s: float | None = None
+        self._told_s = -WAITS_TOLD_S
+        self._told = ""
+
+    def look(self, view: JobView, now_s: float) -> str | None:
+        """Return the sentence to show now, or None."""
+        told = standing(view)
+        if told.state not in _IDLE and not view.trouble:
+            self._idle_s, self._told = None, ""
+            return None
+        self._idle_s = now_s if self._idle_s is None else self._idle_s
+        reason = clean(told.reason, 300) or "no reason is known"
+        if now_s - max(self._idle_s, self._told_s) < WAITS_TOLD_S or kind_of(reason) == self._told:
+            return None
+        self._told_s, self._told = now_s, kind_of(reason)
+        what = "is in trouble" if view.trouble else "waits"
+        return f"job {view.job} {what} for {span_text(now_s - self._idle_s)}: {reason}"
+
+
 def line_text(view: JobView, history: History) -> str:
     """A job in one line: what it does, how far it is, how good it is."""
     told, progress = standing(view), view.progress
     parts = [f"{view.job}  {told.state}"]
-    if progress is None or told.state == "waiting":
+    if progress is None or told.state in ("waiting", STALLED):
         parts.append(clean(told.reason, 80))
     else:
         share = f" {progress.batches_applied / progress.batches_total:.0%}" if progress.batches_total else ""

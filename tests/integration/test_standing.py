@@ -59,7 +59,7 @@ def test_attach_tells_what_is_so_when_the_manager_that_leads_is_killed(tmp_path:
             await site.mid_epoch(job)
             watching = await _start(site, "attach", job)
             try:
-                await _line_with(watching, "training: led by manager")
+                await _line_with(watching, "training")
                 await site.kill_manager()
                 told = await _line_with(watching, "the manager does not answer")
                 assert "if the manager is down, the job stands until it is back, then resumes from durable" in told

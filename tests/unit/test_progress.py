@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from shoal import notebook
 from shoal.history import History
 from shoal.plan import Plan
-from shoal.progress import EvaluationLines, LiveLine, Quiet, display_here, line_text
+from shoal.progress import WAITS_TOLD_S, EvaluationLines, LiveLine, Quiet, WaitWatch, display_here, line_text
 from shoal.states import JobState
 from shoal.wire.messages import EvaluationView, JobView, Progress
 
@@ -121,3 +122,20 @@ def test_a_curve_is_drawn_inside_its_frame() -> None:
         x, y = map(float, point.split(","))
         assert 0 <= x <= 420
         assert 0 <= y <= 140
+
+
+def test_a_job_that_waits_for_a_minute_is_told_of_also_where_nothing_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch, waits = WaitWatch(), replace(job(), progress=None)
+    assert watch.look(waits, 100.0) is None
+    assert watch.look(waits, 100.0 + WAITS_TOLD_S - 1) is None
+    told = watch.look(waits, 100.0 + WAITS_TOLD_S)
+    assert told == f"job {NAME} waits for 1 min 00 s: waiting for the first report from its leader"
+    assert watch.look(waits, 900.0) is None, "once a reason"
+    failing = replace(waits, trouble="a cannot prepare it: no file, at T.model (t.py:9)", failing=1, stalled=True)
+    assert "is in trouble for" in (watch.look(failing, 901.0) or "")
+    assert watch.look(job(), 902.0) is None
+    assert watch.look(waits, 903.0) is None, "it trained meanwhile"
+    Quiet().warn(told)
+    assert [(record.name, record.getMessage()) for record in caplog.records] == [("shoal", told)]

@@ -32,10 +32,11 @@ def health_of(status: Status, *, job: str = "") -> Health:
     """How the cluster is; or one job, whenever it ended."""
     jobs = [view for view in status.jobs if not job or view.job == job]
     failed = [_failed_text(view) for view in jobs if _has_failed(view, ever=bool(job))]
+    stalled = [_trouble_text(view) for view in jobs if view.stalled]
     waiting = [text for view in jobs if (text := _waiting_text(view))]
     lost = [] if job else [_lost_text(node) for node in status.nodes if node.state == "lost" and not node.standing]
-    found = [_joined(group) for group in (failed, waiting, lost) if group]
-    if failed:
+    found = [_joined(group) for group in (failed, stalled, waiting, lost) if group]
+    if failed or stalled:
         return Health(Check.TROUBLE, f"trouble: {'; '.join(found)}")
     if found:
         return Health(Check.ATTENTION, f"attention: {'; '.join(found)}")
@@ -50,10 +51,16 @@ def _failed_text(job: JobView) -> str:
     return f"{clean(job.job, 80)} failed ({_reason(job.reason)})"
 
 
+def _trouble_text(job: JobView) -> str:
+    return f"{clean(job.job, 80)} does not progress ({_reason(job.trouble)})"
+
+
 def _waiting_text(job: JobView) -> str:
-    """Empty: the job does not wait, or has waited for a moment only."""
-    if job.state.is_ended:
+    """Return that the job waits or that some of its devices fail. Empty if neither, or if it waits since a moment."""
+    if job.state.is_ended or job.stalled:
         return ""
+    if job.trouble:
+        return f"{clean(job.job, 80)} is in trouble ({_reason(job.trouble)})"
     told = standing(job)
     if told.state not in ("waiting", "silent", JobState.QUEUED) or 0 <= told.since_s < WAITS_AFTER_S:
         return ""

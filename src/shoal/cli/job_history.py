@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shoal.cli.drift import Drift, drift_of
 from shoal.cli.standing import JobStanding, standing
 from shoal.errors import Misuse
+from shoal.roles.manager.preparation import kind_of
 from shoal.roles.manager.publishing import measure
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class News:
     """What one Status added."""
 
     state: str = ""
+    #: What is wrong with the job, if that changed.
+    trouble: str = ""
     events: tuple[EventView, ...] = ()
     evaluations: tuple[EvaluationView, ...] = ()
 
@@ -48,7 +51,7 @@ class Story:
         job = next((view for view in status.jobs if view.job == self.job_id), None)
         if job is None:
             raise Misuse(f"the cluster no longer knows job {self.job_id}: see `shoal jobs`")
-        before = self.state
+        before, trouble = self.state, self.job.trouble if self.job else ""
         self.cluster, self.manager, self.job, self.nodes = status.cluster, status.manager, job, status.nodes
         self.unanswered_s = 0.0
         events = tuple(event for event in status.events if event.seq > self.last_event)
@@ -59,7 +62,12 @@ class Story:
             self.evaluations[view.version] = view
         while len(self.evaluations) > EVALUATIONS_KEPT:
             del self.evaluations[next(iter(self.evaluations))]
-        return News(state=self.state if self.state != before else "", events=events, evaluations=evaluations)
+        return News(
+            state=self.state if self.state != before else "",
+            trouble=job.trouble if kind_of(job.trouble) != kind_of(trouble) else "",
+            events=events,
+            evaluations=evaluations,
+        )
 
     @property
     def progress(self) -> Progress | None:

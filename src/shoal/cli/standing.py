@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 #: A leader reports about once a second. After this long, its last word does not tell how the job stands.
 SILENT_S = 10.0
 
+#: The state of a job that runs while its devices fail and none trains.
+STALLED = "stalled"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStanding:
@@ -24,20 +27,23 @@ class JobStanding:
 
 
 def standing(job: JobView) -> JobStanding:
-    """While a job runs, its leader knows: it trains, evaluates or waits. The manager knows the rest."""
+    """While a job runs, its leader knows: it trains, evaluates or waits. The manager knows the rest, and which devices
+    fail: a job none of whose devices works is stalled, whatever its leader does."""
     progress = job.progress
     if job.state is not JobState.RUNNING:
         return JobStanding(state=job.state, reason=job.reason, since_s=job.since_s)
     leader = job.leader or "its leader"
     if progress is None or progress.term != job.term:
-        return JobStanding(state="waiting", reason=f"no word from {leader} yet; {job.reason}", since_s=job.since_s)
+        waits = f"waiting for the first report from {leader}"
+        return JobStanding(state="waiting", reason=job.trouble or waits, since_s=job.since_s)
     if job.heard_s < 0:
         told = f"{leader} was not heard since the manager started; it was {progress.state} before"
         return JobStanding(state="silent", reason=told)
     if job.heard_s > SILENT_S:
         told = f"{leader} was last heard {span_text(job.heard_s)} ago; it was {progress.state} then"
         return JobStanding(state="silent", reason=told, since_s=job.heard_s)
-    return JobStanding(state=progress.state, reason=progress.reason or job.reason, since_s=job.since_s)
+    state = STALLED if job.stalled else progress.state
+    return JobStanding(state=state, reason=job.trouble or progress.reason, since_s=job.since_s)
 
 
 def since_text(told: JobStanding) -> str:

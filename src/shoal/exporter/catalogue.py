@@ -71,6 +71,12 @@ CLUSTER: tuple[Described, ...] = (
         "Bytes of updates (up) and models (down) through the leader.",
     ),
     _g("shoal_job_workers", "shoal_job state", "Workers as their leader sees them."),
+    _g("shoal_job_failing_devices", "shoal_job", "Devices of an open job that fail, or could not prepare it."),
+    _g(
+        "shoal_job_idle_seconds",
+        "shoal_job",
+        "How long an open job has trained nothing: it is queued, waits or is stalled; 0 while it trains.",
+    ),
     _c(
         "shoal_leases",
         "shoal_job outcome",

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from shoal.cli.standing import STALLED, standing
 from shoal.exporter.catalogue import CLUSTER, Described
 from shoal.exporter.counters import OUTCOMES, PHASES, WAIT, Counters
 from shoal.states import JobState, WorkerState
@@ -168,6 +169,9 @@ def _of_job(job: JobView, snapshot: Snapshot) -> Iterator[Sample]:
         },
         1,
     )
+    if job.state.is_open:
+        yield Sample("shoal_job_failing_devices", own, job.failing)
+        yield Sample("shoal_job_idle_seconds", own, _idle_s(job))
     yield Sample("shoal_leader_changes", own, counters.terms.total)
     yield Sample("shoal_formation_changes", own, counters.formations)
     for outcome in OUTCOMES.values():
@@ -197,6 +201,13 @@ def _of_job(job: JobView, snapshot: Snapshot) -> Iterator[Sample]:
         if states[state] or state != REST:
             yield Sample("shoal_job_workers", {**own, "state": state}, states[state])
     yield from _of_metrics(job, own)
+
+
+def _idle_s(job: JobView) -> float:
+    """How long an open job has been in a state in which nothing is trained. Not known counts as a moment."""
+    told = standing(job)
+    idle = ("waiting", "silent", STALLED, JobState.QUEUED)
+    return max(0.0, told.since_s) if told.state in idle else 0.0
 
 
 def _of_metrics(job: JobView, own: dict[str, str]) -> Iterator[Sample]:

@@ -34,6 +34,7 @@ _WARNINGS = frozenset(
         "suspect",
         "trainer-failed",
         "unbound",
+        "unprepared",
         "unreachable",
         "void",
         "weighed-down",

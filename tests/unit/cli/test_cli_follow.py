@@ -51,7 +51,7 @@ def test_a_job_is_followed_to_its_end() -> None:
     assert printed.splitlines() == [
         "joined: device-1 is ready",
         "epoch 1: accuracy 96.77 %, loss 0.2, version 59, 10 s",
-        "training: led by manager",
+        "training",
         "epoch: epoch 2: done",
         "epoch 2: accuracy 98.10 %, loss 0.2, version 118, 20 s",
         "finished: reached 98.10%",

@@ -22,6 +22,7 @@ def status(
         bool,
         typer.Option("--check", help="Say in one sentence whether all is well, and by the exit code: see below."),
     ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show every job, also those that ended long ago.")] = False,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
@@ -54,7 +55,7 @@ def status(
     elif found:
         _print_job(found, told)
     else:
-        _print_cluster(told)
+        _print_cluster(told, shows_all=all_)
 
 
 def _check(job: str, told: Status, *, json: bool) -> int:
@@ -98,8 +99,9 @@ def _print_discarded(told: Status) -> None:
             screen.out().print(f"{clean(view.job)} discarded {clean(view.discarded, 300)}", style="yellow")
 
 
-def _print_cluster(told: Status) -> None:
+def _print_cluster(told: Status, *, shows_all: bool = False) -> None:
     from shoal.cli import screen
+    from shoal.cli.first_screen import headlines, on_first_screen
     from shoal.cli.render.format import clean, plural
     from shoal.cli.render.tables import jobs_table
 
@@ -116,8 +118,13 @@ def _print_cluster(told: Status) -> None:
         for executor in (executor for executor in told.executors if executor.caught):
             told_why = f"  {clean(executor.node)} gets no further tasks: {clean(executor.reason, 300)}"
             terminal.print(told_why, style="red")
-    if told.jobs:
-        terminal.print(jobs_table(told.jobs, width=terminal.width))
+    jobs = told.jobs if shows_all else on_first_screen(told.jobs)
+    for is_trouble, line in headlines(jobs):
+        terminal.print(line, style="red" if is_trouble else "", soft_wrap=True)
+    if jobs:
+        terminal.print(jobs_table(jobs, width=terminal.width))
+        if left_out := len(told.jobs) - len(jobs):
+            terminal.print(f"{plural(left_out, 'ended job')} not shown: `shoal status --all`", style="dim")
         _print_discarded(told)
     else:
         terminal.print("No jobs yet. Start one with: shoal train TASK", style="dim")

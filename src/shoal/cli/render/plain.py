@@ -32,6 +32,8 @@ class PlainLines:
         if news.state:
             reason = clean(story.reason)
             told.append(f"{news.state}: {reason}" if reason else news.state)
+        elif news.trouble:
+            told.append(f"trouble: {clean(news.trouble)}")
         if told:
             self._told_s = now_s
         elif now_s - self._told_s >= self._every_s and (line := self._progress(story)):

@@ -63,9 +63,16 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
             _memory(node.memory_free_mb, facts.memory_mb),
             f"{node.load:.1f}",
             _engine(facts),
-            Text(clean(node.reason), style="dim"),
+            _why_text(node),
         )
     return table
+
+
+def _why_text(node: NodeView) -> Text:
+    """What is wrong with a device; else why it is not simply alive."""
+    if node.trouble:
+        return Text(clean(node.trouble), style="red")
+    return Text("" if node.reason == "connected" else clean(node.reason), style="dim")
 
 
 def _engine(facts: Facts) -> Text:
@@ -178,7 +185,7 @@ def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
             "trained": span_text(progress.seconds) if progress else NOTHING,
             "leader": clean(job.leader) if job.leader else NOTHING,
             "workers": str(len(progress.workers)) if progress else NOTHING,
-            "why": Text(clean(told.reason), style="dim"),
+            "why": Text(clean(told.reason), style="red" if job.trouble else "dim"),
         }
         table.add_row(*(cells[name] for name in columns))
     return table

@@ -63,12 +63,13 @@ STATE_STYLES = {
     "suspect": "yellow",
     "dormant": "cyan",
     "failing": "red",
+    "stalled": "red",
     "lost": "red",
     "pending": "yellow",
     "drained": "magenta",
     "revoked": "bold red",
 }
-_ALARMS = frozenset({"failed", "lost", "revoked", "save-failed", "trainer-failed", "prepare-failed"})
+_ALARMS = frozenset({"failed", "lost", "revoked", "save-failed", "trainer-failed", "prepare-failed", "unprepared"})
 _WARNINGS = frozenset({"refused", "suspect", "expired", "lease-returned", "checkpoint"})
 _GOOD_NEWS = frozenset({"evaluated", "epoch", "ending", "resumed", "job"})
 
@@ -171,7 +172,8 @@ def _state_line(story: Story) -> RenderableType:
     if since := since_text(story.standing):
         left.append(f" {since}", style="dim")
     if reason := clean(story.reason):
-        left.append(f"  {reason}", style="default" if story.ended else "dim")
+        is_trouble = story.job is not None and story.job.trouble != ""
+        left.append(f"  {reason}", style="red" if is_trouble else "default" if story.ended else "dim")
     seconds = story.progress.seconds if story.progress else 0.0
     return _two_sides(left, Text(span_text(seconds), style="bold"))
 
