@@ -102,6 +102,7 @@ export const FIELDS: Record<string, Field[]> = {
     [4, "link_bytes_per_s", "double", false, false],
     [5, "is_idle", "bool", false, false],
     [6, "is_same", "bool", false, false],
+    [7, "preparing", "string", false, false],
   ],
   HeartbeatSeen: [
     [1, "seq", "int", false, false],

@@ -280,6 +280,7 @@ class Agent:
                     memory_free_mb=probe.memory_free_mb(),
                     link_bytes_per_s=self._link_bytes_per_s,
                     hosts=self._is_hosting(),
+                    preparing=next(filter(None, (w.worker_driver.preparing for w in self._workers.workers)), ""),
                 )
             )
 

@@ -152,6 +152,8 @@ class WorkerDriver:
         self._first_digest = b""
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
+        #: How far the device is with preparing the job, in words for people. Empty while it prepares nothing.
+        self.preparing = ""
 
     async def perform(self, host: RoleHost, action: Action) -> None:
         if self.act(host, action):
@@ -231,12 +233,16 @@ class WorkerDriver:
             self._interrupted = ""
             try:
                 # Before anything of the job is fetched. In a thread: the first time imports `cryptography`.
+                self.preparing = "fetching the code and the model"
                 signer = await asyncio.to_thread(self._check_signature)
                 self._privacy = self._privacy or self._privacy_ledger()
                 settings, first = await self._settings()
                 await self._trainer.kill()
                 if self._windows is not None:
                     self._windows.trainer_ended()
+                self.preparing = (
+                    f"starting {'PyTorch' if self._engine == 'torch' else self._engine}, then loading the task"
+                )
                 loaded = await self._trainer.start(settings)
                 if settings.own is not None:
                     self._own = self._own or self._own_part(settings.own)
@@ -247,6 +253,8 @@ class WorkerDriver:
             except (ShoalError, OSError, ValueError, KeyError) as error:
                 host.post(PrepareFailed(reason=str(error), traceback=_traceback_of(error)))
                 return
+            finally:
+                self.preparing = ""
         ready = f"{loaded.engine}, {loaded.train_examples} examples, signed by {signer}"
         log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
         if settings.cores:
@@ -305,7 +313,8 @@ class WorkerDriver:
         spec = self._spec
         await self._around.fetch(spec.bundle)
         await self._around.fetch(spec.initial)
-        for part in spec.base:
+        for number, part in enumerate(spec.base, start=1):
+            self.preparing = f"fetching the frozen base, part {number} of {len(spec.base)}"
             await self._around.fetch(part)
         graphs = spec.graphs if self._engine == "onnx" else ""
         if graphs:
@@ -344,8 +353,11 @@ class WorkerDriver:
 
     async def _shards(self, dataset: Dataset) -> tuple[str, ...]:
         manifest = await self._manifest(dataset)
+        whole_mb, done_mb = sum(shard.bytes for shard in manifest.shards) / 1e6, 0.0
         for shard in manifest.shards:
+            self.preparing = f"fetching examples, {done_mb:,.1f} of {whole_mb:,.1f} MB"
             await self._around.fetch(shard.sha256)
+            done_mb += shard.bytes / 1e6
         return tuple(str(self._blobs.path(shard.sha256)) for shard in manifest.shards)
 
     async def _manifest(self, dataset: Dataset) -> Manifest:

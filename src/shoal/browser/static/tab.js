@@ -210,7 +210,8 @@ var FIELDS = {
     [3, "memory_free_mb", "int", false, false],
     [4, "link_bytes_per_s", "double", false, false],
     [5, "is_idle", "bool", false, false],
-    [6, "is_same", "bool", false, false]
+    [6, "is_same", "bool", false, false],
+    [7, "preparing", "string", false, false]
   ],
   HeartbeatSeen: [
     [1, "seq", "int", false, false],

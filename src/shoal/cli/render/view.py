@@ -289,7 +289,7 @@ def devices_of(story: Story) -> list[WorkerView]:
         for node in story.nodes:
             if node.job == story.job_id and node.node not in names:
                 state = "loading" if node.state == "alive" else node.state
-                known.append(WorkerView(node=node.node, state=state, reason="fetches code and data"))
+                known.append(WorkerView(node=node.node, state=state, reason=node.preparing or "fetches code and data"))
     return sorted(known, key=lambda worker: worker.node)
 
 

@@ -68,6 +68,8 @@ class NodeRecord:
     load: float = 0.0
     memory_free_mb: int = 0
     link_bytes_per_s: float = 0.0
+    #: How far it is with preparing its job, in words for people.
+    preparing: str = ""
     #: Why an operator holds it back: ``pending`` or ``drained``.
     held: str | None = None
     #: The card that an operator signed for it, and whether it may be in sealed groups with signed members.

@@ -190,7 +190,7 @@ class Manager(Machine):
             node = self._nodes.get(name)
             if node is None:
                 continue
-            node.heard_s = max(node.heard_s, heard_s)
+            node.heard_s, node.preparing = max(node.heard_s, heard_s), beat.preparing
             if not beat.is_same:
                 node.load, node.memory_free_mb = beat.load, beat.memory_free_mb
                 node.link_bytes_per_s = beat.link_bytes_per_s
@@ -749,6 +749,7 @@ class Manager(Machine):
                 memory_free_mb=node.memory_free_mb,
                 protocol=node.protocol,
                 trouble=clip(troubles.get(node.node, ""), 400),
+                preparing=clip(node.preparing, 200),
             )
             for name in sorted(self._nodes if names is None else names)
             if (node := self._nodes.get(name)) is not None

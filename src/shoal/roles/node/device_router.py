@@ -214,6 +214,7 @@ class DeviceRouter:
         memory_free_mb: int = 0,
         link_bytes_per_s: float = 0.0,
         hosts: bool = False,
+        preparing: str = "",
     ) -> list[Duty]:
         """To be called every ``heartbeat_s`` while connected. A peer that stops answering is given up.
 
@@ -231,6 +232,7 @@ class DeviceRouter:
             link_bytes_per_s=link_bytes_per_s,
             # A leader elsewhere hears only devices that work for it.
             is_idle=peer == self._manager and not hosts and not self._assigned,
+            preparing=preparing if peer == self._manager else "",
         )
         if beat is not None:
             self._do(Say(peer, beat))

@@ -245,6 +245,7 @@ class DialState:
         memory_free_mb: int = 0,
         link_bytes_per_s: float = 0.0,
         is_idle: bool = False,
+        preparing: str = "",
     ) -> tuple[Heartbeat | None, str | None]:
         """To be called every ``heartbeat_s`` while connected: the heartbeat to send, and why to hang up, if at all."""
         if not self.welcomed:
@@ -256,7 +257,7 @@ class DialState:
         self._is_idle = is_idle
         state = (load, memory_free_mb, link_bytes_per_s, is_idle)
         if self._is_paced and self._told is not None and _is_about(state, self._told):
-            beat = Heartbeat(seq=self._seq, is_idle=is_idle, is_same=True)
+            beat = Heartbeat(seq=self._seq, is_idle=is_idle, is_same=True, preparing=preparing)
         else:
             self._told = state
             beat = Heartbeat(
@@ -265,6 +266,7 @@ class DialState:
                 memory_free_mb=memory_free_mb,
                 link_bytes_per_s=link_bytes_per_s,
                 is_idle=is_idle,
+                preparing=preparing,
             )
         # Counted in heartbeats: a device that slept has not waited.
         lost_after_s = longer_after_s(self._lost_after_s, heartbeat_s=self._welcome_s, every_s=self.heartbeat_s)

@@ -117,6 +117,8 @@ class NodeView(Message):
     card_until_s: float = 0.0
     #: What is wrong with it: it fails in its job, or could not prepare one. Empty if nothing is.
     trouble: str = ""
+    #: How far it is with preparing its job, in words for people. Empty while it prepares none, or does not say.
+    preparing: str = ""
 
 
 @message()

@@ -106,6 +106,8 @@ class Heartbeat(Message):
     is_idle: bool = False
     #: Load, memory and rate are left out: they are about those of the heartbeat before.
     is_same: bool = False
+    #: How far it is with preparing a job, in words for people. Empty while it prepares none.
+    preparing: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)

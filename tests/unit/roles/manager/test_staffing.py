@@ -255,3 +255,13 @@ def test_each_time_a_device_is_spared_longer() -> None:
 
 def test_without_devices_nothing_is_hopeless() -> None:
     assert why_hopeless({}, ()) is None
+
+
+def test_people_see_how_far_a_device_is_with_preparing(make_spec: Make) -> None:
+    floor = Floor("a")
+    floor.submit(make_spec(job="first", workers_min=1))
+    beat = Heartbeat(seq=2, is_same=True, preparing="fetching examples, 3.0 of 12.0 MB")
+    floor.happens(Received(sender="a", message=beat))
+    assert floor.manager.node_views()[0].preparing == beat.preparing
+    floor.happens(Received(sender="a", message=Heartbeat(seq=3)))
+    assert floor.manager.node_views()[0].preparing == ""
