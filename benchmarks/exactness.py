@@ -139,7 +139,7 @@ def plain_gpt(
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * (Schedule.parse(schedule).factor(number) if schedule else 1.0)
         optimiser.zero_grad()
-        task.loss(model(x[rows]), y[rows]).backward()
+        task.loss(model(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimiser.step()
@@ -176,7 +176,7 @@ def plain_line(course: Course) -> float:
             for start in range(0, len(batches), WINDOW):
                 rows = np.concatenate([batch_indices(order, batch, 4) for batch in batches[start : start + WINDOW]])
                 optimiser.zero_grad()
-                Line().loss(model(x[rows]), y[rows]).backward()
+                Line().loss(model(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 count += len(rows)
             moved, examples = moved + (model.weight.detach() - weight) * count, examples + count
