@@ -3,9 +3,9 @@
 python -m benchmarks.memory --json            everything
 python -m benchmarks.memory --quick --json    the leader only
 
-A leader of 25 million values with two agents: the peak of its process and what is left eight seconds after the job, each
-above what it took before and in units of the model. LoRA on a frozen base of 494 million values: the largest trainer.
-A frozen tensor of 1,342 MB: prepared, sent to an agent, and trained on.
+A leader of 25 million values with two agents: the peak of its process and what is left eight seconds after the job,
+each above what it took before and in units of the model. LoRA on a frozen base of 494 million values: the largest
+trainer. A frozen tensor of 1,342 MB: prepared, sent to an agent, and trained on.
 
 Memory is ``RssAnon`` of /proc/PID/status: pages of files that a process maps are the system's to drop.
 """
