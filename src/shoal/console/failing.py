@@ -40,7 +40,12 @@ def failing_devices(job: JobView, *, events: Sequence[EventView], at_s: float) -
 
 
 def is_stuck(job: JobView, failing: Mapping[str, str]) -> bool:
-    """Return whether every device of this job fails."""
+    """Return whether every device of this job fails, or could not even prepare it, as its manager says."""
+    return job.state.is_open and (job.stalled or is_failing_everywhere(job, failing))
+
+
+def is_failing_everywhere(job: JobView, failing: Mapping[str, str]) -> bool:
+    """Return whether every device that works for this job fails."""
     return bool(failing) and job.progress is not None and len(failing) == len(job.progress.workers)
 
 

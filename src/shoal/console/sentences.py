@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shoal.cli.render.format import clean, metric_text, plural, span_text
 from shoal.cli.standing import standing, without_manager
-from shoal.console.failing import LATELY_S, REASON_CHARS, common_reason, is_stuck
+from shoal.console.failing import LATELY_S, REASON_CHARS, common_reason, is_failing_everywhere, is_stuck
 from shoal.roles.manager.publishing import measure
 from shoal.states import JobState
 
@@ -58,7 +58,7 @@ def cluster_headline(status: Status, *, events: Sequence[EventView], failing: Fa
         told = ", ".join(clean(job.name or job.job, 40) for job in failed[:NAMES_MAX])
         return Headline("trouble", f"{told} failed: {clean(failed[0].reason, REASON_CHARS)}")
     if stuck := [job for job in status.jobs if is_stuck(job, failing.get(job.job, {}))]:
-        return _with_others(_stuck_headline(stuck[0], failing[stuck[0].job]), status)
+        return _with_others(_stuck_headline(stuck[0], failing.get(stuck[0].job, {})), status)
     if lost:
         return Headline("trouble", _lost_sentence(lost, status, events, at_s))
     if silent := [job for job in status.jobs if standing(job).state == "silent"]:
@@ -91,6 +91,8 @@ def job_headline(
     told, name = standing(job), clean(job.name or job.job, 40)
     reason, quality = clean(told.reason, REASON_CHARS), _quality(job)
     at = f"{name} is at {quality}" if quality else f"{name} has not been evaluated yet"
+    if is_stuck(job, failing):
+        return _stuck_headline(job, failing)
     match told.state:
         case "failed":
             return Headline("trouble", f"{name} failed: {reason}")
@@ -104,12 +106,12 @@ def job_headline(
             return Headline("attention", f"{at}; it is {told.state}: {reason}")
         case _:
             pass
-    if is_stuck(job, failing):
-        return _stuck_headline(job, failing)
     if failing:
         verb = "fails" if len(failing) == 1 else "fail"
         rest = f"the other {_workers(job) - len(failing)} go on" if _workers(job) - len(failing) > 1 else "one goes on"
         return Headline("attention", f"{at}; {names_text(sorted(failing))} {verb}: {common_reason(failing)}; {rest}")
+    if job.trouble:
+        return Headline("attention", f"{at}; {clean(job.trouble, REASON_CHARS)}")
     if lost := sorted(node.node for node in nodes if node.job == job.job and node.state == "lost"):
         return Headline("attention", f"{at}; {names_text(lost)} {'is' if len(lost) == 1 else 'are'} lost")
     if drift is not None:
@@ -158,10 +160,13 @@ def _remedy(node: str, events: Sequence[EventView], at_s: float) -> str:
 
 def _stuck_headline(job: JobView, failing: Mapping[str, str]) -> Headline:
     """Every device of a job fails: at what, and what an operator can do."""
+    remedy = f"Mend what it names, stop this job with `shoal jobs stop {clean(job.job, 80)}` and submit it again"
+    name = clean(job.name or job.job, 40)
+    if not is_failing_everywhere(job, failing):
+        return Headline("trouble", f"{name} does not train: {clean(job.trouble, REASON_CHARS)}. {remedy}")
     names = names_text(sorted(failing))
     on = f"its only device, {names}" if len(failing) == 1 else f"all {len(failing)} of its devices ({names})"
-    remedy = f"Mend what it names, stop this job with `shoal jobs stop {clean(job.job, 80)}` and submit it again"
-    return Headline("trouble", f"{clean(job.name or job.job, 40)} fails on {on}: {common_reason(failing)}. {remedy}")
+    return Headline("trouble", f"{name} fails on {on}: {common_reason(failing)}. {remedy}")
 
 
 def _with_others(headline: Headline, status: Status) -> Headline:

@@ -115,7 +115,7 @@ def state_of(look: Look) -> Document:
                 node,
                 workers.get((node.job, node.node)),
                 open_jobs,
-                fails=failing.get(node.job, {}).get(node.node, ""),
+                fails=failing.get(node.job, {}).get(node.node, "") or node.trouble,
             )
             for node in status.nodes
         },

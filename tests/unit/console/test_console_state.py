@@ -85,6 +85,21 @@ def test_devices_that_fail_again_and_again_fail_also_while_they_try_once_more() 
     assert sentence(status(nodes=devices()), *old)[0] == "ok"
 
 
+def test_a_job_that_no_device_can_prepare_is_trouble() -> None:
+    why = "2 of 2 devices cannot prepare it: FileNotFoundError: /models/llama"
+    waiting = job(progress=progress(state="waiting", reason="0 of at least 2 workers", workers=()), trouble=why)
+    stalled = type(waiting)(**(_fields(waiting) | {"failing": 2, "stalled": True}))
+    nodes = (node("device-1", facts=TORCH, trouble="cannot prepare mnist: FileNotFoundError: /models/llama"),)
+    state = told(status(stalled, nodes=nodes))
+    assert state["cluster"]["tone"] == state["jobs"][JOB]["tone"] == "trouble"
+    assert state["cluster"]["sentence"].startswith(f"mnist does not train: {why}. Mend")
+    assert "FileNotFoundError" in state["nodes"]["device-1"]["fails"]
+    some = job(trouble="1 of 3 devices cannot prepare it: no disk", failing=1)
+    tone, said = sentence(status(some, nodes=devices()))
+    assert tone == "attention"
+    assert said == "2 devices are alive; mnist is at 96.77 %; 1 of 3 devices cannot prepare it: no disk"
+
+
 def test_where_some_devices_fail_the_others_go_on() -> None:
     one = progress(workers=(worker(1, state="failing", reason="--device cuda: no CUDA here"), worker(2)))
     tone, said = sentence(status(job(progress=one), nodes=devices()))
