@@ -88,6 +88,8 @@ _LONG_TEXT = (
     "saturation_reason",
     "hold",
     "verdict",
+    "trouble",
+    "failure",
 )
 
 

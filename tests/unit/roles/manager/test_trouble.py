@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from shoal.plan import Plan, Until
 from shoal.roles.manager.preparation import Unprepared
 from shoal.roles.manager.trouble import NO_TROUBLE, job_trouble, node_troubles
-from shoal.wire.messages import Progress, WorkerView
+from shoal.states import JobState
+from shoal.wire.messages import JobView, NodeView, Progress, Released, WorkerView
 
 RAISED = "FileNotFoundError: '/base/model.safetensors', at Pre.model (pre.py:9)"
 
@@ -62,3 +64,11 @@ def test_what_is_wrong_with_each_device() -> None:
     jobs = [("one", progress(at("a", "failing", "x"), at("b", "working")), {"c": unprepared(until_s=52.0)})]
     told = {"a": "fails in one: x", "c": f"cannot prepare one: {RAISED}; tries again in 12 s"}
     assert node_troubles(jobs, now_s=40.0) == told
+
+
+def test_a_trouble_and_a_failure_are_told_as_long_as_a_reason() -> None:
+    long = "FileNotFoundError: " + "/models/llama" * 30
+    view = JobView(job="a-1", name="a", state=JobState.RUNNING, plan=Plan(until=Until(epochs=1)), trouble=long)
+    assert view.trouble == long
+    assert NodeView(node="a", state="alive", trouble=long).trouble == long
+    assert Released(job="a-1", term=1, node="b", failure=long).failure == long
