@@ -77,7 +77,7 @@ class Job:
                 is_over = status.jobs[0].state.is_ended
                 time.sleep(SETTLE_S if is_over else POLL_S)
 
-    def stop(self, reason: str = "stopped by the operator") -> None:
+    def stop(self, reason: str = "") -> None:
         """Ask the job to end. Its last version is saved; ``result`` fetches it."""
         with self._connected() as operator:
             operator.ask(lambda each: each.stop(self.id, reason))

@@ -22,6 +22,7 @@ from shoal.until import check_metric_name
 from shoal.until import endless as endless
 from shoal.until import epochs as epochs
 from shoal.until import seconds as seconds
+from shoal.where import parse_where
 
 #: Batches one lease may name.
 LEASE_BATCHES_MAX = 4096
@@ -156,6 +157,9 @@ class Plan:
     #: The job waits for so many workers, and takes at most so many.
     workers_min: int = 1
     workers_max: int = 1024
+    #: Which devices may work for it, by their labels and facts, such as ``room in (3, 4) and memory_mb > 900``. Empty:
+    #: all (``shoal.where``).
+    where: str = ""
     #: When the job ends: ``shoal.epochs(n)``, ``shoal.accuracy(share)``, ``shoal.seconds(s)``, joined by ``|``.
     until: Until = dataclasses.field(default_factory=lambda: Until(epochs=3))
     #: Evaluate on held-out data after every so many epochs.
@@ -256,6 +260,9 @@ class Plan:
         self._check_trust()
         if not 1 <= self.workers_min <= self.workers_max:
             raise Misuse(f"workers {self.workers_min}:{self.workers_max}: MIN is at least 1 and at most MAX")
+        parse_where(self.where)
+        if self.where and self.topology == "chain":
+            raise Misuse("a chain of pairs has no manager that could choose devices: leave where out")
         for name in ("batch_size", "lease_batches", "accumulate", "evaluate_every_epochs", "buffer"):
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")

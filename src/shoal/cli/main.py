@@ -15,6 +15,7 @@ from shoal import features
 from shoal.cli import help as help_text
 from shoal.cli.commands import (
     attach,
+    audit,
     authority,
     backup,
     check,
@@ -88,6 +89,7 @@ app.command(rich_help_panel=_LOOK)(logs.logs)
 app.add_typer(features.provided("command", by="exporter"), name="metrics", rich_help_panel=_LOOK)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
+app.command(rich_help_panel=_LOOK)(audit.audit)
 app.command(rich_help_panel=_KEEP)(backup.backup)
 app.command(rich_help_panel=_KEEP)(backup.restore)
 app.command(rich_help_panel=_KEEP)(gc.gc)

@@ -57,6 +57,8 @@ class Asked:
 
     question: int
     message: Message
+    #: The operator's name, by its certificate.
+    by: str = "an operator"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +87,8 @@ class MemberHeld:
     reason: str = ""
     #: The card that an operator signed for it; empty if there is none.
     card: bytes = field(repr=False, default=b"")
+    #: What an operator says that it is, ``NAME=VALUE`` each.
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

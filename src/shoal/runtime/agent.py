@@ -27,7 +27,7 @@ from shoal.roles.events import LinkMeasured, Received
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
 from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
-from shoal.runtime import log_lines, own_processor, probe
+from shoal.runtime import log_lines, own_labels, own_processor, probe
 from shoal.runtime.agent_usage import AgentReading, AgentUsage, device_exporter
 from shoal.runtime.blob_fetcher import BlobFetcher
 from shoal.runtime.device_limits import DeviceLimits
@@ -257,7 +257,7 @@ class Agent:
         )
 
     def _facts(self) -> Facts:
-        facts = probe.facts()
+        facts = replace(probe.facts(), labels=own_labels.remembered(self._places))
         # An engine that it has is none for this cluster.
         return facts if self._hub is None else replace(facts, torch="", onnx="", is_hub=True)
 

@@ -47,6 +47,7 @@ from shoal.roles.node.doorway import LOOK_EVERY_S, Door
 from shoal.roles.node.failure_detector import Patience
 from shoal.roles.node.host_router import HostRouter
 from shoal.runtime import probe
+from shoal.runtime.acts import Acts, act_of
 from shoal.runtime.contents import Contents
 from shoal.runtime.exports import Exports
 from shoal.runtime.job_files import JobFiles
@@ -72,6 +73,7 @@ from shoal.wire.encoding import to_json
 from shoal.wire.limits import MANAGERS_MAX
 from shoal.wire.messages import (
     ApproveNode,
+    AskActs,
     AskModel,
     AskSpec,
     AskStatus,
@@ -90,6 +92,7 @@ from shoal.wire.messages import (
     Hello,
     JobSpec,
     JobView,
+    LabelNode,
     Lane,
     Message,
     NodeView,
@@ -214,6 +217,7 @@ class ManagerNode:
         self._exports = Exports(self._blobs)
         self._contents = Contents(self._blobs)
         self._journal = Journal(self._registry)
+        self._acts = Acts(self._registry, manager=self._registry.holder or self._node)
         self._models = self._depot.models
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
         self._files = JobFiles(places, self._registry, self._depot)
@@ -247,6 +251,7 @@ class ManagerNode:
             jobs=stored.records(),
             held=self.register.held(),
             cards=self.register.cards(),
+            labels=self.register.labels(),
             cpus=os.cpu_count() or 1,
             prefers_devices=prefers_devices,
             check_in_s=check_in_s,
@@ -587,13 +592,27 @@ class ManagerNode:
     # Operators and blobs ----------------------------------------------------------------------------------
 
     async def operate(self, peer: RemoteIdentity, message: Message) -> Message:
+        is_about_members = isinstance(message, RegisterCommand)
+        if not is_about_members and self.shared is not None:
+            denied = await self.shared.elsewhere(message)
+            if denied is not None:
+                return denied
+        act = act_of(message)
+        if act is None:
+            return await self._carry_out(peer, message)
+        answer = await self._acts.carry_out(peer, act, lambda: self._carry_out(peer, message), run=asyncio.to_thread)
+        if not isinstance(answer, Denied):
+            self._journal.add(act.job, "operator", f"{peer.node}: {act.told}")
+        return answer
+
+    async def _carry_out(self, peer: RemoteIdentity, message: Message) -> Message:
         if isinstance(message, RegisterCommand):
             answer = await asyncio.to_thread(self.register.answer, message, by=peer.node)
             self._enact(message)
             return answer
-        if self.shared is not None and (denied := await self.shared.elsewhere(message)) is not None:
-            return denied
         match message:
+            case AskActs():
+                return await asyncio.to_thread(self._acts.page, message)
             case AskStatus():
                 return await asyncio.to_thread(self._status, message)
             case AskModel() | PublishModel() | RollBackModel() | AskVersions():
@@ -611,10 +630,10 @@ class ManagerNode:
                     await asyncio.to_thread(self._check_blobs, message.spec)
                     need = await asyncio.to_thread(self._files.checkpoints_take, message.spec)
                     await self._measure_disk(wanted={message.spec.job: need})
-                    return await self._ask_manager(message)
+                    return await self._ask_manager(message, by=peer.node)
             case _:
                 pass
-        return await self._ask_manager(message)
+        return await self._ask_manager(message, by=peer.node)
 
     async def _collect_garbage(self, asked: CollectGarbage) -> Message:
         async with self._books:
@@ -623,12 +642,12 @@ class ManagerNode:
         count = len(found.blobs) + len(found.jobs)
         return Done(reason=f"{megabytes(found.size_bytes)} in {count} files and folders that no job names {verb}")
 
-    async def _ask_manager(self, message: Message) -> Message:
+    async def _ask_manager(self, message: Message, *, by: str) -> Message:
         """Have the manager decide."""
         number = next(self._numbers)
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._questions[number] = waiting
-        self._manager_host.post(Asked(question=number, message=message))
+        self._manager_host.post(Asked(question=number, message=message, by=by))
         try:
             return await asyncio.wait_for(waiting, ANSWER_TIMEOUT_S)
         except TimeoutError:
@@ -638,7 +657,7 @@ class ManagerNode:
 
     def _enact(self, command: RegisterCommand) -> None:
         """What was decided about a member is durable: act on it at once."""
-        if isinstance(command, ApproveNode | DrainNode | UndrainNode):
+        if isinstance(command, ApproveNode | DrainNode | UndrainNode | LabelNode):
             self.heed(command.node)
         node = self.register.refresh(command.node) if isinstance(command, RevokeNode) else None
         if node is None:
@@ -680,7 +699,8 @@ class ManagerNode:
         node = self.register.member(name)
         if node is not None:
             hold = node.state if node.state in HELD else ""
-            self._hold(MemberHeld(node=name, hold=hold, reason=node.reason, card=bytes.fromhex(node.card)))
+            card = bytes.fromhex(node.card)
+            self._hold(MemberHeld(node=name, hold=hold, reason=node.reason, card=card, labels=node.labels))
 
     def _hold(self, event: MemberHeld) -> None:
         self._manager_host.post(event)

@@ -22,11 +22,13 @@ from shoal.net.access import NotHere, ShutOut
 from shoal.net.base import SHUT_OUT
 from shoal.store.registry import Registry
 from shoal.store.rows import Certificate, MemberChanges, NodeRow, Redeemed, Token
+from shoal.where import parse_labels
 from shoal.wire.messages import (
     ApproveNode,
     AskTokens,
     Done,
     DrainNode,
+    LabelNode,
     MakeToken,
     Message,
     NodeView,
@@ -44,7 +46,7 @@ from shoal.wire.messages import (
 log = logging.getLogger("shoal")
 
 #: What an operator may ask of the roll.
-RegisterCommand = MakeToken | AskTokens | RevokeToken | RevokeNode | ApproveNode | DrainNode | UndrainNode
+RegisterCommand = MakeToken | AskTokens | RevokeToken | RevokeNode | ApproveNode | DrainNode | UndrainNode | LabelNode
 
 #: States in which a member is held back.
 HELD = ("pending", "drained")
@@ -151,7 +153,7 @@ class MemberRegister:
     def why_revoked(self, node: NodeRow) -> str:
         when = _minute(node.revoked_s or 0.0)
         reason = f" ({node.reason})" if node.reason else ""
-        return f"revoked by the operator on {when}{reason}: {_JOIN_ANEW}"
+        return f"revoked on {when}{reason}: {_JOIN_ANEW}"
 
     def member(self, name: str) -> NodeRow | None:
         """What is known of a member, without asking the registry."""
@@ -468,12 +470,18 @@ class MemberRegister:
             case RevokeNode():
                 return self._revoke_node(command, by)
             case ApproveNode():
-                return self._approve(command)
+                return self._approve(command, by)
             case DrainNode():
                 done = f"finishes the lease it has and gets no other; undo with `shoal nodes undrain {command.node}`"
-                return self._move(command.node, "drained", when="enrolled", done=done, reason=command.reason)
+                return self._move(
+                    command.node, "drained", when="enrolled", done=done, reason=_signed(command.reason, by)
+                )
+            case LabelNode():
+                return self._label(command)
             case UndrainNode():
-                return self._move(command.node, "enrolled", when="drained", done="may be given work again")
+                return self._move(
+                    command.node, "enrolled", when="drained", done="may be given work again", reason=f"by {by}"
+                )
 
     def _revoke_node(self, command: RevokeNode, by: str) -> Done:
         node = self._known(command.node)
@@ -486,7 +494,9 @@ class MemberRegister:
             raise Refused(f"{by} would shut itself out: revoke it as another operator")
         if node.state == "revoked":
             raise Refused(f"{node.node} was {self.why_revoked(node)}")
-        self._registry.revoke_node(node.node, now_s=time.time(), reason=clip(command.reason, REASON_SHOWN_CHARS))
+        self._registry.revoke_node(
+            node.node, now_s=time.time(), reason=clip(_signed(command.reason, by), REASON_SHOWN_CHARS)
+        )
         if is_authority:
             shut_out = len(self._registry.issued_by(node.node))
             return Done(
@@ -496,9 +506,11 @@ class MemberRegister:
         void = "; the line it joined with is void: `shoal token create` makes another" if node.token_sha256 else ""
         return Done(reason=f"{node.node} is shut out{void}")
 
-    def _approve(self, command: ApproveNode) -> Done:
+    def _approve(self, command: ApproveNode, by: str) -> Done:
         if not command.card:
-            return self._move(command.node, "enrolled", when="pending", done="may work from now on")
+            return self._move(
+                command.node, "enrolled", when="pending", done="may work from now on", reason=f"approved by {by}"
+            )
         node = self._known(command.node)
         if node.state == "revoked":
             raise Refused(f"{node.node} was {self.why_revoked(node)}")
@@ -509,8 +521,23 @@ class MemberRegister:
             raise Refused("this card has run out, or is not a card: sign another with `shoal nodes approve`")
         self._registry.set_node_card(node.node, command.card.hex())
         if node.state == "pending":
-            self._move(node.node, "enrolled", when="pending", done="")
+            self._move(node.node, "enrolled", when="pending", done="", reason=f"approved by {by}")
         return Done(reason=f"{node.node} may be in sealed groups with signed members until {day_of(until_s)}")
+
+    def _label(self, command: LabelNode) -> Done:
+        node = self._known(command.node)
+        if node.state == "revoked":
+            raise Refused(f"{node.node} was {self.why_revoked(node)}")
+        if node.role not in DEVICE_ROLES:
+            raise Refused(f"{node.node} is {node.role} and does not work: only devices have labels")
+        known = {**parse_labels(node.labels), **parse_labels(command.labels)}
+        kept = tuple(f"{name}={value}" for name, value in sorted(known.items()) if value)
+        self._registry.set_node_labels(node.node, kept)
+        return Done(reason=f"{node.node} is labelled {', '.join(kept) or 'as it says itself'}")
+
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """Return what operators say that members are, of those with labels."""
+        return {node.node: node.labels for node in self._nodes.values() if node.labels}
 
     def cards(self) -> dict[str, bytes]:
         """Return the cards of members that have one."""
@@ -585,6 +612,10 @@ def _standing(node: NodeRow) -> tuple[object, ...]:
 
 def _minute(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
+
+
+def _signed(reason: str, by: str) -> str:
+    return f"by {by}: {reason}" if reason else f"by {by}"
 
 
 def _id(token: Token) -> str:

@@ -36,7 +36,10 @@ from shoal.trainer.shards import Manifest
 from shoal.trainer.whole_file import write_whole
 from shoal.trust import MANAGER_DECIDES
 from shoal.wire.messages import (
+    ActList,
+    ActView,
     ApproveNode,
+    AskActs,
     AskModel,
     AskSpec,
     AskStatus,
@@ -48,6 +51,7 @@ from shoal.wire.messages import (
     DrainNode,
     ForgetNode,
     JobSpec,
+    LabelNode,
     MakeToken,
     Message,
     PublishModel,
@@ -162,7 +166,7 @@ class Operator:
         assert isinstance(answer, Status)
         return answer
 
-    async def stop(self, job: str, reason: str = "stopped by the operator") -> None:
+    async def stop(self, job: str, reason: str = "") -> None:
         await self._operate(StopJob(job=job, reason=reason))
 
     async def transfer(self, job: str, node: str = "") -> str:
@@ -197,6 +201,20 @@ class Operator:
             raise Misuse(f"a card is valid for up to {CARD_DAYS_MAX:g} days, not {days:g}")
         signer, until_s = make_card_key(self._places.operator), int(time.time() + days * 86400)
         return make_card(signer, cluster=self._identity.cluster, node=node, key=key, until_s=until_s)
+
+    async def label_node(self, node: str, labels: tuple[str, ...]) -> str:
+        """Say what a device is, ``NAME=VALUE`` each; an empty value takes a label of an operator back."""
+        return await self._do(LabelNode(node=node, labels=labels))
+
+    async def acts(self, subject: str = "") -> list[ActView]:
+        """What operators did, oldest first; with a subject, only acts about that job or device."""
+        found: list[ActView] = []
+        while True:
+            answer = await self._operate(AskActs(after=found[-1].seq if found else 0, subject=subject))
+            assert isinstance(answer, ActList)
+            found.extend(answer.acts)
+            if not answer.acts or not answer.next_act:
+                return found
 
     async def drain_node(self, node: str, reason: str = "") -> str:
         return await self._do(DrainNode(node=node, reason=reason))

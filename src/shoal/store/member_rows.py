@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import re
 from collections.abc import Callable
 
@@ -117,7 +118,7 @@ class MemberRows:
                 "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state, token_sha256)"
                 " VALUES (:node, :role, :facts_json, :now_s, :now_s, :state, :token) ON CONFLICT (node) DO UPDATE SET"
                 " role = :role, facts_json = :facts_json, last_seen_s = :now_s, state = :state, token_sha256 = :token,"
-                " reason = '', restored_number = NULL, is_forgotten = 0",
+                " reason = '', restored_number = NULL, is_forgotten = 0, labels_json = '[]'",
                 {
                     "node": node,
                     "role": token.role,
@@ -217,6 +218,16 @@ class MemberRows:
             self._count_on(database, node)
         if not changed:
             raise Misuse(f"there is no member {node[:80]!r} to keep a card of")
+
+    def set_node_labels(self, node: str, labels: tuple[str, ...]) -> None:
+        """Keep what an operator says that a member is."""
+        with self._database.transaction() as database:
+            changed = database.change(
+                "UPDATE nodes SET labels_json = ? WHERE node = ? AND state != 'revoked'", (json.dumps(labels), node)
+            )
+            self._count_on(database, node)
+        if not changed:
+            raise Misuse(f"there is no member {node[:80]!r} to label")
 
     def revoke_node(self, node: str, *, now_s: float, reason: str) -> bool:
         """Shut a member out: every certificate it was issued, and the token it knows. Whether there was such a one.

@@ -19,6 +19,7 @@ from shoal.roles.evaluation_rows import metrics_in, metrics_row
 from shoal.roles.manager.publishing import Published, Serving
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
+from shoal.store.act_rows import ActRows
 from shoal.store.base import Database, Parameters, Row, Statements
 from shoal.store.member_rows import MemberRows
 from shoal.store.rows import (
@@ -102,8 +103,8 @@ _REMOVE_JOB = (
 )
 
 
-class Registry(MemberRows):
-    """Tokens, nodes, jobs and their history."""
+class Registry(MemberRows, ActRows):
+    """Tokens, nodes, jobs and their history, and what operators did."""
 
     def __init__(self, database: Database | Path, *, holder: str = "") -> None:
         """A path is that of a SQLite file. ``holder``: the manager's seat, where managers share the database; then that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +57,12 @@ class NodeRow:
     epoch: int = 0
     #: The card that an operator signed for it (``identity.cards``), in hexadecimal; empty: none.
     card: str = ""
+    #: What an operator says that it is, as JSON: a list of ``NAME=VALUE``.
+    labels_json: str = "[]"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(json.loads(self.labels_json))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -245,4 +245,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # The card that an operator signed for a device, in hexadecimal; empty: none.
         "ALTER TABLE nodes ADD COLUMN card TEXT NOT NULL DEFAULT ''",
     ),
+    (
+        # What operators did. Rows are only ever added, and each has a hash over the one before it.
+        """
+        CREATE TABLE acts (
+            seq INTEGER PRIMARY KEY,
+            at_s REAL NOT NULL,
+            operator TEXT NOT NULL,
+            certificate TEXT NOT NULL,
+            manager TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            subject TEXT NOT NULL,
+            text TEXT NOT NULL,
+            is_refused INTEGER NOT NULL,
+            sha256 TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX acts_by_subject ON acts (subject, seq)",
+        # What an operator says that a device is, as a list in JSON.
+        "ALTER TABLE nodes ADD COLUMN labels_json TEXT NOT NULL DEFAULT '[]'",
+    ),
 )

@@ -179,7 +179,8 @@ var FIELDS = {
     [7, "shoal", "string", false, false],
     [8, "onnx", "string", false, false],
     [9, "browser", "string", false, false],
-    [10, "is_hub", "bool", false, false]
+    [10, "is_hub", "bool", false, false],
+    [11, "labels", "string", true, false]
   ],
   Failed: [
     [1, "job", "string", false, false],
@@ -320,7 +321,8 @@ var FIELDS = {
     [53, "clip_mean", "double", false, false],
     [54, "decay_skips", "string", false, false],
     [55, "ema", "double", false, false],
-    [60, "budget_battery_percent", "double", false, false]
+    [56, "budget_battery_percent", "double", false, false],
+    [57, "where", "string", false, false]
   ],
   Plateau: [
     [1, "metric", "string", false, false],

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shoal.runtime.operator import Operator
-    from shoal.wire.messages import JobView, Status
+    from shoal.wire.messages import ActView, JobView, Status
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -58,12 +58,17 @@ def show(
     if traceback:
         _show_tracebacks(job, home, json=json)
         return
-    view, told = with_operator(home, lambda operator: ask_job(operator, job))
+
+    async def ask(operator: Operator) -> tuple[JobView, Status, list[ActView]]:
+        view, told = await ask_job(operator, job)
+        return view, told, await operator.acts(view.job)
+
+    view, told, acts = with_operator(home, ask)
     if json:
-        plain = {"job": view, "evaluations": told.evaluations, "events": told.events}
+        plain = {"job": view, "evaluations": told.evaluations, "events": told.events, "acts": acts}
         screen.print_json(to_plain(plain))
     else:
-        _print(view, told)
+        _print(view, told, acts)
 
 
 def _show_tracebacks(job: str, home: Path, *, json: bool) -> None:
@@ -93,10 +98,10 @@ def _show_tracebacks(job: str, home: Path, *, json: bool) -> None:
         terminal.print()
 
 
-def _print(view: JobView, told: Status) -> None:
+def _print(view: JobView, told: Status, acts: list[ActView]) -> None:
     from shoal.cli import screen
     from shoal.cli.render.format import count_text
-    from shoal.cli.render.tables import evaluations_table, events_table, jobs_table, plan_table
+    from shoal.cli.render.tables import acts_table, evaluations_table, events_table, jobs_table, plan_table
 
     terminal = screen.out()
     terminal.print(jobs_table((view,), width=terminal.width))
@@ -107,6 +112,9 @@ def _print(view: JobView, told: Status) -> None:
         f"\n{count_text(view.model_size)} numbers in the model, {sizes}\n" if view.model_size else f"\n{sizes}\n"
     )
     terminal.print(plan_table(view.plan))
+    if acts:
+        terminal.print()
+        terminal.print(acts_table(acts))
     if told.evaluations:
         terminal.print()
         terminal.print(evaluations_table(told.evaluations))
@@ -118,7 +126,7 @@ def _print(view: JobView, told: Status) -> None:
 @app.command()
 def stop(
     job: Job,
-    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "stopped by the operator",
+    reason: Annotated[str, typer.Option(help="Why, for the record.", show_default=False)] = "",
     home: Home = DEFAULT_HOME,
 ) -> None:
     """Stop a job; its newest model is saved and stays available.

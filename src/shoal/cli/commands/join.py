@@ -50,6 +50,14 @@ def join(
         ),
     ] = False,
     name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="What this device is, such as room=3, for jobs that choose theirs; may be repeated; it is remembered.",
+            show_default=False,
+        ),
+    ] = None,
     anew: Annotated[
         bool, typer.Option("--anew", help="Delete this device's old identity and join as a new member.")
     ] = False,
@@ -220,6 +228,10 @@ def join(
         from shoal.identity.cards import parse_key
 
         parse_key(operator_key)
+    if label:
+        from shoal.where import parse_labels
+
+        parse_labels(label)
     if log_format:
         from shoal.runtime.log_lines import log_format as checked_format
 
@@ -252,6 +264,11 @@ def join(
         from shoal.runtime.privacy_accounts import remember_limit
 
         remember_limit(Paths(home).node, max_epsilon)
+    if label:
+        from shoal.runtime import own_labels
+        from shoal.runtime.paths import Paths
+
+        own_labels.remember(Paths(home), label)
     if device or threads:
         from shoal.runtime import own_processor
         from shoal.runtime.paths import Paths

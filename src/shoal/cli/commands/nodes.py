@@ -170,6 +170,23 @@ def shortage(told: Status, node: str) -> str:
 
 
 @app.command()
+def label(
+    node: _Node,
+    labels: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as room=3; NAME= takes it back.")],
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Say what a device is, for jobs that choose their devices. Your word wins over the device's own `--label`.
+
+    Example:  `shoal nodes label attic-pi4 room=3 gpu=no`, then `shoal train TASK --where 'room in (3, 4)'`
+    """
+    from shoal.where import parse_labels
+
+    # Before the cluster is asked: a wrong character should be told at once.
+    parse_labels(labels)
+    _ask(home, lambda operator: operator.label_node(node, tuple(labels)))
+
+
+@app.command()
 def undrain(node: _Node, home: Home = DEFAULT_HOME) -> None:
     """Give a drained device work again.
 

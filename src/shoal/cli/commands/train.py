@@ -38,6 +38,14 @@ def train(
     workers: Annotated[
         str, typer.Option(metavar="MIN:MAX", help="How many devices at least and at most.", show_default=False)
     ] = "",
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEST",
+            help="Only devices with these labels and facts, such as 'room in (3, 4) and memory_mb > 900'.",
+            show_default=False,
+        ),
+    ] = None,
     until_accuracy: UntilAccuracy = None,
     until: UntilMetric = None,
     epochs: Epochs = None,
@@ -116,6 +124,7 @@ def train(
             "codec": codec,
             "work": work,
             "budget_s": budget_s,
+            "where": where,
         },
         pairs=plan or (),
     )

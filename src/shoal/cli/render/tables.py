@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from shoal.identity.discovery import Found
     from shoal.plan import Plan
     from shoal.wire.messages import (
+        ActView,
         EvaluationView,
         EventView,
         ExecutorView,
@@ -50,7 +52,10 @@ def _table(*columns: str, right: Sequence[str] = (), last_grows: bool = True) ->
 
 
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
-    table = _table("node", "state", "heard", "job", "device", "cpus", "memory", "load", "torch", "why", right=("cpus",))
+    # Few clusters have labels: then there is no column for them.
+    labels = ("labels",) if any(node.labels for node in nodes) else ()
+    names = ("node", "state", "heard", "job", *labels, "device", "cpus", "memory", "load", "torch", "why")
+    table = _table(*names, right=("cpus",))
     for node in nodes:
         facts = node.facts
         table.add_row(
@@ -58,6 +63,7 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
             state_text(node.standing or node.state),
             f"{span_text(node.heard_s)} ago" if node.heard_s >= 0 else NOTHING,
             Text(clean(node.job) or NOTHING),
+            *((Text(clean(" ".join(node.labels)) or NOTHING),) if labels else ()),
             Text(" ".join(filter(None, (clean(facts.host, 24), clean(facts.arch, 12)))) or NOTHING),
             str(facts.cpus or NOTHING),
             _memory(node.memory_free_mb, facts.memory_mb),
@@ -216,6 +222,15 @@ def evaluations_table(views: Sequence[EvaluationView]) -> Table:
         figures = {metric.name: metric for metric in view.metrics}
         cells = (f"{view.version:,}", str(view.epoch), *(metric_text(figures.get(name)) for name in metrics))
         table.add_row(*cells, f"{view.examples:,}", span_text(view.seconds))
+    return table
+
+
+def acts_table(acts: Sequence[ActView]) -> Table:
+    table = _table("at", "operator", "what", "about", "details")
+    for act in acts:
+        told = Text(f"refused: {clean(act.text)}", style="yellow") if act.is_refused else Text(clean(act.text))
+        when = Text(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(act.at_s)), style="dim")
+        table.add_row(when, Text(clean(act.operator), style="bold"), act.kind, Text(clean(act.subject)), told)
     return table
 
 

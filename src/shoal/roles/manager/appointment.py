@@ -124,7 +124,8 @@ class Appointments:
         home = replace(self._home, link_bytes_per_s=max(link, shown))
         # Filter before sorting: a manager may know a million nodes, and few of them are connected.
         here = [node for node in nodes.values() if node.state is Liveness.ALIVE and node.can_lead]
-        able = sorted((node for node in here if node.node != record.helper), key=attrgetter("node"))
+        wanted = (node for node in here if node.node != record.helper and node.is_wanted(record.spec))
+        able = sorted(wanted, key=attrgetter("node"))
         now_s = self._machine.now_s
         return [home, *(node.candidate() for node in able if record.unfit.get(node.node, 0.0) <= now_s)]
 

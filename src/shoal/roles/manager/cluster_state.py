@@ -14,6 +14,7 @@ from shoal.roles.manager.preparation import Unprepared
 from shoal.roles.manager.reunion import Side, together
 from shoal.scheduling.placement import Candidate
 from shoal.states import JobState, WorkerState
+from shoal.where import FACTS, parse_labels, parse_where
 from shoal.wire.messages import Facts, JobSpec, Message, Progress
 
 #: Why a node that an operator holds back gets no work, as the node and people read it.
@@ -75,6 +76,8 @@ class NodeRecord:
     #: The card that an operator signed for it, and whether it may be in sealed groups with signed members.
     card: bytes = field(repr=False, default=b"")
     is_signed: bool = True
+    #: What an operator says that it is: it wins over what the node says.
+    labels: tuple[str, ...] = ()
     #: Its leader has let it go, and it may not know yet: the manager gives it nothing before it hears it again.
     is_resting: bool = False
     #: When the manager told it that there is no work and when to come again; None: it did not.
@@ -95,9 +98,27 @@ class NodeRecord:
         """Whether an operator signed this node's card, where the job seals only with such members."""
         return self.is_signed or not spec.plan.believes.has_signed_members
 
+    @property
+    def described(self) -> dict[str, str]:
+        """What a plan's ``where`` may ask of this node: its facts and its labels, by name."""
+        facts = {name: str(getattr(self.facts, name)) for name in FACTS if name != "node"}
+        return {**facts, "node": self.node, **parse_labels(self.labels_shown)}
+
+    @property
+    def labels_shown(self) -> tuple[str, ...]:
+        """What it is, in the order of names: its own labels and, before them, those of an operator."""
+        labels = {**parse_labels(self.facts.labels), **parse_labels(self.labels)}
+        return tuple(f"{name}={value}" for name, value in sorted(labels.items()) if value)
+
+    def is_wanted(self, spec: JobSpec) -> bool:
+        """Whether the job's plan takes this node, by its labels and facts."""
+        return not spec.plan.where or parse_where(spec.plan.where)(self.described)
+
     def suits(self, spec: JobSpec) -> bool:
         """Whether it may work for this job and has an engine for it: PyTorch for any, onnxruntime for those that have
         graphs. A tab of a browser takes fewer."""
+        if not self.is_wanted(spec):
+            return False
         if self.facts.browser:
             return spec.suits_tabs
         if not self.may_seal(spec):

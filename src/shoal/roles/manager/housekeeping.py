@@ -37,7 +37,7 @@ class Housekeeping:
 
     # What operators take off the books ---------------------------------------------------------------------
 
-    def on_remove_job(self, question: int, asked: RemoveJob) -> None:
+    def on_remove_job(self, question: int, asked: RemoveJob, by: str) -> None:
         record = self._cluster.jobs.get(asked.job)
         if record is None:
             self._answer(question, Denied(reason=f"there is no job {asked.job}"))
@@ -48,17 +48,17 @@ class Housekeeping:
             return
         self._cluster.forget_job(asked.job)
         self._machine.act(DropJob(job=asked.job))
-        self._machine.record("removed", f"job {asked.job} ({record.state}): an operator removed it")
+        self._machine.record("removed", f"job {asked.job} ({record.state}): {by} removed it")
         self._answer(question, Done(job=asked.job, reason=f"{asked.job} is removed, with its checkpoints and versions"))
 
-    def on_forget_node(self, question: int, asked: ForgetNode) -> None:
+    def on_forget_node(self, question: int, asked: ForgetNode, by: str) -> None:
         if (problem := self._why_not_forget(asked.node)) is not None:
             self._answer(question, Denied(reason=problem))
             return
         self._cluster.forget_node(asked.node)
         self._held.pop(asked.node, None)
         self._machine.act(ForgetMember(node=asked.node))
-        self._machine.record("node", f"{asked.node} is forgotten: an operator asked for it")
+        self._machine.record("node", f"{asked.node} is forgotten: {by} asked for it")
         told = f"{asked.node} is forgotten; if it comes back it needs a new line: `shoal join LINE --anew`"
         self._answer(question, Done(reason=told))
 

@@ -94,18 +94,21 @@ class Manager(Machine):
         jobs: list[JobRecord] | None = None,
         held: Mapping[str, str] | None = None,
         cards: Mapping[str, bytes] | None = None,
+        labels: Mapping[str, tuple[str, ...]] | None = None,
         cpus: int = 1,
         prefers_devices: bool | None = None,
         check_in_s: float = 0.0,
     ) -> None:
         """``cards``: those of members that have one; None if every node may be in sealed groups with signed members, as
-        in a simulation. ``prefers_devices``: this node leads only where no device can; None if each plan decides.
+        in a simulation. ``labels``: what operators say that nodes are. ``prefers_devices``: this node leads only where
+        no device can; None if each plan decides.
         ``check_in_s``: devices without work hang up, and come again after about so long; 0: they stay."""
         super().__init__()
         self._node = node
         #: Nodes that operators hold back, whether they are here or not.
         self._held: dict[str, str] = dict(held or {})
         self._cards: dict[str, bytes] | None = dict(cards) if cards is not None else None
+        self._labels: dict[str, tuple[str, ...]] = dict(labels or {})
         self._patience = patience
         self._cluster = ClusterState(jobs or ())
         self._nodes, self._jobs = self._cluster.nodes, self._cluster.jobs
@@ -289,6 +292,7 @@ class Manager(Machine):
             if self._cards is not None:
                 node.card = self._cards.get(sender, b"")
                 node.is_signed = bool(node.card)
+            node.labels = self._labels.get(sender, ())
         restarted = node.incarnation not in (None, hello.incarnation)
         if node.facts.is_hub is not hello.facts.is_hub and node.job is not None:
             # It was started again as something else: its place in that job is gone.
@@ -454,6 +458,7 @@ class Manager(Machine):
             self._held.pop(event.node, None)
         node = self._nodes.get(event.node)
         self._on_card(event.node, node, event.card)
+        self._on_labels(event.node, node, event.labels)
         if node is None or node.held == hold:
             return
         node.held = hold
@@ -479,6 +484,20 @@ class Manager(Machine):
         node.card, node.is_signed = card, bool(card)
         self.record("node", f"{name} {'has a new card' if card else 'has no card any more'}")
         if node.job is not None and self._jobs[node.job].spec.plan.believes.has_signed_members:
+            self._cluster.called_back.add(name)
+            self._appointments.release([name])
+        self._schedule()
+
+    def _on_labels(self, name: str, node: NodeRecord | None, labels: tuple[str, ...]) -> None:
+        """An operator says what a node is. A job whose plan does not take it any more lets it go after its lease."""
+        if self._labels.get(name, ()) == labels:
+            return
+        self._labels[name] = labels
+        if node is None:
+            return
+        node.labels = labels
+        self.record("node", f"{name} is labelled {', '.join(labels) or 'as it says itself'}")
+        if node.job is not None and not node.is_wanted(self._jobs[node.job].spec):
             self._cluster.called_back.add(name)
             self._appointments.release([name])
         self._schedule()
@@ -512,13 +531,13 @@ class Manager(Machine):
             case Submit():
                 self._on_submit(event.question, event.message.spec)
             case StopJob():
-                self._on_stop(event.question, event.message)
+                self._on_stop(event.question, event.message, event.by)
             case TransferJob():
-                self._on_transfer(event.question, event.message)
+                self._on_transfer(event.question, event.message, event.by)
             case RemoveJob():
-                self._housekeeping.on_remove_job(event.question, event.message)
+                self._housekeeping.on_remove_job(event.question, event.message, event.by)
             case ForgetNode():
-                self._housekeeping.on_forget_node(event.question, event.message)
+                self._housekeeping.on_forget_node(event.question, event.message, event.by)
             case _:
                 self._deny(event.question, "not a command the manager knows")
 
@@ -559,20 +578,21 @@ class Manager(Machine):
         )
         self._schedule()
 
-    def _on_stop(self, question: int, stop: StopJob) -> None:
+    def _on_stop(self, question: int, stop: StopJob, by: str) -> None:
         record = self._open_job(question, stop.job)
         if record is None:
             return
-        record.become(JobState.STOPPING, stop.reason or None, self.now_s)
+        reason = f"{stop.reason} (by {by})" if stop.reason else f"stopped by {by}"
+        record.become(JobState.STOPPING, reason, self.now_s)
         leader = record.leader or ""
         self.act(
-            Keep(job=stop.job, state=record.state, reason=stop.reason, term=record.term, leader=leader),
+            Keep(job=stop.job, state=record.state, reason=reason, term=record.term, leader=leader),
             Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved")),
         )
         if record.is_led:
-            self._appointments.tell_leader(record, StopRequest(job=stop.job, reason=clip(stop.reason)))
+            self._appointments.tell_leader(record, StopRequest(job=stop.job, reason=clip(reason)))
 
-    def _on_transfer(self, question: int, transfer: TransferJob) -> None:
+    def _on_transfer(self, question: int, transfer: TransferJob, by: str) -> None:
         record = self._open_job(question, transfer.job)
         if record is None:
             return
@@ -584,7 +604,7 @@ class Manager(Machine):
         if to is not None:
             record.unfit.pop(to, None)
         leader = record.leader
-        self._appointments.transfer(record, to=to, reason="an operator asked for it")
+        self._appointments.transfer(record, to=to, reason=f"{by} asked for it")
         told = f"{leader} finishes its round and hands over to {record.successor}"
         if record.leader is None:
             told = f"{leader} is out of reach: {record.successor} leads from the last durable version"
@@ -750,6 +770,7 @@ class Manager(Machine):
                 protocol=node.protocol,
                 trouble=clip(troubles.get(node.node, ""), 400),
                 preparing=clip(node.preparing, 200),
+                labels=node.labels_shown,
             )
             for name in sorted(self._nodes if names is None else names)
             if (node := self._nodes.get(name)) is not None

@@ -203,9 +203,10 @@ class SimAgent:
         is_hub = device is not None and device.build.is_hub
         is_browser = device is not None and device.build.is_browser
         # A hub has no engine, and a browser has only that for exported steps.
-        engines = {"torch": "" if is_hub or is_browser else "2", "onnx": "1" if is_browser else ""}
+        torch, onnx = "" if is_hub or is_browser else "2", "1" if is_browser else ""
         memory_mb, browser = device.build.memory_mb if device else 0, "Chromium 156" if is_browser else ""
-        return Facts(host=self.process.node, cpus=1, memory_mb=memory_mb, is_hub=is_hub, browser=browser, **engines)
+        host = self.process.node
+        return Facts(host=host, cpus=1, memory_mb=memory_mb, torch=torch, onnx=onnx, is_hub=is_hub, browser=browser)
 
     def heartbeat_s(self, peer: str) -> float:
         return self._router.heartbeat_s(peer)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from shoal.errors import PeerViolation
+from shoal.errors import Misuse, PeerViolation
+from shoal.where import parse_labels
 from shoal.wire.limits import SEAL_CARD_MAX_BYTES
 from shoal.wire.messages.base import Message, message
 
@@ -93,6 +94,22 @@ class DrainNode(Message):
 @message(to="manager", said_by={"Operate": ("operator",)})
 class UndrainNode(Message):
     node: str
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
+class LabelNode(Message):
+    """Say what a device is, ``NAME=VALUE`` each. The operator's word wins over the device's own; an empty value takes
+    the operator's word back."""
+
+    node: str
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        try:
+            parse_labels(self.labels)
+        except Misuse as error:
+            raise PeerViolation(str(error)) from error
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})

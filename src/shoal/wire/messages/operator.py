@@ -45,7 +45,7 @@ class SubmittedJob(Message):
 @message(to="manager", said_by={"Operate": ("operator",)})
 class StopJob(Message):
     job: str
-    reason: str = "stopped by the operator"
+    reason: str = ""
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
@@ -73,6 +73,39 @@ class AskStatus(Message):
     tracebacks: bool = False
     #: The next page of nodes: those behind this one, by name. Empty: the first page, with all else.
     after_node: str = ""
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
+class AskActs(Message):
+    """What operators did, page by page, oldest first."""
+
+    #: Those behind this number.
+    after: int = 0
+    #: Only those about this job, node or token; empty: all.
+    subject: str = ""
+
+
+@message()
+class ActView(Message):
+    """A row of the audit log (``store.act_rows``)."""
+
+    seq: int
+    at_s: float
+    operator: str
+    certificate: str
+    manager: str
+    kind: str
+    subject: str = ""
+    text: str = ""
+    is_refused: bool = False
+    sha256: str
+
+
+@message()
+class ActList(Message):
+    acts: tuple[ActView, ...] = ()
+    #: There are more behind this one; 0: these are the last.
+    next_act: int = 0
 
 
 @message()
@@ -119,6 +152,8 @@ class NodeView(Message):
     trouble: str = ""
     #: How far it is with preparing its job, in words for people. Empty while it prepares none, or does not say.
     preparing: str = ""
+    #: What it is, ``NAME=VALUE`` each; an operator's word wins over its own.
+    labels: tuple[str, ...] = ()
 
 
 @message()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import field
 
-from shoal.errors import PeerViolation
+from shoal.errors import Misuse, PeerViolation
+from shoal.where import parse_labels
 from shoal.wire.limits import COME_MOST_S, MANAGERS_MAX
 from shoal.wire.messages.base import PROTOCOL, Message, is_endpoint, message
 
@@ -29,9 +30,15 @@ class Facts(Message):
     browser: str = ""
     #: A hub: it sums up updates of others for jobs that can use that, and trains nothing.
     is_hub: bool = False
+    #: What its owner says that it is, ``NAME=VALUE`` each (``shoal.where``).
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
+        try:
+            parse_labels(self.labels)
+        except Misuse as error:
+            raise PeerViolation(f"a device says that it is something which is not a label: {error}") from error
         # They end up in a log and on an operator's terminal, where a new line is a lie and an escape a command.
         if not (self.host + self.arch + self.python + self.torch + self.shoal + self.onnx + self.browser).isprintable():
             raise PeerViolation("facts that cannot be printed")

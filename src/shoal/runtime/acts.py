@@ -1,0 +1,154 @@
+"""What operators do, for the audit log: which commands change something, and how the log describes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.identity.names import RemoteIdentity
+from shoal.store.registry import Registry
+from shoal.wire.messages import (
+    ActList,
+    ActView,
+    ApproveNode,
+    AskActs,
+    CollectGarbage,
+    Denied,
+    DrainNode,
+    ForgetNode,
+    LabelNode,
+    MakeToken,
+    Message,
+    PublishModel,
+    RemoveJob,
+    RevokeNode,
+    RevokeToken,
+    RollBackModel,
+    StopJob,
+    Submit,
+    TransferJob,
+    UndrainNode,
+    clip,
+)
+
+#: Acts of one page of the log.
+ACTS_SHOWN = 500
+
+
+class Act(NamedTuple):
+    #: What was asked for, such as ``stop a job``.
+    kind: str
+    #: The job, node or token that it is about, or empty for the cluster.
+    subject: str
+    text: str = ""
+    #: The job that has the event, or empty for the cluster.
+    job: str = ""
+
+    @property
+    def told(self) -> str:
+        """The act in one line."""
+        about = f" {self.subject}" if self.subject else ""
+        return f"{self.kind}{about}" + (f": {self.text}" if self.text else "")
+
+
+def act_of(command: Message) -> Act | None:
+    """Describe a command of an operator. Returns None for a question, which changes nothing."""
+    match command:
+        case Submit(spec=spec):
+            return Act("submit a job", spec.job, f"{spec.name}, code {spec.bundle[:12]}", spec.job)
+        case StopJob(job=job, reason=reason):
+            return Act("stop a job", job, reason, job)
+        case TransferJob(job=job, node=node):
+            return Act("transfer a job", job, f"to {node or 'the node that is placed best'}", job)
+        case RemoveJob(job=job):
+            return Act("remove a job", job)
+        case PublishModel(job=job, reason=reason):
+            return Act("publish a version", job, reason, job)
+        case RollBackModel(job=job, version=version, reason=reason):
+            which = f"to version {version}" if version else "to the one before"
+            return Act("roll a model back", job, f"{which}{f': {reason}' if reason else ''}", job)
+        case CollectGarbage(dry_run=False):
+            return Act("collect garbage", "")
+        case MakeToken(role=role, uses=uses, valid_s=valid_s, label=label):
+            told = f"{uses} x {role} for {valid_s / 3600:g} h"
+            return Act("make a join line", "", f"{told}{f', {label}' if label else ''}")
+        case RevokeToken(token=token):
+            return Act("revoke a join line", token)
+        case RevokeNode(node=node, reason=reason):
+            return Act("revoke a node", node, reason)
+        case ApproveNode(node=node, card=card):
+            return Act("approve a node", node, "with a card" if card else "")
+        case DrainNode(node=node, reason=reason):
+            return Act("drain a node", node, reason)
+        case UndrainNode(node=node):
+            return Act("undrain a node", node)
+        case LabelNode(node=node, labels=labels):
+            return Act("label a node", node, ", ".join(labels))
+        case ForgetNode(node=node):
+            return Act("forget a node", node)
+        case _:
+            return None
+
+
+class Acts:
+    """Writes the audit log: a row before a command is carried out, and one more if it is refused."""
+
+    def __init__(self, registry: Registry, *, manager: str) -> None:
+        self._registry = registry
+        self._manager = manager
+
+    async def carry_out(
+        self,
+        peer: RemoteIdentity,
+        act: Act,
+        do: Callable[[], Awaitable[Message]],
+        *,
+        run: Callable[..., Awaitable[object]],
+    ) -> Message:
+        """Carry out a command once the log has it. ``run`` runs what blocks in a thread.
+
+        A command that cannot be logged is not carried out: it raises what the database says.
+        """
+        await run(self._add, peer, act, act.text, False)
+        try:
+            answer = await do()
+        except ShoalError as error:
+            await run(self._add, peer, act, str(error), True)
+            raise
+        if isinstance(answer, Denied):
+            await run(self._add, peer, act, answer.reason, True)
+        return answer
+
+    def _add(self, peer: RemoteIdentity, act: Act, text: str, is_refused: bool) -> None:
+        self._registry.add_act(
+            at_s=time.time(),
+            operator=peer.node,
+            certificate=peer.certificate,
+            manager=self._manager,
+            kind=act.kind,
+            subject=act.subject,
+            text=clip(text),
+            is_refused=is_refused,
+        )
+
+    def page(self, asked: AskActs) -> ActList:
+        rows = self._registry.acts(after=asked.after, limit=ACTS_SHOWN + 1, subject=asked.subject)
+        shown = rows[:ACTS_SHOWN]
+        views = tuple(
+            ActView(
+                seq=row.seq,
+                at_s=row.at_s,
+                operator=row.operator,
+                certificate=row.certificate,
+                manager=row.manager,
+                kind=row.kind,
+                subject=row.subject,
+                text=row.text,
+                is_refused=bool(row.is_refused),
+                sha256=row.sha256,
+            )
+            for row in shown
+        )
+        return ActList(acts=views, next_act=shown[-1].seq if len(rows) > len(shown) else 0)

@@ -1,0 +1,60 @@
+"""Which commands of operators the audit log has."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from shoal.runtime.acts import act_of
+from shoal.wire import messages
+from shoal.wire.messages import ApproveNode, CollectGarbage, MakeToken, Message, RevokeNode, RollBackModel, StopJob
+
+#: Commands that only ask.
+QUESTIONS = {"AskActs", "AskModel", "AskSpec", "AskStatus", "AskTokens", "AskVersions"}
+
+
+def commands() -> list[type[Message]]:
+    kinds = (each for each in vars(messages).values() if isinstance(each, type) and issubclass(each, Message))
+    return [
+        kind for kind in kinds if "operator" in getattr(getattr(kind, "rule", None), "said_by", {}).get("Operate", ())
+    ]
+
+
+def test_every_command_is_an_act_or_a_question() -> None:
+    """A command that is added later is in neither list, and this fails."""
+    described = {each.__name__ for each in _patterns()}
+    assert {kind.__name__ for kind in commands()} == described | QUESTIONS
+
+
+def _patterns() -> typing.Iterable[type[Message]]:
+    """The commands that ``act_of`` describes, found by giving it one of each."""
+    for kind in commands():
+        if kind.__name__ == "Submit":
+            yield kind
+            continue
+        given = {name: "x" for name in ("job", "node", "token", "role") if name in kind.__dataclass_fields__}
+        given |= {"labels": ("a=1",)} if "labels" in kind.__dataclass_fields__ else {}
+        given |= {"uses": 1, "valid_s": 60.0} if kind is MakeToken else {}
+        if act_of(kind(**given)) is not None:
+            yield kind
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (StopJob(job="j", reason="too slow"), "stop a job j: too slow"),
+        (RevokeNode(node="d6"), "revoke a node d6"),
+        (ApproveNode(node="d6", card=b"x"), "approve a node d6: with a card"),
+        (RollBackModel(job="j", version=7, reason="worse"), "roll a model back j: to version 7: worse"),
+        (MakeToken(role="node", uses=5, valid_s=7200.0, label="lab"), "make a join line: 5 x node for 2 h, lab"),
+    ],
+)
+def test_an_act_is_told_in_one_line(command: Message, told: str) -> None:
+    act = act_of(command)
+    assert act is not None
+    assert act.told == told
+
+
+def test_looking_what_garbage_there_is_changes_nothing() -> None:
+    assert act_of(CollectGarbage(dry_run=True)) is None
