@@ -119,7 +119,7 @@ def plain_gpt(
     schedule: str = "",
     clip: float = 0.0,
 ) -> Values:
-    """What one process makes of the same first model and the same batches, each version's in one step."""
+    """Train the same first model on the same batches in one process, with one step per version."""
     task = Language()
     x, y = (torch.from_numpy(column) for column in task.examples("train"))
     model = Gpt()
@@ -246,7 +246,7 @@ async def run(seeds: Sequence[int]) -> dict[str, float]:
             far = largest(loose, wanted)[0]
             say(f"seed {seed}: clip_mean off by {clips[-1]:.2e}; without a clip it would be {far:.2e}")
             if far < 100 * max(clips[-1], 1e-5):
-                raise ShoalError(f"a clip of {CLIP:g} changes too little to tell whether it is heeded")
+                raise ShoalError(f"a clip of {CLIP:g} changes too little to show whether it is applied")
         line = await _train(operator, cluster.home, await preparing, ACCUMULATED)
     return {
         "adamw_gpt_to_float32": max(adamws),

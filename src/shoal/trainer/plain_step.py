@@ -1,4 +1,4 @@
-"""The update of a lease of one plain SGD step: the step itself, not what is left of it in the weights. Imports torch.
+"""The update of a lease of one plain SGD step: the step itself, not the change of rounded weights. Imports torch.
 
 Read back, an update is fl(w - rate * g) - w. That has the rounding of w in it, and the leader divides it by the rate:
 an adaptive step then makes a step of full length out of rounding wherever g is small beside w.
