@@ -74,6 +74,8 @@ _ENDPOINT = re.compile(r"(?:[0-9A-Za-z.-]{1,120}|\[[0-9a-fA-F:.]{2,60}\]):[0-9]{
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LONG_TEXT = (
     "reason",
+    "trouble",
+    "failure",
     "url",
     "discarded",
     "kwargs_json",

@@ -22,6 +22,7 @@ from shoal.roles.manager.manager import Manager
 from shoal.roles.manager.preparation import AGAIN_S, MAY_RETURN_S, Unprepared, kind_of, noted, why_hopeless
 from shoal.roles.manager.staffing import KEEPS_S, PATIENT_S, RESERVES_S
 from shoal.roles.node.failure_detector import Patience
+from shoal.wire.limits import REASON_MAX_CHARS
 from shoal.wire.messages import (
     Facts,
     Heartbeat,
@@ -265,3 +266,13 @@ def test_people_see_how_far_a_device_is_with_preparing(make_spec: Make) -> None:
     assert floor.manager.node_views()[0].preparing == beat.preparing
     floor.happens(Received(sender="a", message=Heartbeat(seq=3)))
     assert floor.manager.node_views()[0].preparing == ""
+
+
+def test_the_longest_reason_fits_what_is_said_of_it(make_spec: Make) -> None:
+    floor = Floor("a", "b")
+    floor.submit(make_spec(job="first", workers_min=1))
+    for node in ("a", "b"):
+        floor.fails("first", node, reason="x" * REASON_MAX_CHARS)
+    assert floor.manager.job_views()[0].trouble.endswith("…")
+    assert floor.manager.node_views()[0].trouble.endswith("…")
+    assert len(floor.told(StopRequest)) == 1
