@@ -18,6 +18,8 @@ class HubDriver:
         """``ended``: is told the job and why."""
         self.job = job
         self._ended = ended
+        #: A hub prepares nothing.
+        self.preparing = ""
 
     async def perform(self, host: RoleHost, action: Action) -> None:
         self.act(host, action)
