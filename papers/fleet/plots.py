@@ -17,8 +17,8 @@ _LOOK = {
     "fedavg": ("#b03030", ":"),
     "dynsgd": ("#d1720c", "--"),
     "adasgd": ("#1f5fa8", "-"),
-    "adasgd, as heard": ("#6a9bd8", "--"),
-    "adasgd, learned T": ("#6a9bd8", ":"),
+    "adasgd, released": ("#6a9bd8", "-"),
+    "adasgd, deployed": ("#6a9bd8", "--"),
     "exponential": ("#8a5fb0", "-."),
     "adaptive": ("#2f8f4e", "-"),
     "adaptive, calibrated": ("#145a2b", "-."),
@@ -48,7 +48,7 @@ def _target(axes: Axes, title: str, what: str = "accuracy, %") -> None:
 def paper_rate(rows: list[Row]) -> Figure:
     figure, panels = _panels(2)
     for axes, staleness in zip(panels, ("D1", "D2"), strict=True):
-        for name in ("ssgd", "fedavg", "dynsgd", "adasgd"):
+        for name in ("ssgd", "fedavg", "dynsgd", "adasgd", "adasgd, released"):
             row = one(rows, rule=name, staleness="none" if name == "ssgd" else staleness, how="paper")
             if row:
                 _line(axes, row["curve"], name)
@@ -74,9 +74,10 @@ def late(rows: list[Row]) -> Figure:
 
 def long_tail(rows: list[Row]) -> Figure:
     figure, (left, right) = _panels(2)
+    rows = chosen(rows, split="hundred")
     for row in rows:
         _line(left, row["class_0"], row["rule"])
-    _target(left, "class 0, always 48 late", "accuracy on class 0, %")
+    _target(left, "class 0, always 48 late, one seed", "accuracy on class 0, %")
     for row in rows:
         colour, line = _LOOK.get(row["rule"], _OTHER)
         weights = [max(value, 1e-8) for value in row["weight_deciles"]]

@@ -13,12 +13,23 @@ from papers.fleet.__main__ import PAPER
 from papers.fleet.asynchrony import Curve, Visit, play, strangers
 from papers.fleet.experiments import EXPERIMENTS
 from papers.fleet.headline import headline
-from papers.fleet.images import Pictures, alike, batch_of, label_counts, two_shards, writers_of
+from papers.fleet.images import Pictures, alike, batch_of, label_counts, one_owner, two_shards, writers_of
 from papers.fleet.late import middle
-from papers.fleet.long_tail import LATE, with_stragglers
+from papers.fleet.long_tail import LATE, row_of, with_stragglers
 from papers.fleet.moments import divergence
 from papers.fleet.network import accuracy, begin, gradient, gradients_by_example
-from papers.fleet.rules import RULES, Adaptive, Arrival, Buffered, Damped, adasgd, by_age, distance, local_prior
+from papers.fleet.rules import (
+    RULES,
+    Adaptive,
+    Arrival,
+    Buffered,
+    Damped,
+    adasgd,
+    adasgd_released,
+    by_age,
+    distance,
+    local_prior,
+)
 from papers.fleet.setting import D1, D2, RATE_OF_MEANS
 from papers.fleet.tagger import Tagger, f1
 from shoal.errors import Corrupt, Misuse
@@ -123,6 +134,41 @@ def test_adasgd_of_two_labels_weighs_more_than_twice_its_damping() -> None:
     # The first has nothing before it: sim = 1, and e^(-0.2137·12) = 1/13.
     assert weight(arrival(12, everyone), nothing) == pytest.approx(1 / 13)
     assert weight(arrival(12, (1, 1)), nothing) == pytest.approx(1 / 13 / math.sqrt(0.2))
+
+
+def test_the_released_rule_raises_stragglers_and_nobody_else() -> None:
+    weight = adasgd_released(12.0)
+    everyone, nothing = np.ones(10), np.zeros(2, dtype=np.float32)
+    # T = 12: (1/7)² at the threshold and beyond. What is later than 18 is divided by its similarity: two labels that
+    # have 2 of 12 examples each make it 2·√(1/2 · 2/12) = √(1/3).
+    assert weight(arrival(48, everyone), nothing) == pytest.approx(1 / 49)
+    assert weight(arrival(12, (1, 1)), nothing) == pytest.approx(1 / 49)
+    assert weight(arrival(48, (1, 1)), nothing) == pytest.approx(math.sqrt(3) / 49)
+    # As printed it counts for 7^-8, over a similarity that is never as small.
+    assert adasgd(12.0)(arrival(48, (1, 1)), nothing) == pytest.approx(7.0**-8)
+
+
+def test_one_owner_has_a_label_and_nothing_else() -> None:
+    labels = np.repeat(np.arange(10), 60)
+    own = one_owner(labels, seed=3)
+    assert len(own) == 10
+    assert set(labels[own[0]].tolist()) == {0}
+    assert sorted(np.concatenate(own).tolist()) == list(range(600))
+    assert not any((labels[part] == 0).any() for part in own[1:])
+
+
+def test_the_rare_class_is_told_as_the_median_of_seeds() -> None:
+    def curve(rare: float) -> Curve:
+        return Curve(steps=[25], accuracy=[0.5], of_classes=[[rare] + [0.5] * 9], weights=[0.1, 0.2])
+
+    rows = [row_of("dynsgd", "hundred", [curve(value) for value in (0.7, 0.1, 0.6)])]
+    rows.append(row_of("adasgd, released", "hundred", [curve(value) for value in (0.9, 0.8, 0.2)]))
+    rows.append(row_of("adasgd, released", "ten", [curve(0.95)]))
+    assert headline({"long_tail": rows}) == {
+        "class0_dynsgd": pytest.approx(0.6),
+        "class0_released": pytest.approx(0.8),
+        "class0_released_ten_clients": pytest.approx(0.95),
+    }
 
 
 def test_distance_weighs_by_how_far_the_model_went() -> None:
