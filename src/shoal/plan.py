@@ -245,7 +245,6 @@ class Plan:
     #: Tensors that ``outer = "adamw"`` does not decay, separated by commas: ``vectors``, all of at most one dimension
     #: (biases and norms), or patterns of names such as ``*.bias``. Empty decays all.
     decay_skips: str = ""
-
     #: Weight that the exponential mean of all versions keeps with each new one, such as 0.999. The mean is what is
     #: evaluated, published and pulled; training continues from the newest version. 0 means no mean.
     ema: float = 0.0

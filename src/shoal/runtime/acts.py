@@ -33,7 +33,7 @@ from shoal.wire.messages import (
     clip,
 )
 
-#: Acts of one page of the log.
+#: Acts on one page of the log.
 ACTS_SHOWN = 500
 
 
@@ -92,7 +92,7 @@ def act_of(command: Message) -> Act | None:
             return None
 
 
-class Acts:
+class AuditLog:
     """Writes the audit log: a row before a command is carried out, and one more if it is refused."""
 
     def __init__(self, registry: Registry, *, manager: str) -> None:

@@ -63,6 +63,7 @@ _USUAL = frozenset(
         "lease-returned",
         "node",
         "offload",
+        "operator",
         "pace",
         "passed",
         "profiles",

@@ -47,7 +47,7 @@ from shoal.roles.node.doorway import LOOK_EVERY_S, Door
 from shoal.roles.node.failure_detector import Patience
 from shoal.roles.node.host_router import HostRouter
 from shoal.runtime import probe
-from shoal.runtime.acts import Acts, act_of
+from shoal.runtime.acts import AuditLog, act_of
 from shoal.runtime.contents import Contents
 from shoal.runtime.exports import Exports
 from shoal.runtime.job_files import JobFiles
@@ -217,7 +217,7 @@ class ManagerNode:
         self._exports = Exports(self._blobs)
         self._contents = Contents(self._blobs)
         self._journal = Journal(self._registry)
-        self._acts = Acts(self._registry, manager=self._registry.holder or self._node)
+        self._acts = AuditLog(self._registry, manager=self._registry.holder or self._node)
         self._models = self._depot.models
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
         self._files = JobFiles(places, self._registry, self._depot)

@@ -162,6 +162,10 @@ class Staffing:
 
     def call_back(self, led: Sequence[JobRecord]) -> None:
         """No node is free, and a job lacks some: others give up nodes, as many as it lacks or none."""
+        is_short = any(self._lacking(r) and self._machine.now_s >= r.devices_come_by_s for r in led)
+        if not is_short and not self._others.starving(self._machine.now_s):
+            # Most of the time: what a job could spare is not listed for nobody.
+            return
         first, coming = self._reserving(led), self._coming
         # The last job to come is the first to give.
         spare = {record.spec.job: self._spare(record, first) for record in reversed(led)}
