@@ -57,8 +57,8 @@ class Asked:
 
     question: int
     message: Message
-    #: The operator's name, by its certificate.
-    by: str = "an operator"
+    #: The operator's name, by its certificate; empty in a simulation.
+    by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

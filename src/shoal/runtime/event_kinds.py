@@ -48,6 +48,7 @@ _USUAL = frozenset(
         "aggregator",
         "assigned",
         "borrows",
+        "budget",
         "called-back",
         "ending",
         "epoch",

@@ -48,7 +48,7 @@ class Housekeeping:
             return
         self._cluster.forget_job(asked.job)
         self._machine.act(DropJob(job=asked.job))
-        self._machine.record("removed", f"job {asked.job} ({record.state}): {by} removed it")
+        self._machine.record("removed", f"job {asked.job} ({record.state}): {by or 'an operator'} removed it")
         self._answer(question, Done(job=asked.job, reason=f"{asked.job} is removed, with its checkpoints and versions"))
 
     def on_forget_node(self, question: int, asked: ForgetNode, by: str) -> None:
@@ -58,7 +58,7 @@ class Housekeeping:
         self._cluster.forget_node(asked.node)
         self._held.pop(asked.node, None)
         self._machine.act(ForgetMember(node=asked.node))
-        self._machine.record("node", f"{asked.node} is forgotten: {by} asked for it")
+        self._machine.record("node", f"{asked.node} is forgotten: {by or 'an operator'} asked for it")
         told = f"{asked.node} is forgotten; if it comes back it needs a new line: `shoal join LINE --anew`"
         self._answer(question, Done(reason=told))
 

@@ -582,7 +582,9 @@ class Manager(Machine):
         record = self._open_job(question, stop.job)
         if record is None:
             return
-        reason = f"{stop.reason} (by {by})" if stop.reason else f"stopped by {by}"
+        reason = stop.reason or f"stopped by {by or 'an operator'}"
+        if stop.reason and by:
+            reason = f"{reason} (by {by})"
         record.become(JobState.STOPPING, reason, self.now_s)
         leader = record.leader or ""
         self.act(
@@ -604,7 +606,7 @@ class Manager(Machine):
         if to is not None:
             record.unfit.pop(to, None)
         leader = record.leader
-        self._appointments.transfer(record, to=to, reason=f"{by} asked for it")
+        self._appointments.transfer(record, to=to, reason=f"{by or 'an operator'} asked for it")
         told = f"{leader} finishes its round and hands over to {record.successor}"
         if record.leader is None:
             told = f"{leader} is out of reach: {record.successor} leads from the last durable version"
