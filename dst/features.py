@@ -79,6 +79,9 @@ PLAN_FEATURES = (
     PlanFeature("similar staleness", "staleness", lambda plan: plan.staleness == "similar"),
     PlanFeature("parameter staleness", "staleness", lambda plan: plan.staleness == "parameter"),
     PlanFeature("schedule", "schedule", lambda plan: bool(plan.schedule)),
+    PlanFeature("clip of the mean", "clip", lambda plan: plan.clip_mean > 0),
+    PlanFeature("decay skips", "skips", lambda plan: bool(plan.decay_skips)),
+    PlanFeature("mean of versions", "ema", lambda plan: plan.ema > 0),
     PlanFeature("published", "published", lambda plan: plan.publish in ("every", "better")),
 )
 
@@ -201,6 +204,9 @@ _COMMON: dict[str, Any] = {"workers_min": 20, "workers_max": 40, "epoch_leases":
 _EXTRAS: dict[str, dict[str, Any]] = {
     "published": {"publish": "better"},
     "schedule": {"schedule": "warmup 5 cosine 30"},
+    "clip of the mean": {"clip_mean": 4.0},
+    "decay skips": {"outer": "adamw", "outer_rate": 0.01, "weight_decay": 0.1, "decay_skips": "vectors"},
+    "mean of versions": {"ema": 0.9},
 }
 
 #: One answer for each question, by its place.
@@ -243,21 +249,31 @@ def refusals() -> dict[Pair, str]:
             having[name].append(plan)
     reasons: dict[Pair, str] = {}
     for extra, changes in _EXTRAS.items():
-        for name in having:
-            if name not in _EXTRAS:
-                _try(_ordered(name, extra), having[name][0], changes, accepted, reasons)
-    _try(_ordered(*_EXTRAS), having["star"][0], {**_EXTRAS["published"], **_EXTRAS["schedule"]}, accepted, reasons)
+        for name in [each for each in having if each != extra and having[each]]:
+            found, reason = _first_accepted(having[name], changes)
+            if found is None:
+                reasons[_ordered(name, extra)] = reason
+            else:
+                accepted.add(_ordered(name, extra))
+                having[extra].append(found)
     clusters = {feature.name for feature in CLUSTER_FEATURES}
     wanted = {pair for pair in pairs() if pair not in accepted and not clusters.intersection(pair)}
     return reasons | _reasons_of(wanted, set(plans), refused) | _unused(having)
 
 
-def _try(pair: Pair, plan: Plan, changes: dict[str, Any], accepted: set[Pair], reasons: dict[Pair, str]) -> None:
-    try:
-        replace(plan, **changes)
-        accepted.add(pair)
-    except Misuse as error:
-        reasons[pair] = str(error)
+def _first_accepted(plans: list[Plan], changes: dict[str, Any]) -> tuple[Plan | None, str]:
+    """Return the first of these plans that takes the changes, with them; or None, and why the first one does not."""
+    reason = ""
+    for plan in plans:
+        try:
+            changed = replace(plan, **changes)
+        except Misuse as error:
+            reason = reason or str(error)
+            continue
+        if changed.why_not_new is None:
+            return changed, ""
+        reason = reason or changed.why_not_new
+    return None, reason
 
 
 def _ordered(one: str, other: str) -> Pair:

@@ -157,9 +157,6 @@ class Plan:
     #: The job waits for so many workers, and takes at most so many.
     workers_min: int = 1
     workers_max: int = 1024
-    #: Which devices may work for it, by their labels and facts, such as ``room in (3, 4) and memory_mb > 900``. Empty:
-    #: all (``shoal.where``).
-    where: str = ""
     #: When the job ends: ``shoal.epochs(n)``, ``shoal.accuracy(share)``, ``shoal.seconds(s)``, joined by ``|``.
     until: Until = dataclasses.field(default_factory=lambda: Until(epochs=3))
     #: Evaluate on held-out data after every so many epochs.
@@ -201,9 +198,6 @@ class Plan:
     #: What a lease of sized work may take of a device: seconds of training, and joules; 0: as much as it takes.
     budget_s: float = 0.0
     budget_joules: float = 0.0
-    #: Percent of a device's full battery that a lease of sized work may take, such as FLeet's 0.075. It does not apply
-    #: to devices without a battery. 0 sets no such budget.
-    budget_battery_percent: float = 0.0
     #: Of a hundred requests for sized work, so many of the smallest are refused, and of the most alike in their labels.
     refuse_smallest: float = 0.0
     refuse_alike: float = 0.0
@@ -248,6 +242,12 @@ class Plan:
     #: Weight that the exponential mean of all versions keeps with each new one, such as 0.999. The mean is what is
     #: evaluated, published and pulled; training continues from the newest version. 0 means no mean.
     ema: float = 0.0
+    #: Percent of a device's full battery that a lease of sized work may take, such as FLeet's 0.075. It does not apply
+    #: to devices without a battery. 0 sets no such budget.
+    budget_battery_percent: float = 0.0
+    #: Which devices may work for it, by their labels and facts, such as ``room in (3, 4) and memory_mb > 900``. Empty:
+    #: all (``shoal.where``).
+    where: str = ""
 
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():

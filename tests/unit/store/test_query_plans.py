@@ -167,7 +167,7 @@ def test_many_devices_that_want_one_name_are_numbered(registry: Registry) -> Non
     rows = ((f"pi-{number}" if number > 1 else "pi",) for number in range(1, 3001) if number not in (7, 2000))
     with registry._database.transaction() as database:
         database.change_each(
-            "INSERT INTO nodes VALUES (?, 'node', '{}', 1, 1, 'enrolled', '', NULL, '', NULL, 0, 0, '')", rows
+            "INSERT INTO nodes VALUES (?, 'node', '{}', 1, 1, 'enrolled', '', NULL, '', NULL, 0, 0, '', '[]')", rows
         )
     given = [registry.redeem_token("abcd", "pi", 2.0) for _ in range(3)]
     names = [redeemed.node for redeemed in given if isinstance(redeemed, Redeemed)]

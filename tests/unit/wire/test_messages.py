@@ -168,8 +168,9 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
         "Renewed",
         "VersionList",
         "SubmittedJob",
+        "ActList",
     }
-    views = {"TopologyView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
+    views = {"TopologyView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView", "ActView"}
     views |= {"ServedView", "PublishedView", "ExecutorView", "MetricView"}
     parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", "MemberKey", "BlockPart", "BlockReturn", *views}
     every = set(messages.MESSAGES)

@@ -39,8 +39,6 @@ class DeviceState(Message):
     battery: float | None = None
     #: Joules per second of CPU time, as a sensor measured recent leases.
     joules_per_cpu_s: float | None = None
-    #: What its full battery holds, where the plan's budget is a share of it.
-    battery_joules: float | None = None
     #: Examples it has of its own.
     examples: int = 0
     #: Under ``private``, by the device's own account: updates that left it, how many more may, what they cost as a
@@ -49,6 +47,8 @@ class DeviceState(Message):
     participations_left: int = 0
     spent: float = 0.0
     spent_version: int | None = None
+    #: What its full battery holds, where the plan's budget is a share of it.
+    battery_joules: float | None = None
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)

@@ -1370,7 +1370,7 @@ def test_a_new_leader_has_seen_nobody_late_yet(begin: Start) -> None:
         # By turns, so that each comes one version late but the first.
         for node in ("a", "b"):
             first.update(node, work_of(first.leader._training.ledger.held_by(node)[0]))
-    assert first.leader._training.lateness.threshold == 1.0
+    assert first.leader._training.lateness.threshold == 4.0
     first.happens(Saved(version=1))
     second = begin(term=2, saved=first.save(), pace="async", staleness="exponential", examples=200)
     assert second.leader._training.lateness.threshold is None
