@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dst.plans import averaged, clipped, in_shape, stepped
+from dst.plans import in_shape, stepped
 from dst.trust_plans import (
     believing_plan,
     compared_plan,
@@ -169,11 +169,12 @@ def any_plan(plan: Plan, stream: Stream) -> Plan:
         plan = _changed(plan, stream.pick((short_words_plan, led_plan)), stream)
     for _ in range(2 + stream.below(7)):
         plan = _changed(plan, stream.pick(OTHERS), stream)
-    # Last, so that what was drawn before they existed is drawn as it was.
-    for change in (clipped, averaged):
-        if stream.happens(0.25):
-            plan = _changed(plan, change, stream)
     return _workable(plan)
+
+
+def sometimes(change: Change) -> Change:
+    """Return a draw that makes this change in one plan of four, where the product accepts it."""
+    return lambda plan, stream: _changed(plan, change, stream) if stream.happens(0.25) else plan
 
 
 def _changed(plan: Plan, change: Change, stream: Stream) -> Plan:

@@ -270,9 +270,10 @@ def _first_accepted(plans: list[Plan], changes: dict[str, Any]) -> tuple[Plan | 
         except Misuse as error:
             reason = reason or str(error)
             continue
-        if changed.why_not_new is None:
+        refused = bare_spec("job", changed, examples=100).why_not_new
+        if refused is None:
             return changed, ""
-        reason = reason or changed.why_not_new
+        reason = reason or refused
     return None, reason
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dst.any_plan import any_plan
+from dst.any_plan import any_plan, sometimes
 from dst.plans import averaged, clipped, in_blocks, over_hubs, stepped
 from dst.targeted_faults import BLOCK_MOMENTS, MOMENTS, SEAL_MOMENTS
 from dst.trust_plans import (
@@ -83,7 +83,8 @@ PROFILES: dict[str, Profile] = {
         plans=(_OUTER, ("hubs", in_blocks)), moments=(*MOMENTS, *BLOCK_MOMENTS), hubs=1.0, blocks=1.0, is_large=True
     ),
     "any": Profile(
-        plans=(("any", any_plan),),
+        # The later ones draw from streams of their own: what was drawn before they existed stays.
+        plans=(("any", any_plan), ("clip", sometimes(clipped)), ("ema", sometimes(averaged))),
         moments=(*MOMENTS, *SEAL_MOMENTS),
         hubs=0.35,
         helpers=0.8,

@@ -270,7 +270,15 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     JobSpec: SPECS,
     Blob: st.builds(Blob, sha256=SHA, size_bytes=INTEGER),
     Facts: st.builds(
-        Facts, host=SHOWN, arch=SHOWN, cpus=INTEGER, memory_mb=INTEGER, python=SHOWN, torch=SHOWN, shoal=SHOWN
+        Facts,
+        host=SHOWN,
+        arch=SHOWN,
+        cpus=INTEGER,
+        memory_mb=INTEGER,
+        python=SHOWN,
+        torch=SHOWN,
+        shoal=SHOWN,
+        labels=st.lists(st.from_regex(r"x[a-z0-9_]{0,9}=[A-Za-z0-9._/-]{1,9}", fullmatch=True), max_size=3).map(tuple),
     ),
     Heartbeat: st.builds(
         Heartbeat,
@@ -412,6 +420,9 @@ LISTS = {tuple[MetricView, ...]: FIGURES, tuple[MetricSum, ...]: SUMS}
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}
 
 
+LABELS = st.lists(st.from_regex(r"x[a-z0-9_]{0,9}=[A-Za-z0-9._/-]{0,9}", fullmatch=True), max_size=3).map(tuple)
+
+
 def of(hint: Any) -> st.SearchStrategy[Any]:
     if isinstance(hint, types.UnionType):
         return st.none() | of(next(arg for arg in typing.get_args(hint) if arg is not types.NoneType))
@@ -432,6 +443,8 @@ def built(cls: Any) -> st.SearchStrategy[Any]:
     own: dict[str, st.SearchStrategy[Any]] = {"job": ID | st.just(""), "node": ID}
     if cls is Work:
         own["rate"] = RATE
+    if cls is messages.LabelNode:
+        own["labels"] = LABELS
     if cls is Progress:
         own["state"] = st.sampled_from(sorted(REPORTED))
     if cls in (messages.Denied, messages.Dismiss):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -29,10 +30,15 @@ class PlainRoster(ClusterState):
     def look(self, node: NodeRecord) -> None:
         pass
 
-    def take(self, spec: JobSpec, *, is_led_here: bool) -> NodeRecord | None:
+    def take(self, fits: Callable[[NodeRecord], bool]) -> NodeRecord | None:
+        return next(self._able(fits), None)
+
+    def count_free(self, fits: Callable[[NodeRecord], bool], *, most: int) -> int:
+        return min(most, sum(1 for _ in self._able(fits)))
+
+    def _able(self, fits: Callable[[NodeRecord], bool]) -> Iterator[NodeRecord]:
         nodes = (self.nodes[name] for name in sorted(self.nodes))
-        able = (node for node in nodes if node.can_train and not node.job and node.suits(spec))
-        return next((node for node in able if is_led_here or not node.facts.browser), None)
+        return (node for node in nodes if node.can_train and not node.job and fits(node))
 
     def members(self, job: str) -> list[str]:
         return [name for name in sorted(self.nodes) if self.nodes[name].job == job]
