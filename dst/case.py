@@ -23,6 +23,7 @@ from dst.case_faults import (
     of_leaders,
     of_managers,
     outages,
+    read_only_spells,
 )
 from dst.fault_draw import draw
 from dst.outage import Outage
@@ -169,7 +170,7 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
         targeted=targeted,
         check_in_s=rng.stream("check-in").pick(_CHECK_INS_S) if has_check_ins else 0.0,
         has_two_managers=has_two_managers,
-        outages=outages(stores) if has_two_managers else (),
+        outages=outages(stores) + read_only_spells(rng.stream("spells")) if has_two_managers else (),
     )
 
 

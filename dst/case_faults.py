@@ -82,6 +82,21 @@ def outages(stream: Stream) -> tuple[Outage, ...]:
     )
 
 
+def read_only_spells(stream: Stream) -> tuple[Outage, ...]:
+    """A database that is failed over, or whose disk is full, answers and takes no write: for less time than a silence
+    lasts, or for more."""
+    if not stream.happens(0.5):
+        return ()
+    return tuple(
+        Outage(
+            at_s=stream.between(2.0, FAULTS_UNTIL_S),
+            for_s=stream.pick((1.0, 3.0, 7.0, 20.0)) * stream.between(0.8, 1.2),
+            is_read_only=True,
+        )
+        for _ in range(1 + stream.below(2))
+    )
+
+
 def draw_strike(stream: Stream, *, prefers_devices: bool) -> tuple[str, str]:
     """What is waited for, and who is struck then. What a leader elsewhere says to the manager is often what is lost:
     a version, or its last word."""

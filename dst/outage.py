@@ -1,4 +1,4 @@
-"""A spell in which the store that managers share is away or slow."""
+"""A spell in which the store that managers share is away, slow or read-only."""
 
 from __future__ import annotations
 
@@ -13,3 +13,5 @@ class Outage:
     slow_factor: float = 0.0
     #: Only the manager with the most jobs is cut off from the store.
     is_cut: bool = False
+    #: The store answers, and takes no write.
+    is_read_only: bool = False

@@ -21,10 +21,10 @@ from shoal.sim.faults import (
 )
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Violation
-from shoal.sim.managers import LABELS
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Observer, Step
 from shoal.sim.rates import Steady
+from shoal.sim.shared_store import LABELS
 from shoal.sim.wire_size import Encoded
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.messages import AskMasks, Assign
@@ -158,17 +158,14 @@ class FuzzRun:
     def _inflict(self, outage: Outage) -> None:
         managers, kernel = self.world.managers, self.world.kernel
         assert managers is not None, "a manager that is alone has a disk of its own"
-        if outage.slow_factor:
+        if outage.is_read_only:
+            over = managers.store.read_only()
+        elif outage.slow_factor:
             over = managers.store.slow(outage.slow_factor)
         else:
             over = managers.store.cut(managers.holding() if outage.is_cut else LABELS)
-
-        def end() -> None:
-            over()
-            managers.store.disturbed_s = kernel.now_s
-
         self.inflicter.quiet_since_s = max(self.inflicter.quiet_since_s, kernel.now_s + outage.for_s)
-        kernel.after(outage.for_s, end)
+        kernel.after(outage.for_s, over)
 
     def on_end(self) -> None:
         """Every job is over."""

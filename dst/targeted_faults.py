@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.roles.actions import Action, Record, Send
-from shoal.sim.managers import LABELS
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rng import Stream
+from shoal.sim.shared_store import LABELS
 from shoal.sim.world import AGENT_START_S, HOME, World
 from shoal.wire.messages import (
     Agree,

@@ -37,15 +37,18 @@ CALM_S = 25.0
 
 
 class Link:
-    """A manager's way to the database, which may be cut."""
+    """A manager's way to the database, which may be cut, or take no write."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
         self.is_cut = False
+        self.is_read_only = False
 
     def __getattr__(self, name: str) -> object:
         if self.is_cut and name in ("rows", "change", "change_each", "transaction"):
             raise Away("cut")
+        if self.is_read_only and name in ("change", "change_each", "transaction"):
+            raise Away("read-only")
         return getattr(self._database, name)
 
 
@@ -89,6 +92,7 @@ class Manager:
             if now_s >= self._write_s:
                 self._write_s = now_s + RENEW_EVERY_S
                 self.seats.renew(self.tenure)
+                self._watch.on_proven(now_s)
                 story.proved(self)
                 for job in sorted(self.jobs):
                     self._write(job, story)
@@ -219,12 +223,14 @@ class Story:
     # What happens to them ------------------------------------------------------------------------------------
 
     def run(self) -> list[str]:
-        away_until_s = 0.0
+        away_until_s = read_only_until_s = 0.0
         while self._now_s < STORY_S + CALM_S:
             self._now_s += STEP_S
             is_calm = self._now_s > STORY_S
             if not is_calm and self._chance.random() < 0.02:
                 away_until_s = self._now_s + self._chance.uniform(0.5, 10.0)
+            if not is_calm and self._chance.random() < 0.02:
+                read_only_until_s = self._now_s + self._chance.uniform(0.5, 10.0)
             is_away = self._now_s < min(away_until_s, STORY_S)
             for manager in self.managers:
                 if not is_calm and self._chance.random() < 0.01:
@@ -235,6 +241,8 @@ class Story:
                     manager._restart()
                 cut = manager.link.is_cut and self._chance.random() < 0.95
                 manager.link.is_cut = is_away or (not is_calm and (cut or self._chance.random() < 0.004))
+                # For all managers alike, so it says nothing of any of them.
+                manager.link.is_read_only = self._now_s < min(read_only_until_s, STORY_S)
                 if manager.link.is_cut or self._now_s < manager.wakes_s:
                     self._hurt_s[manager.name] = self._now_s
             for place in self._chance.permutation(len(self.managers)):
@@ -308,6 +316,12 @@ def _waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seat_watch.SeatWatch, "silent", lambda self, seats, now_s: list(seats))
 
 
+def _counts_silence_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence of others counts while the own seat cannot be proven."""
+    monkeypatch.setattr(seat_watch.SeatWatch, "blind", lambda self: None)
+    monkeypatch.setattr(seat_watch, "PROOFS_LEAST", 0)
+
+
 def _takes_from_the_living(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job is taken though another manager has taken it since it was seen."""
     statement = "UPDATE jobs SET manager = ? WHERE job = ? AND ? IS NOT NULL"
@@ -330,6 +344,7 @@ def _looks_at_no_seat(monkeypatch: pytest.MonkeyPatch) -> None:
         _any_seat_is_proof,
         _ends_what_counted_on,
         _waits_for_nobody,
+        _counts_silence_unproven,
         _takes_from_the_living,
         _looks_at_no_seat,
     ],
@@ -399,6 +414,7 @@ def test_a_silent_seat_may_be_ended_and_an_unseen_one_may_not() -> None:
     def is_silent(seat: Seat, now_s: float) -> bool:
         silent = watch.silent([seat], now_s)
         assert silent in ([], [seat])
+        watch.on_proven(now_s)
         return bool(silent)
 
     assert [is_silent(seat, now_s) for now_s in (0.0, 1.0, 2.0, 2.9, 3.0)] == [False] * 4 + [True]
@@ -415,6 +431,22 @@ def test_a_silent_seat_may_be_ended_and_an_unseen_one_may_not() -> None:
     assert is_silent(on._replace(wants=3), 12.6)
 
 
+def test_silence_counts_only_while_the_own_seat_is_proven() -> None:
+    watch, seat = SeatWatch(silent_s=3.0, gap_max_s=1.5), Seat(holder="a", beats=7)
+    assert [watch.silent([seat], float(now_s)) for now_s in range(9)] == [[]] * 9, "the own seat was never proven"
+    watch.on_proven(-0.5)
+    watch.on_proven(7.5)
+    assert watch.silent([seat], 9.0) == [], "one proof was asked for before the silence began"
+    watch.on_proven(8.5)
+    assert watch.silent([seat], 10.0) == [seat]
+    watch.blind()
+    watch.on_proven(10.5)
+    assert [watch.silent([seat], now_s) for now_s in (11.0, 12.5, 14.0, 15.5)] == [[]] * 4, "a proof of before"
+    watch.on_proven(12.0)
+    watch.on_proven(13.0)
+    assert watch.silent([seat], 16.0) == [seat]
+
+
 def test_each_seat_is_watched_for_itself() -> None:
     watch = SeatWatch(silent_s=3.0, gap_max_s=1.5)
     told: list[list[str]] = []
@@ -423,6 +455,7 @@ def test_each_seat_is_watched_for_itself() -> None:
         if step >= 3:
             seats.append(Seat(holder="new", beats=0))
         told.append([seat.holder for seat in watch.silent(seats, float(step))])
+        watch.on_proven(float(step))
     assert told == [[], [], [], ["quiet"], ["quiet"], ["quiet"]]
     assert [seat.holder for seat in watch.silent([Seat(holder="new", beats=0)], 6.0)] == ["new"]
     assert watch.silent([Seat(holder="quiet", beats=1)], 7.0) == [], "it was gone in between"

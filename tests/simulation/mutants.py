@@ -55,7 +55,7 @@ from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
-from shoal.roles.manager import cluster_state
+from shoal.roles.manager import cluster_state, seat_watch
 from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, NodeRecord
 from shoal.roles.manager.failover import Failover
@@ -1791,7 +1791,7 @@ def record_kept_without_the_seat() -> Patched:
     """A job's record is written without a proof; versions need one."""
 
     def keeps(self: SharedDisk, record: JobRecord, done: Callable[[], object]) -> None:
-        if self.is_away:
+        if not self.takes_writes:
             self.kernel.after(0.5, keeps, self, record, done)
             return
         self._may_write(record.spec.job)
@@ -1816,6 +1816,18 @@ def seat_ended_as_it_is() -> Patched:
     return patch.object(SimSeats, "end", ends)
 
 
+@contextmanager
+def silence_counted_while_unproven() -> Iterator[None]:
+    """A manager counts the silence of others though the store takes no proof of its own seat."""
+    with patch.object(SeatWatch, "blind", lambda self: None), patch.object(seat_watch, "PROOFS_LEAST", 0):
+        yield
+
+
+def silence_counted_while_slow() -> Patched:
+    """A manager counts the silence of others while a proof of its own seat takes as long."""
+    return patch.object(seat_watch, "PROOFS_LEAST", 0)
+
+
 def job_taken_from_the_living() -> Patched:
     """A manager takes a job over although the one that has it is alive."""
 
@@ -1831,7 +1843,7 @@ def job_of_another_written() -> Patched:
     may_write = SharedDisk._may_write
 
     def may(self: SharedDisk, job: str) -> bool:
-        return may_write(self, job) or (not self.is_away and self._store.seats.prove(self._tenure))
+        return may_write(self, job) or (self.takes_writes and self._store.seats.prove(self._tenure))
 
     return patch.object(SharedDisk, "_may_write", may)
 
@@ -1885,7 +1897,7 @@ def record_taken_for_kept() -> Patched:
     try_to_keep = SharedDisk._try_to_keep
 
     def goes_on(self: SharedDisk, record: JobRecord, done: Callable[[], object]) -> None:
-        if self.is_away:
+        if not self.takes_writes:
             done()
         else:
             try_to_keep(self, record, done)
@@ -1909,6 +1921,8 @@ OF_STORES: dict[str, Mutant] = _named(
     record_kept_without_the_seat,
     seat_ended_without_silence,
     seat_ended_as_it_is,
+    silence_counted_while_unproven,
+    silence_counted_while_slow,
     job_taken_from_the_living,
     job_of_another_written,
     jobs_of_others_taken_for_over,

@@ -111,18 +111,23 @@ class SeatHolder:
             try:
                 self._seats.renew(self.tenure, wants=told.wants, starving=told.starving, devices=told.devices)
             except Deposed as error:
-                # The loop may have ended meanwhile, and the manager with it.
-                with contextlib.suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self.depose, error)
+                self._in_loop(self.depose, error)
                 return
             except ShoalError as error:
                 # Another may end the seat meanwhile; the database will say so.
                 if not is_told:
                     log.warning("the seat is not renewed: %s", error)
                 is_told = True
+                self._in_loop(self._watch.blind)
             else:
                 self._proven_s = asked_s
                 is_told = False
+                self._in_loop(self._watch.on_proven, asked_s)
+
+    def _in_loop(self, do: Callable[..., object], *arguments: object) -> None:
+        # The loop may have ended meanwhile, and the manager with it.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(do, *arguments)
 
     def stop_counting(self) -> None:
         """This manager does not live any longer; others find out by its silence, unless it ends with ``let_go``."""

@@ -18,10 +18,7 @@ from shoal.sim.driver.manager_node import SimManagerNode
 from shoal.sim.kernel import Kernel
 from shoal.sim.process import Process
 from shoal.sim.rng import Stream
-from shoal.sim.shared_store import SharedDisk, SharedStore, SimTenure
-
-#: How observers know them. The first is as a manager that is alone.
-LABELS = ("home", "home-2")
+from shoal.sim.shared_store import LABELS, SharedDisk, SharedStore, SimTenure
 
 #: Where devices dial each, and where the proxy is.
 ENDPOINTS = {label: f"{label}:7070" for label in LABELS}
@@ -170,7 +167,7 @@ class SimManagers:
     # Seats ----------------------------------------------------------------------------------------------
 
     def _open(self, place: _Place, process: Process) -> None:
-        if self.store.is_away(place.label):
+        if not self.store.takes_writes(place.label):
             process.later(LOOK_EVERY_S, self._open, place, process)
             return
         before = self.store.seats.look()
@@ -211,12 +208,12 @@ class SimManagers:
     def _end_seat(self, place: _Place, process: Process, silent: Seat) -> None:
         was_well = self._is_well(silent.holder)
         assert place.tenure is not None
-        if not self.store.is_away(place.label) and self.store.seats.end(silent, place.tenure):
+        if self.store.takes_writes(place.label) and self.store.seats.end(silent, place.tenure):
             self._mark(place.label, "seat-ended", holder=silent.holder, was_well=was_well)
         self._look(place, process)
 
     def _take_orphans(self, place: _Place, others: list[str]) -> None:
-        orphans = self.store.orphans()
+        orphans = self.store.orphans() if self.store.takes_writes(place.label) else {}
         assert place.tenure is not None
         assert place.disk is not None
         assert place.node is not None
@@ -242,20 +239,30 @@ class SimManagers:
         node.to_manager(place.seen)
 
     def _is_well(self, holder: str) -> bool:
-        """Whether this manager counts on, as far as anyone outside can tell."""
+        """Whether this manager counts on as far as the store lets anyone."""
         place = next((each for each in self._places if each.holder == holder), None)
-        if place is None or place.process is None or place.process.is_stopped or self.store.is_disturbed:
+        if place is None or place.process is None or place.process.is_stopped or self.store.is_uneven:
             return False
-        return self._kernel.now_s - max(place.process.resumed_s, self.store.disturbed_s) > WELL_AFTER_S
+        return self._kernel.now_s - max(place.process.resumed_s, self.store.even_s) > WELL_AFTER_S
 
     def _renew(self, place: _Place, process: Process, tenure: SimTenure) -> None:
+        asked_s, takes_s = self._kernel.now_s, self.store.proof_s
+        if takes_s:
+            process.later(takes_s, self._renewed, place, process, tenure, asked_s)
+        else:
+            self._renewed(place, process, tenure, asked_s)
+
+    def _renewed(self, place: _Place, process: Process, tenure: SimTenure, asked_s: float) -> None:
         assert place.node is not None
-        if not self.store.is_away(place.label):
+        if self.store.takes_writes(place.label):
             wants, starving = place.node.manager.needs
             if not self.store.seats.renew(tenure, wants=wants, starving=starving):
                 self._deposed(place, process)
                 return
-            place.proven_s = self._kernel.now_s
+            place.proven_s = asked_s
+            place.watch.on_proven(asked_s)
+        else:
+            place.watch.blind()
         is_open = may_serve(self._kernel.now_s - place.proven_s)
         if place.is_serving and not is_open:
             _hang_up(place.node, "it cannot prove its seat")

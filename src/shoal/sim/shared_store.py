@@ -17,8 +17,14 @@ from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.sim.disk import Disk, Write
 
+#: How managers that share a store are known. The first is as a manager that is alone.
+LABELS = ("home", "home-2")
+
 #: How often a manager tries again that its store is away for.
 AGAIN_S = 0.5
+
+#: However slow the store is, a proof that takes longer than this fails.
+PROOF_MOST_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +86,27 @@ class SharedStore:
         self.managers: dict[str, str] = {}
         self._cuts: Counter[str] = Counter()
         self._slowness: list[float] = []
+        self._read_only = 0
         #: Hears every write: the manager that wrote, as observers know it and by its seat, and whose job it wrote.
         self.on_write: Callable[[str, str, str], object] = lambda label, holder, job: None
-        #: When it was last away for someone, or slow.
-        self.disturbed_s = -math.inf
+        #: When it last was again for all managers alike: a cut of one of them was over, or a slow spell.
+        self.even_s = -math.inf
 
     def is_away(self, label: str) -> bool:
         return self._cuts[label] > 0
 
+    def takes_writes(self, label: str) -> bool:
+        """Whether what this manager writes is taken. Reads may work where it is not."""
+        return not self.is_away(label) and not self._read_only
+
     @property
     def slow_factor(self) -> float:
         return math.prod(self._slowness)
+
+    @property
+    def proof_s(self) -> float:
+        """What the proof of a seat takes: no time worth a mention, unless the store is slow."""
+        return min(2 * self.truth.sync_s * self.slow_factor, PROOF_MOST_S) if self._slowness else 0.0
 
     def orphans(self) -> dict[str, str]:
         """Open jobs that no living manager has, and the device that leads each; empty: none does."""
@@ -109,17 +125,39 @@ class SharedStore:
         return True
 
     @property
-    def is_disturbed(self) -> bool:
-        return bool(self._slowness) or any(self._cuts.values())
+    def is_uneven(self) -> bool:
+        """Whether some managers reach it and others do not."""
+        return len({self.is_away(label) for label in LABELS}) > 1
 
     def cut(self, labels: tuple[str, ...]) -> Callable[[], None]:
         """These managers do not reach it, until what is returned is called."""
         self._cuts.update(labels)
-        return lambda: self._cuts.subtract(labels)
+
+        def end() -> None:
+            self._cuts.subtract(labels)
+            if set(labels) != set(LABELS):
+                self.even_s = self.truth.kernel.now_s
+
+        return end
 
     def slow(self, factor: float) -> Callable[[], None]:
         self._slowness.append(factor)
-        return lambda: self._slowness.remove(factor)
+
+        def end() -> None:
+            self._slowness.remove(factor)
+            # A proof that is under way still takes as long as it did.
+            self.even_s = self.truth.kernel.now_s
+
+        return end
+
+    def read_only(self) -> Callable[[], None]:
+        """It answers, and takes no write, until what is returned is called."""
+        self._read_only += 1
+
+        def end() -> None:
+            self._read_only -= 1
+
+        return end
 
 
 class SharedDisk(Disk):
@@ -150,6 +188,10 @@ class SharedDisk(Disk):
     def is_away(self) -> bool:
         return self._store.is_away(self._label)
 
+    @property
+    def takes_writes(self) -> bool:
+        return self._store.takes_writes(self._label)
+
     def stored_jobs(self) -> list[JobRecord]:
         """A manager begins without an open job: it takes those that nobody has, one by one."""
         return [record for record in super().stored_jobs() if not record.is_open]
@@ -158,7 +200,7 @@ class SharedDisk(Disk):
         return next(record for record in super().stored_jobs() if record.spec.job == job)
 
     def _may_write(self, job: str) -> bool:
-        if self.is_away or not self._store.seats.prove(self._tenure):
+        if not self.takes_writes or not self._store.seats.prove(self._tenure):
             return False
         return self._store.managers.setdefault(job, self._tenure.holder) == self._tenure.holder
 
@@ -166,7 +208,8 @@ class SharedDisk(Disk):
         self._store.on_write(self._label, self._tenure.holder, job)
 
     def keep(self, keep: Keep, done: Callable[[], object] | None = None) -> float:
-        """However long the store is away, and never if another manager has the job: then this one is about to end."""
+        """However long the store takes no write, and never if another manager has the job: then this one is about to
+        end."""
         assert done is not None
         record = self.recorded(keep)
         self.kernel.after(self.sync_s / 2, self._try_to_keep, record, done)
@@ -175,7 +218,7 @@ class SharedDisk(Disk):
     def _try_to_keep(self, record: JobRecord, done: Callable[[], object]) -> None:
         if not self.is_under_way(record):
             return
-        if self.is_away:
+        if not self.takes_writes:
             self.kernel.after(AGAIN_S, self._try_to_keep, record, done)
         elif self._may_write(record.spec.job):
             self._kept(record)

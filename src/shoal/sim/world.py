@@ -24,11 +24,12 @@ from shoal.sim.driver.role_server import SimRoleServer
 from shoal.sim.driver.visit import HomeLink
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
-from shoal.sim.managers import LABELS, PROXY, SimManagers
+from shoal.sim.managers import PROXY, SimManagers
 from shoal.sim.network import AccessLink, Network
 from shoal.sim.observe import Mark, Observer, announce
 from shoal.sim.process import Process, SimMachine
 from shoal.sim.rng import Rng
+from shoal.sim.shared_store import LABELS
 from shoal.sim.wire_size import Weighed, WireSizer
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Message

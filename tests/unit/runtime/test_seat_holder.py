@@ -35,6 +35,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 class Manager:
     def __init__(self, held: SeatHolder, database: SqliteDatabase) -> None:
         self.held = held
+        self.database = database
         self.registry = Registry(FencedDatabase(database, held.tenure), holder=held.tenure.holder)
         self.neighbours: list[Seat] = []
         self.taken: list[str] = []
@@ -123,6 +124,31 @@ def test_a_silent_manager_is_ended_and_finds_out(tmp_path: Path) -> None:
             assert a.deposed == 0
             await asyncio.sleep(0.2)
             assert b.deposed == 1
+
+    asyncio.run(story())
+
+
+def test_managers_whose_database_takes_no_write_for_a_while_end_nobody(tmp_path: Path) -> None:
+    """Nobody counts on then, and the first whose write is taken must not end the others."""
+
+    async def story() -> None:
+        async with managers(tmp_path, 3) as everybody:
+            a, *others = everybody
+            others[0].registry.add_job(job="j", name="j", spec_json="{}", now_s=1.0)
+            for _ in range(3):
+                for each in everybody:
+                    each.database._connection.execute("PRAGMA query_only = ON")
+                # Longer than a silence.
+                await asyncio.sleep(1.6)
+                for each in everybody:
+                    each.database._connection.execute("PRAGMA query_only = OFF")
+                await until(lambda: all(each.held.unproven_s < 0.5 for each in everybody))
+                await asyncio.sleep(0.5)
+            assert [each.deposed for each in everybody] == [0, 0, 0]
+            assert [each.taken for each in everybody] == [[], [], []]
+            # And one that is silent is ended still.
+            others[0].freeze()
+            await until(lambda: [*a.taken, *others[1].taken] == ["j"])
 
     asyncio.run(story())
 

@@ -2,6 +2,9 @@
 
 No clock of another machine is believed: a manager that is alive counts on, and one that saw the same count again and
 again for long enough, by its own clock, may end that seat. Whether it does is up to the database.
+
+A database may answer reads while it takes no write, or takes each write slowly: then nobody counts on, and everybody
+seems to be silent. So a manager compares the others with itself: silence counts only while its own seat is proven.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ STILL_S = 15.0
 #: other one on the same machine, looks on for a while before it ends anything. One that is merely slow gets there.
 GAP_MAX_S = 1.5
 
+
+#: How often a manager proves its own seat, from the attempt to the answer, while it watches another stand still: as
+#: slow as the database is, a manager that is alive counts on at least once in that time.
+PROOFS_LEAST = 2
 
 #: A manager that could not count on for so long has been succeeded, if any other lives: it sends its devices away.
 DOUBT_S = 2 * SILENT_S
@@ -57,7 +64,11 @@ def home_of(holder: str) -> str:
 @dataclass(slots=True)
 class _Watched:
     beats: int
+    #: When this count was first seen.
+    since_s: float
     silence_s: float = 0.0
+    #: How often the watching manager proved its own seat since then.
+    proofs: int = 0
 
 
 class SeatWatch:
@@ -79,14 +90,20 @@ class SeatWatch:
             if watched is not None and watched.beats == seat.beats:
                 watched.silence_s += gap_s
             else:
-                watched = _Watched(seat.beats)
+                watched = _Watched(seat.beats, now_s)
             self._seen[seat.holder] = watched
-            if watched.silence_s >= self._silent_s - _ROUNDING_S:
+            if watched.silence_s >= self._silent_s - _ROUNDING_S and watched.proofs >= PROOFS_LEAST:
                 silent.append(seat)
         return silent
 
+    def on_proven(self, asked_s: float) -> None:
+        """Count a proof of the own seat that was asked for at this time."""
+        for watched in self._seen.values():
+            watched.proofs += asked_s >= watched.since_s
+
     def blind(self) -> None:
-        """The database did not answer: others could not count on either."""
+        """Forget all silence: the database did not answer, or did not take a proof of the own seat. Others could not
+        count on either."""
         self._seen = {}
 
 
