@@ -284,12 +284,13 @@ def test_a_job_has_one_manager_and_nothing_acknowledged_is_lost() -> None:
 
 
 def _no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seat_module, "prove", lambda database, tenure: None)
+    monkeypatch.setattr(seat_module, "prove", lambda database, tenure: 0)
 
 
 def _any_seat_is_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prove(database: Statements, tenure: Tenure) -> None:
+    def prove(database: Statements, tenure: Tenure) -> int:
         assert database.change("UPDATE seats SET beats = beats + 1")
+        return 0
 
     monkeypatch.setattr(seat_module, "prove", prove)
 

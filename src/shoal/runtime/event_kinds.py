@@ -31,6 +31,7 @@ _WARNINGS = frozenset(
         "save-failed",
         "seal-refused",
         "spoilt",
+        "store-went-back",
         "suspect",
         "trainer-failed",
         "unbound",

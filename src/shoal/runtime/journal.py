@@ -127,17 +127,24 @@ class Journal:
         """The checkpoint is durable: its rows go to the table too, and its name where that is told."""
         self._replace(job, save, checkpoint)
 
-    def restore(self, job: str, version: StoredVersion, *, checkpoint: str = "") -> None:
+    def restore(self, job: str, version: StoredVersion, *, checkpoint: str = "", is_file_right: bool = False) -> None:
         """The same for a checkpoint that a leader elsewhere sent, and for the newest one after a crash between file and
-        table."""
-        self._replace(job, version, checkpoint)
+        table. ``is_file_right``: see ``Registry.restore_applied``."""
+        self._replace(job, version, checkpoint, is_file_right=is_file_right)
 
-    def _replace(self, job: str, kept: Save | StoredVersion, checkpoint: str) -> None:
+    def _replace(self, job: str, kept: Save | StoredVersion, checkpoint: str, *, is_file_right: bool = False) -> None:
         """A checkpoint knows where its rows begin. The table may have some of them already, if the leader never heard
         that they were kept; or rows of versions that were given up, on one side of a cut or with a model that broke.
         Either way its rows replace all that come after that place."""
         views = [_evaluation(view) for view in kept.evaluations]
-        self._registry.restore_applied(job, kept.applied, after=kept.after, evaluations=views, checkpoint=checkpoint)
+        self._registry.restore_applied(
+            job,
+            kept.applied,
+            after=kept.after,
+            evaluations=views,
+            checkpoint=checkpoint,
+            is_file_right=is_file_right,
+        )
 
 
 def _evaluation(view: Any) -> EvaluationRow:

@@ -9,6 +9,7 @@ from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint, version_in
 from shoal.store.depot import Depot
 from shoal.store.registry import Registry
+from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.store.rows import JobRow
 
 
@@ -35,6 +36,25 @@ class KeptVersions:
     def newest_version(self, job: JobRow) -> int:
         """Read or not; -1 where there is none."""
         return version_in(job.checkpoint) if self._is_shared else self._store(job.job).newest_version()
+
+    def adopted(self, job: JobRow) -> tuple[JobRow, str]:
+        """Return the job as it goes on, and in words why that is another way than its row says, or "".
+
+        A checkpoint that is named and missing while newer ones are there shows that the database went back: files are
+        removed once a newer one is named. Then terms were given that the database does not know either."""
+        if not self._is_shared or not job.checkpoint or not job.state.is_open:
+            return job, ""
+        names = self._store(job.job).names()
+        newest = max(names, key=version_in, default="")
+        if job.checkpoint in names or version_in(newest) <= version_in(job.checkpoint):
+            return job, ""
+        self._registry.adopt(job.job, newest, terms=TERMS_PASSED_OVER)
+        row = self._registry.job(job.job)
+        assert row is not None
+        return row, (
+            f"the database went back in time: it names version {version_in(job.checkpoint)}, which is not there any"
+            f" more. The job goes on from version {version_in(newest)}, under a term that jumped ahead"
+        )
 
     def load(self, job: str) -> LoadedCheckpoint | None:
         row = self._registry.job(job) if self._is_shared else None

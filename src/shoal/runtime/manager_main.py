@@ -27,7 +27,7 @@ from shoal.identity.listening import EVERYWHERE, listen
 from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import CONNECTIONS_A_DEVICE, connections_max, raise_limit
 from shoal.net.renewal import is_due
-from shoal.roles.manager.seat_watch import home_of
+from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime import log_lines
 from shoal.runtime.die_with_parent import end_with_starter
@@ -39,14 +39,22 @@ from shoal.runtime.paths import Paths
 from shoal.runtime.reachable import own_address, parse_advertised, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import mind_doors, open_seat
-from shoal.runtime.tab_door import DoorForTabs, TabDoorOptions, tab_door
-from shoal.store.base import Database
+from shoal.runtime.tab_door import TabDoorOptions, tab_door
+from shoal.store.base import Away, Database
+from shoal.store.depot import Depot
 from shoal.store.files import drawn_once
+from shoal.store.mending import incidents, mend, signs_in
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
-from shoal.store.seat import Deposed, FencedDatabase, Seats
+from shoal.store.remembered import Remembered
+from shoal.store.seat import Deposed, FencedDatabase, Seats, WentBack
 
 log = logging.getLogger("shoal")
+
+#: After this long a manager starts over that found that its database went back.
+START_OVER_S = 0.5
+
+_TAKEN_OVER = "another manager has taken over the jobs of this one, which was silent: start it again"
 
 MANAGER = "manager"
 OPERATOR = "operator"
@@ -164,8 +172,18 @@ async def run_home(
         raise Misuse(f"--direct {direct}: name the port too, as HOST:PORT")
     places = Paths(home)
     hooks = load_hooks(home)
-    with _alone(home), contextlib.ExitStack() as ending:
-        _check_free(host, port)
+    #: Where it listens; the same again if it starts over.
+    ports = (port, port + 1 if port else 0)
+    is_ready = is_told_to_stop = False
+    stopping = asyncio.Event()
+
+    def stop() -> None:
+        nonlocal is_told_to_stop
+        is_told_to_stop = True
+        stopping.set()
+
+    async def serve(ending: contextlib.AsyncExitStack) -> None:
+        nonlocal began_s, ports, is_ready
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
         stores = await asyncio.to_thread(
@@ -176,17 +194,24 @@ async def run_home(
             blobs=blobs,
             downloads=downloads,
         )
+        ending.callback(stores.close)
+        for warning in stores.warnings:
+            log.warning("%s", warning)
+        remembered = Remembered(places.remembered)
         held = None
         if stores.seats is not None:
             await asyncio.to_thread(_check_authority, stores.database, authority)
             await asyncio.to_thread(_warm_up)
             held = await open_seat(Seats(stores.seats), _home_name(places))
-            ending.callback(held.stop_counting)
+            ending.push_async_callback(held.let_go)
             began_s = time.monotonic()
-            registry = Registry(FencedDatabase(stores.database, held.tenure), holder=held.tenure.holder)
+            fenced = FencedDatabase(stores.database, held.tenure)
+            registry = Registry(fenced, holder=held.tenure.holder)
+            mended = await asyncio.to_thread(_mend, fenced, registry, remembered, stores.depot, held.tenure.before)
             await asyncio.to_thread(_take_own, registry, held.tenure.holder)
         else:
             registry = Registry(stores.database)
+            mended = await asyncio.to_thread(_mend, stores.database, registry, remembered, stores.depot, None)
         node = ManagerNode(
             identity,
             places,
@@ -197,12 +222,9 @@ async def run_home(
             registry=registry,
             depot=stores.depot,
             is_shared=stores.is_shared,
+            remembered=remembered,
         )
         server = GrpcServer(identity, node, members=node.register)
-        stopping = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopping.set)
         if held is not None and node.shared is not None:
             node.on_deposed = held.depose
             held.keep(
@@ -211,6 +233,7 @@ async def run_home(
                 orphans=registry.orphans,
                 shared=node.shared,
                 own_node=identity.node,
+                on_proven=remembered.on_counted,
             )
         # A device of the manager's name gets another, for a node serves under its name.
         node.register.approves_newcomers = approve
@@ -228,8 +251,13 @@ async def run_home(
         for told in described(hooks):
             log.info("hook: %s", told)
         node.on_event(telling)
+        for job, told in mended:
+            node.note("store-went-back", told, job=job)
         await node.start()
-        bound = await server.start(host, port)
+        ending.push_async_callback(node.stop)
+        ending.push_async_callback(asyncio.to_thread, telling.stop)
+        ending.push_async_callback(server.stop)
+        bound = await server.start(host, ports[0])
         if stores.is_shared:
             node.managers = tuple(dict.fromkeys((*filter(None, (direct,)), *reach.endpoints(bound))))
         if held is not None:
@@ -239,15 +267,16 @@ async def run_home(
             identity,
             node.register,
             host,
-            port + 1 if port else 0,
+            ports[1],
             service_port=reach.port or bound,
             on_enrolled=lambda newcomer: _enrolled(node, newcomer),
             renewals=node.register,
         )
+        ending.push_async_callback(enrolment.stop)
         await enrolment.start()
-        announcement: Announcement | None = None
-        door: DoorForTabs | None = None
+        ports = (bound, enrolment.port)
         staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))
+        ending.callback(staying_fresh.cancel)
 
         async def shut() -> None:
             await asyncio.gather(enrolment.stop(), server.stop())
@@ -256,53 +285,50 @@ async def run_home(
             await server.start(host, bound)
             await enrolment.start()
 
-        minding = asyncio.create_task(mind_doors(held, shut=shut, reopen=reopen)) if held is not None else None
-        if minding is not None:
+        if held is not None:
+            minding = asyncio.create_task(mind_doors(held, shut=shut, reopen=reopen))
             # It ends by itself only where a door cannot be opened again.
             minding.add_done_callback(lambda _: stopping.set())
-        try:
-            here = _local_host(host)
-            doors = endpoint(here, bound), endpoint(here, enrolment.port)
-            _give_operator_access(authority, node.register, places, doors, name=operator)
-            pinned = authority.fingerprint
-            joining_port = reach.port + 1 if reach.port else enrolment.port
+            ending.push_async_callback(_cancelled, minding)
+        here = _local_host(host)
+        doors = endpoint(here, bound), endpoint(here, enrolment.port)
+        _give_operator_access(authority, node.register, places, doors, name=operator)
+        pinned = authority.fingerprint
+        joining_port = reach.port + 1 if reach.port else enrolment.port
 
-            def line(secret: str) -> str:
-                return str(JoinCode(host=reach.host, port=joining_port, ca_sha256=pinned, secret=secret))
+        def line(secret: str) -> str:
+            return str(JoinCode(host=reach.host, port=joining_port, ca_sha256=pinned, secret=secret))
 
-            node.register.open_to(line)
-            browser_origin = ""
-            if tabs is not None:
-                door = tab_door(
-                    tabs,
-                    home=home,
-                    authority=authority,
-                    identity=identity,
-                    service=node,
-                    register=node.register,
-                    on_enrolled=lambda newcomer: _enrolled(node, newcomer),
-                )
-                browser_origin = await door.start()
-                # Behind the #, so that the secret is in no server's log.
-                node.register.link = lambda secret: f"{browser_origin}/#join={secret}"
-            if announce:
-                # Heard on the network that this machine is on, so it is the address there that is told.
-                address = own_address() if host in EVERYWHERE else host
-                announcement = Announcement(
-                    cluster=identity.cluster, host=address, port=enrolment.port, authority_sha256=pinned
-                )
-            # Once it listens: a command that cannot start says why, and nothing else.
-            log.info(
-                "up to %d devices at once that work, or %d that wait: %d open files, %d connections",
-                connections // CONNECTIONS_A_DEVICE,
-                connections,
-                files,
-                connections,
+        node.register.open_to(line)
+        browser_origin = ""
+        if tabs is not None:
+            door = tab_door(
+                tabs,
+                home=home,
+                authority=authority,
+                identity=identity,
+                service=node,
+                register=node.register,
+                on_enrolled=lambda newcomer: _enrolled(node, newcomer),
             )
-            join_line = ""
-            if token or (token is None and not node.register.has_devices):
-                made = node.register.new_token(role="node", uses=devices, valid_s=token_hours * 3600, label="shoal up")
-                join_line = made.join_line
+            ending.push_async_callback(door.stop)
+            browser_origin = await door.start()
+            # Behind the #, so that the secret is in no server's log.
+            node.register.link = lambda secret: f"{browser_origin}/#join={secret}"
+        # Once it listens: a command that cannot start says why, and nothing else.
+        log.info(
+            "up to %d devices at once that work, or %d that wait: %d open files, %d connections",
+            connections // CONNECTIONS_A_DEVICE,
+            connections,
+            files,
+            connections,
+        )
+        join_line = ""
+        if not is_ready and (token or (token is None and not node.register.has_devices)):
+            made = node.register.new_token(role="node", uses=devices, valid_s=token_hours * 3600, label="shoal up")
+            join_line = made.join_line
+        if not is_ready:
+            is_ready = True
             on_ready(
                 ManagerReady(
                     cluster=identity.cluster,
@@ -316,30 +342,63 @@ async def run_home(
                     browser_origin=browser_origin,
                 )
             )
-            if announcement is not None:
-                try:
-                    await announcement.start()
-                except (ShoalError, OSError) as error:
-                    log.warning("the cluster cannot be announced (%s): devices can still join by the line", error)
-            await stopping.wait()
-        finally:
-            if door is not None:
-                await door.stop()
-            if announcement is not None:
-                await announcement.stop()
-            staying_fresh.cancel()
-            if minding is not None:
-                minding.cancel()
-                await asyncio.gather(minding, return_exceptions=True)
-            await enrolment.stop()
-            await server.stop()
-            await asyncio.to_thread(telling.stop)
-            await node.stop()
-            if held is not None:
-                await held.let_go()
-            stores.close()
-    if held is not None and held.is_deposed:
-        raise Deposed("another manager has taken over the jobs of this one, which was silent: start it again")
+        if announce:
+            # Heard on the network that this machine is on, so it is the address there that is told.
+            address = own_address() if host in EVERYWHERE else host
+            announcement = Announcement(
+                cluster=identity.cluster, host=address, port=enrolment.port, authority_sha256=pinned
+            )
+            ending.push_async_callback(announcement.stop)
+            try:
+                await announcement.start()
+            except (ShoalError, OSError) as error:
+                log.warning("the cluster cannot be announced (%s): devices can still join by the line", error)
+        await stopping.wait()
+        if held is not None and held.is_deposed:
+            raise held.deposed_by or Deposed(_TAKEN_OVER)
+
+    with _alone(home):
+        _check_free(host, port)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        while not is_told_to_stop:
+            stopping.clear()
+            try:
+                async with contextlib.AsyncExitStack() as ending:
+                    await serve(ending)
+                return
+            except WentBack as error:
+                log.warning("this manager starts over: %s", error)
+            except Deposed:
+                raise Deposed(_TAKEN_OVER) from None
+            except Away as error:
+                if not is_ready:
+                    raise
+                log.warning("this manager starts over once its stores answer: %s", error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), START_OVER_S)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _mend(
+    database: Database, registry: Registry, remembered: Remembered, depot: Depot, before: Seat | None
+) -> list[tuple[str, str]]:
+    """Compare the database with what this manager remembers, and write that again if the database went back. Return
+    what is to be told, by job."""
+    signs = signs_in(registry, remembered, before=before)
+    if signs:
+        mended = mend(database, registry, remembered, signs=signs, newest=depot.newest_checkpoints())
+        return list(mended.lines())
+    rows = {row.job: row for row in registry.jobs()}
+    remembered.on_incident(incidents(registry))
+    # Another manager ended them since, or they were removed.
+    remembered.on_removed([job for job in remembered.submitted if job not in rows or rows[job].state.is_ended])
+    return []
 
 
 def _home_name(places: Paths) -> str:

@@ -53,6 +53,7 @@ from shoal.runtime.exports import Exports
 from shoal.runtime.job_files import JobFiles
 from shoal.runtime.journal import CLUSTER, Journal, JournalEvent
 from shoal.runtime.kept_versions import KeptVersions
+from shoal.runtime.manager_memory import ManagerMemory
 from shoal.runtime.member_register import HELD, MemberRegister, RegisterCommand
 from shoal.runtime.model_commands import ModelCommands
 from shoal.runtime.paths import Paths
@@ -67,6 +68,7 @@ from shoal.store.base import Away
 from shoal.store.blobs import BlobStore
 from shoal.store.depot import Depot, FolderDepot
 from shoal.store.registry import Registry
+from shoal.store.remembered import Remembered
 from shoal.store.seat import Deposed
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import to_json
@@ -195,11 +197,12 @@ class ManagerNode:
         registry: Registry | None = None,
         depot: Depot | None = None,
         is_shared: bool = False,
+        remembered: Remembered | None = None,
     ) -> None:
         """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``check_in_s``:
         after how long devices without work come again; 0: they stay connected. ``registry`` and ``depot``: where its
         state is, if not in its home. ``is_shared``: another manager may have written there that was deposed since, so a
-        checkpoint counts only if the registry names it."""
+        checkpoint counts only if the registry names it. ``remembered``: notes what was written there."""
         self._identity = identity
         self._node = identity.node
         self._places = places
@@ -238,13 +241,14 @@ class ManagerNode:
         self.register = MemberRegister(self._registry)
         self.register.guard = self._one_of_a_name
         self.register.on_alarm = functools.partial(self._journal.add, "", "alarm")
+        self._memory = ManagerMemory(remembered, self._registry, self.register)
         self._router = HostRouter(node=self._node, patience=self._patience)
         self._role_server = RoleServer(self._router, self)
         #: The size of each first model that was asked for: what a hash names never changes.
         self._first_bytes: dict[str, int] = {}
         self._questions: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
-        stored = StoredJobs(self._registry, self._versions_kept)
+        stored = StoredJobs(self._registry, self._versions_kept, note=self._journal.add)
         self._manager = Manager(
             node=self._node,
             patience=self._patience,
@@ -301,6 +305,7 @@ class ManagerNode:
             self._role_server.spawn(self._mind_the_disk(), "disk")
         if self.shared is not None:
             self._role_server.spawn(self._mind_members(), "members")
+        self._role_server.spawn(self._memory.run(), "memory")
 
     async def stop(self) -> None:
         """Let go of everything. Nothing is lost by not calling this: a crash is as good."""
@@ -441,6 +446,7 @@ class ManagerNode:
         version = version_of(save)
         with self._versions_kept.kept(job, version) as name:
             self._journal.commit(job, save, checkpoint=name)
+        self._memory.on_version(job, name)
         self._weigh(job, version)
 
     def _newest(self, job: str) -> StoredVersion | None:
@@ -449,9 +455,11 @@ class ManagerNode:
         if loaded is None:
             return None
         for name, reason in loaded.skipped:
-            self._journal.add(job, "checkpoint", f"{name} was damaged ({reason}); using {loaded.which}")
+            told = f"{name} cannot be used ({reason}): the job goes on from version {loaded.version}, {loaded.which}"
+            self._journal.add(job, "checkpoint", told)
         version = StoredVersion(version=loaded.version, tensors=loaded.tensors, state=dict(loaded.state))
-        self._journal.restore(job, version)
+        # A database that went back may list a batch under a version that was given up since.
+        self._journal.restore(job, version, is_file_right=self._registry.is_shared)
         self._weigh(job, version)
         return version
 
@@ -496,6 +504,7 @@ class ManagerNode:
             raise PeerViolation("a checkpoint of another model than the job's")
         with self._versions_kept.kept(checkpoint.job, version) as name:
             self._journal.restore(checkpoint.job, version, checkpoint=name)
+        self._memory.on_version(checkpoint.job, name)
         self._weigh(checkpoint.job, version)
         return bool(version.state.get("ending"))
 
@@ -524,9 +533,11 @@ class ManagerNode:
                     on_deposed=self.on_deposed,
                 )
                 self.register.refresh(action.node)
+                await self._memory.on_revoked()
             case DropJob():
                 self._versions_kept.let_go(action.job)
                 await _with_store(self._files.drop_job, action.job, on_deposed=self.on_deposed)
+                await self._memory.on_removed(action.job)
             case DropFiles():
                 await _with_store(self._drop_files, action, on_deposed=self.on_deposed)
             case Store():
@@ -567,6 +578,7 @@ class ManagerNode:
         progress = next((view.progress for view in self._manager.job_views(keep.job)), None)
         if progress is not None:
             self._registry.save_progress(keep.job, json.dumps(to_json(progress)))
+        self._memory.on_kept(keep, now_s)
 
     def _context_of(self, job: str, reason: str) -> Mapping[str, Any]:
         """What the log says of an event besides its reason: the device that it names, the term and version of its
@@ -609,6 +621,8 @@ class ManagerNode:
         if isinstance(message, RegisterCommand):
             answer = await asyncio.to_thread(self.register.answer, message, by=peer.node)
             self._enact(message)
+            if isinstance(message, RevokeNode):
+                await self._memory.on_revoked()
             return answer
         match message:
             case AskActs():
@@ -688,6 +702,8 @@ class ManagerNode:
                     self._expel(member.node, self.register.why_revoked(member))
                 else:
                     self.hold_or_employ(member.node)
+            if any(member.state == "revoked" for member in changed):
+                await self._memory.on_revoked()
 
     def heed(self, name: str) -> None:
         """A member's standing may have changed in the registry."""

@@ -150,6 +150,15 @@ class MemberRegister:
         """Members that are held back, and how."""
         return {node.node: node.state for node in self._nodes.values() if node.state in HELD}
 
+    def revoked(self) -> list[NodeRow]:
+        """Return the members that are shut out."""
+        return [node for node in self._nodes.values() if node.state == "revoked"]
+
+    @property
+    def epoch(self) -> int:
+        """Up to which change members are known here, where managers share a store."""
+        return self._epoch
+
     def why_revoked(self, node: NodeRow) -> str:
         when = _minute(node.revoked_s or 0.0)
         reason = f" ({node.reason})" if node.reason else ""

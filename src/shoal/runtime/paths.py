@@ -40,6 +40,11 @@ class Paths:
         return self.home / "cluster" / "checkpoints" / job
 
     @property
+    def remembered(self) -> Path:
+        """What a manager remembers of what it wrote to its database."""
+        return self.home / "cluster" / "remembered"
+
+    @property
     def operator(self) -> Path:
         """The identity and address with which commands on this machine reach the cluster."""
         return self.home / "operator"

@@ -72,6 +72,8 @@ class SeatHolder:
         self._seats = seats
         self.tenure = tenure
         self.is_deposed = False
+        #: Why: another manager has taken over, or the database went back.
+        self.deposed_by: Deposed | None = None
         self._watch = SeatWatch()
         self._proven_s = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,6 +83,7 @@ class SeatHolder:
         #: For looks at others: threads that everything shares are taken when thousands of devices come at once.
         self._looking = ThreadPoolExecutor(1, thread_name_prefix="seats of others")
         self._on_deposed: Callable[[], object] = lambda: None
+        self._on_proven: Callable[[str, int], object] = lambda holder, beats: None
         self._loop = asyncio.get_running_loop()
         self._figures = Figures()
         #: When the event loop last turned; infinite: the manager starts, and may take its time to read many members.
@@ -122,6 +125,7 @@ class SeatHolder:
             else:
                 self._proven_s = asked_s
                 is_told = False
+                self._on_proven(self.tenure.holder, self.tenure.counted.beats)
                 self._in_loop(self._watch.on_proven, asked_s)
 
     def _in_loop(self, do: Callable[..., object], *arguments: object) -> None:
@@ -141,6 +145,7 @@ class SeatHolder:
         orphans: Callable[[], list[JobRow]],
         shared: JobTaker,
         own_node: str,
+        on_proven: Callable[[str, int], object] = lambda holder, beats: None,
     ) -> None:
         """The manager has started: tell others its figures, look at them and end those that are silent, until
         ``let_go``.
@@ -148,9 +153,10 @@ class SeatHolder:
         ``on_deposed`` is called once, if another manager ends this seat. With every look ``shared`` is told the other
         seats that live, and the jobs without a manager that are this one's to take, if there are any; the next look
         waits for it. ``orphans`` reads them, in a thread (``Registry.orphans``). ``own_node``: the name of every
-        manager's node: a job that was led there is led by no device.
+        manager's node: a job that was led there is led by no device. ``on_proven`` hears, in a thread, how far the seat
+        has counted.
         """
-        self._on_deposed = on_deposed
+        self._on_deposed, self._on_proven = on_deposed, on_proven
         if self.is_deposed:
             on_deposed()
         self._tasks = [
@@ -192,7 +198,8 @@ class SeatHolder:
             self._watch.blind()
             raise
         if all(seat.holder != self.tenure.holder for seat in seats):
-            raise Deposed("another manager has taken over: the seat of this one is gone")
+            # A proof says whether another manager ended it.
+            await self._in_thread(self._seats.renew, self.tenure)
         others = [seat for seat in seats if seat.holder != self.tenure.holder]
         for seat in self._watch.silent(others, time.monotonic()):
             if await self._end(seat):
@@ -215,7 +222,7 @@ class SeatHolder:
         if self.is_deposed or self._is_let_go:
             return
         log.error("%s", error)
-        self.is_deposed = True
+        self.is_deposed, self.deposed_by = True, error
         self._on_deposed()
 
     async def let_go(self) -> None:

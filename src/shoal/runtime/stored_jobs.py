@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+from collections.abc import Callable
 
 from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
 from shoal.roles.manager.reunion import Side
 from shoal.runtime.kept_versions import KeptVersions
+from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import JobRow
 from shoal.wire.encoding import from_json
@@ -15,9 +18,11 @@ from shoal.wire.messages import JobSpec, JobView, Progress, clip
 
 
 class StoredJobs:
-    def __init__(self, registry: Registry, kept: KeptVersions) -> None:
+    def __init__(self, registry: Registry, kept: KeptVersions, *, note: Callable[[str, str, str], object]) -> None:
+        """``note``: records an event of a job, by its kind and its reason."""
         self._registry = registry
         self._kept = kept
+        self._note = note
 
     def records(self) -> list[JobRecord]:
         """The jobs of this manager, and those that are over."""
@@ -25,6 +30,12 @@ class StoredJobs:
         return [self.record(row) for row in self._registry.jobs() if row.state.is_ended or row.manager == own]
 
     def record(self, row: JobRow) -> JobRecord:
+        if row.state.is_open and row.manager == self._registry.holder:
+            with contextlib.suppress(Away):
+                # Where the bucket does not answer, the one that loads the job finds out.
+                row, why = self._kept.adopted(row)
+                if why:
+                    self._note(row.job, "store-went-back", why)
         terms = {
             int(term): Term(node=node, began=began if began >= 0 else None)
             for term, (node, began) in json.loads(row.terms_json).items()

@@ -121,11 +121,16 @@ class CheckpointStore:
 
     def newest_version(self) -> int:
         """The version of the newest file, read or not; -1 where there is none."""
-        return max((found.version for found in self._found()), default=-1)
+        return max(map(version_in, self.names()), default=-1)
+
+    def names(self) -> list[str]:
+        """Return the names of all checkpoints that are kept, read or not."""
+        return [found.path.name for found in self._found()]
 
     def load(self, *, named: str | None = None) -> LoadedCheckpoint | None:
         """The newest checkpoint that matches its name; None where none was ever saved. ``named``: the last that was
-        acknowledged: of those that are not older it alone counts. Empty: none was.
+        acknowledged: of those that are not older only this one counts. Empty: none was. If it is missing, somebody
+        removed it, or the database that names it went back: then the newest counts, and ``skipped`` says so.
 
         Damaged newer ones are set aside as ``.corrupt``, so that versions saved from here on are never
         mistaken for older than them. Where files exist but none is good they stay, and ``Corrupt`` is raised:
@@ -139,8 +144,10 @@ class CheckpointStore:
     def _load(self, named: str | None) -> LoadedCheckpoint | None:
         self._last_saved = 0
         damaged: list[tuple[_Found, str]] = []
+        is_missing = bool(named) and named not in CheckpointStore.names(self)
+        missing = ((named, "it is missing"),) if named and is_missing else ()
         for found in self._found():
-            if not counts(found.path.name, named):
+            if not is_missing and not counts(found.path.name, named):
                 continue
             try:
                 tensors, state = _verified(found)
@@ -158,8 +165,8 @@ class CheckpointStore:
                 sha256=found.sha256,
                 tensors=tensors,
                 state=state,
-                which="the one before" if damaged else "newest",
-                skipped=tuple((found.path.name, reason) for found, reason in damaged),
+                which="the one before" if damaged or found.version < version_in(named or "") else "newest",
+                skipped=(*missing, *((found.path.name, reason) for found, reason in damaged)),
             )
         if damaged:
             reasons = "; ".join(f"{found.path.name}: {reason}" for found, reason in damaged)
@@ -169,9 +176,15 @@ class CheckpointStore:
             )
         if named:
             raise Corrupt(
-                f"checkpoint {named} was acknowledged and is not in {self._directory}: restore it from a copy"
+                f"checkpoint {named} was acknowledged and is not in {self._place}, nor is any other of this job:"
+                " restore one from a copy"
             )
         return None
+
+    @property
+    def _place(self) -> str:
+        """Where checkpoints are, for people."""
+        return str(self._directory)
 
     def _write(self, version: int, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> SavedCheckpoint:
         with telling_disk_full(self._directory):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shoal.store.blobs import BlobStore
-from shoal.store.checkpoints import CheckpointStore
+from shoal.store.checkpoints import CheckpointStore, version_in
 from shoal.store.files import bytes_below
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ class Depot(Protocol):
         """Jobs that have checkpoints here."""
         ...
 
+    def newest_checkpoints(self) -> dict[str, str]:
+        """Return the name of the newest checkpoint of each job that has one. It is not read."""
+        ...
+
     def checkpoint_bytes(self, job: str) -> int: ...
 
     def remove_checkpoints(self, job: str) -> None: ...
@@ -45,6 +49,10 @@ class FolderDepot:
 
     def jobs(self) -> list[str]:
         return sorted(path.name for path in self._checkpoints.iterdir()) if self._checkpoints.is_dir() else []
+
+    def newest_checkpoints(self) -> dict[str, str]:
+        found = ((job, self.checkpoints(job).names()) for job in self.jobs())
+        return {job: max(names, key=version_in) for job, names in found if names}
 
     def checkpoint_bytes(self, job: str) -> int:
         return bytes_below(self._checkpoints / job)
@@ -69,6 +77,14 @@ class ObjectDepot:
 
     def jobs(self) -> list[str]:
         return sorted({name.split("/")[1] for name in self._objects.list("checkpoints")})
+
+    def newest_checkpoints(self) -> dict[str, str]:
+        newest: dict[str, tuple[int, float, str]] = {}
+        for path, facts in self._objects.list("checkpoints").items():
+            _, job, name = path.split("/", 2)
+            if (version := version_in(name)) >= 0:
+                newest[job] = max(newest.get(job, (-1, 0.0, "")), (version, facts.modified_s, name))
+        return {job: name for job, (_, _, name) in newest.items()}
 
     def checkpoint_bytes(self, job: str) -> int:
         return sum(facts.size_bytes for facts in self._objects.list(f"checkpoints/{job}").values())

@@ -1,4 +1,8 @@
-"""Checkpoints in object storage, with a folder of copies. A checkpoint is one once the bucket has it."""
+"""Checkpoints in object storage, with a folder of copies. A checkpoint is one once the bucket has it.
+
+The bucket also keeps the first checkpoint of each hour for a day: a database that went back by less than that names a
+version close to one that is still there.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from shoal.store.checkpoints import NAME, CheckpointStore, LoadedCheckpoint, SavedCheckpoint, counts
+from shoal.store.checkpoints import NAME, CheckpointStore, LoadedCheckpoint, SavedCheckpoint, counts, version_in
 from shoal.store.files import write_atomically
 from shoal.store.objects import ObjectFacts, Objects
 from shoal.wire.limits import CHECKPOINT_FILE_MAX_BYTES
 from shoal.wire.tensors import Array
+
+#: For how long the bucket keeps checkpoints that were replaced, and one in how many seconds.
+GRACE_S = 86400.0
+SPARE_EVERY_S = 3600.0
 
 #: A checkpoint holds a model, its momentum and its history.
 _MOST_BYTES = CHECKPOINT_FILE_MAX_BYTES
@@ -25,8 +33,8 @@ class ObjectCheckpoints(CheckpointStore):
         self._objects = objects
         self._folder = folder
 
-    def newest_version(self) -> int:
-        return max((version for version, _ in self._kept()), default=-1)
+    def names(self) -> list[str]:
+        return list(self._kept())
 
     def load(self, *, named: str | None = None) -> LoadedCheckpoint | None:
         with self._lock:
@@ -50,26 +58,33 @@ class ObjectCheckpoints(CheckpointStore):
 
     def _thin_out(self, saved: SavedCheckpoint) -> None:
         super()._thin_out(saved)
-        here = {found.path.name for found in self._found()}
-        for _, name in self._kept():
-            if name not in here:
-                self._objects.remove(f"{self._folder}/{name}")
+        kept = self._kept()
+        spares = spare(kept, saved.version)
+        for name in kept.keys() - {found.path.name for found in self._found()} - spares:
+            self._objects.remove(f"{self._folder}/{name}")
 
-    def _kept(self) -> list[tuple[int, str]]:
-        """Version and name of every checkpoint in the bucket."""
-        return [(int(match[1]), name) for name in self._facts() if (match := NAME.fullmatch(name))]
+    def _kept(self) -> dict[str, ObjectFacts]:
+        """Every checkpoint in the bucket, by its name."""
+        listed = {name.rsplit("/", 1)[-1]: facts for name, facts in self._objects.list(self._folder).items()}
+        return {name: facts for name, facts in listed.items() if NAME.fullmatch(name)}
 
-    def _facts(self) -> dict[str, ObjectFacts]:
-        return {name.rsplit("/", 1)[-1]: facts for name, facts in self._objects.list(self._folder).items()}
+    @property
+    def _place(self) -> str:
+        return f"{self._objects.name}/{self._folder}"
 
     def _mirror(self, named: str | None) -> None:
         """Make the copies those of the bucket: what it lacks was never acknowledged, what is damaged is fetched."""
-        all_kept = {name: facts for name, facts in self._facts().items() if NAME.fullmatch(name)}
-        kept = {name: facts for name, facts in all_kept.items() if counts(name, named)}
+        all_kept = self._kept()
+        if named and named not in all_kept and _is_whole(copy := self._directory / named, _sha256_in(named)):
+            # Somebody removed it there.
+            self._objects.put(f"{self._folder}/{named}", copy)
+            all_kept = self._kept()
+        is_missing = bool(named) and named not in all_kept
+        kept = {name: facts for name, facts in all_kept.items() if is_missing or counts(name, named)}
         for found in self._found():
             if found.path.name not in kept or not _is_whole(found.path, found.sha256):
                 found.path.unlink(missing_ok=True)
-        newest = sorted(kept, key=lambda name: (int(name.split("-")[0]), kept[name].modified_s, name))[-self._keep :]
+        newest = sorted(kept, key=lambda name: (version_in(name), kept[name].modified_s, name))[-self._keep :]
         for name in newest:
             path = self._directory / name
             if not path.exists():
@@ -84,6 +99,24 @@ class ObjectCheckpoints(CheckpointStore):
                 raise FileNotFoundError(name)
 
         write_atomically(path, write)
+
+
+def spare(kept: Mapping[str, ObjectFacts], version: int) -> set[str]:
+    """Return which replaced checkpoints stay for a while, now that this version is saved: the first of each hour, up to
+    a day old, by the clock of the bucket. Those of the same or a later version belong to a history that was given up.
+    """
+    older = [name for name in kept if version_in(name) < version]
+    now_s = max((facts.modified_s for facts in kept.values()), default=0.0)
+    first: dict[int, str] = {}
+    for name in sorted(older, key=lambda name: (kept[name].modified_s, name)):
+        if now_s - kept[name].modified_s <= GRACE_S:
+            first.setdefault(int(kept[name].modified_s // SPARE_EVERY_S), name)
+    return set(first.values())
+
+
+def _sha256_in(name: str) -> str:
+    found = NAME.fullmatch(name)
+    return found[2] if found else ""
 
 
 def _is_whole(path: Path, sha256: str) -> bool:

@@ -114,10 +114,14 @@ class Objects:
                 size_bytes = int(given.meta["size"])
                 if size_bytes > most_bytes:
                     raise ShoalError(f"{self.name}/{name} has {size_bytes} bytes, at most {most_bytes} are read")
+                written = 0
                 for chunk in given.stream():
-                    file.write(chunk)
+                    written += file.write(chunk)
             except (FileNotFoundError, NotFoundError):
                 return False
+            if written != size_bytes:
+                # A part says nothing about what the service holds: it is asked again.
+                raise Away(f"{self.name}/{name}: {written} of {size_bytes} bytes came")
             return True
 
     def signed_url(self, name: str, *, valid_s: float) -> str:
@@ -154,7 +158,8 @@ class Objects:
         try:
             yield
         except (PermissionDeniedError, UnauthenticatedError):
-            raise ShoalError(f"{self.name} refuses these credentials: check AWS_ACCESS_KEY_ID and its rights") from None
+            # A policy or a key may be mended while jobs wait for it.
+            raise Away(f"{self.name} refuses these credentials: check AWS_ACCESS_KEY_ID and its rights") from None
         except (BaseError, FileNotFoundError) as error:
             # Its first line alone: the rest describes the library's insides.
             raise Away(f"{self.name}: {str(error).splitlines()[0][:300]}") from None

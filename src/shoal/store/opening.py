@@ -20,6 +20,12 @@ _POSTGRES = ("postgresql://", "postgres://")
 _SEAT_BUSY_S = 1.0
 
 
+_ASYNCHRONOUS = (
+    "PostgreSQL replicates asynchronously: a failover may lose what was acknowledged, and managers then write again"
+    " what they remember. Set synchronous_standby_names to lose nothing"
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stores:
     database: Database
@@ -27,6 +33,8 @@ class Stores:
     #: Where managers share the database: a connection for their seats, which waits for no write of this manager
     #: (``store.seat``). None: this manager is alone.
     seats: Database | None = None
+    #: What people should know about these stores.
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_shared(self) -> bool:
@@ -46,6 +54,9 @@ def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", d
     blobs that are in a bucket (``store.object_blobs``).
     """
     depot: Depot
+    database: Database
+    seats: Database | None
+    warnings: list[str] = []
     if store and not store.startswith(_POSTGRES):
         raise Misuse("--store is postgresql://USER@HOST/DATABASE; without it the registry is a file of this home")
     if downloads not in ("manager", "bucket") and not downloads.startswith("https://"):
@@ -64,9 +75,11 @@ def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", d
     if store:
         from shoal.store.postgres import PostgresDatabase
 
-        database: Database = PostgresDatabase(store)
+        database = server = PostgresDatabase(store)
         try:
             _settle(Registry(database), owner=owner, depot=blobs or _own_name(folder))
+            if server.replicates_asynchronously():
+                warnings.append(_ASYNCHRONOUS)
             seats = PostgresDatabase(store, busy_timeout_s=_SEAT_BUSY_S)
         except BaseException:
             database.close()
@@ -74,7 +87,7 @@ def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", d
     else:
         database, seats = SqliteDatabase(folder / "registry.sqlite"), None
     _mark(folder, is_postgres=bool(store), blobs=blobs)
-    return Stores(database=database, depot=depot, seats=seats)
+    return Stores(database=database, depot=depot, seats=seats, warnings=tuple(warnings))
 
 
 def _settle(registry: Registry, *, owner: str, depot: str) -> None:

@@ -122,6 +122,14 @@ class PostgresDatabase:
                     connection.execute("DELETE FROM shoal_schema")
                     connection.execute("INSERT INTO shoal_schema VALUES (%s)", (len(MIGRATIONS),))
 
+    def replicates_asynchronously(self) -> bool:
+        """Whether a replica follows this server, and none has what was committed for certain."""
+        (row,) = self.rows(
+            "SELECT current_setting('synchronous_standby_names') = '' AS is_free,"
+            " (SELECT COUNT(*) FROM pg_stat_replication) AS replicas"
+        )
+        return bool(row["is_free"]) and int(row["replicas"]) > 0
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True

@@ -137,6 +137,16 @@ class Registry(MemberRows, ActRows):
             (row,) = database.rows("SELECT value FROM facts WHERE name = ?", (name,))
             return str(row["value"])
 
+    def counter(self, name: str) -> int:
+        """Return how far something was counted that concerns the whole registry, or 0."""
+        rows = self._database.rows("SELECT value FROM counters WHERE name = ?", (name,))
+        return int(rows[0]["value"]) if rows else 0
+
+    def set_counter(self, name: str, value: int) -> None:
+        self._database.change(
+            "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value)
+        )
+
     # Jobs -----------------------------------------------------------------------------------------
 
     def add_job(self, *, job: str, name: str, spec_json: str, now_s: float) -> None:
@@ -207,6 +217,14 @@ class Registry(MemberRows, ActRows):
         )
         return (str(rows[0]["holder"]), str(rows[0]["address"])) if rows else None
 
+    def adopt(self, job: str, checkpoint: str, *, terms: int) -> None:
+        """Go on from another checkpoint than the one that is named, this many terms later, with no leader known."""
+        self._change_job(
+            job,
+            "UPDATE jobs SET checkpoint = ?, term = term + ?, leader = '' WHERE job = ?",
+            (checkpoint, terms, job),
+        )
+
     def remove_job(self, job: str) -> None:
         """Forget a job and everything that was recorded of it."""
         with self._writing(job) as database:
@@ -240,15 +258,21 @@ class Registry(MemberRows, ActRows):
         after: int,
         evaluations: Sequence[EvaluationRow] = (),
         checkpoint: str = "",
+        is_file_right: bool = False,
     ) -> None:
         """Replace the history after a version by the rows that a checkpoint carries, all or nothing.
 
-        ``checkpoint``: its name, if it is to be known as the last that was acknowledged.
+        ``checkpoint``: its name, if it is to be known as the last that was acknowledged. ``is_file_right``: a batch
+        that is listed under an older version is listed anew, as after the database went back to a history that was
+        given up since; else that is an error.
         """
         if before := [row for row in rows if row.version <= after]:
             raise Misuse(f"a checkpoint with history after version {after} carries a batch of {before[0].version}")
         with self._writing(job) as database:
             self._forget_after(job, after)
+            if is_file_right:
+                batches = ((job, row.epoch, row.batch) for row in rows)
+                database.change_each("DELETE FROM applied WHERE job = ? AND epoch = ? AND batch = ?", batches)
             self._add_history(database, job, rows, evaluations)
             if checkpoint:
                 database.change("UPDATE jobs SET checkpoint = ? WHERE job = ?", (checkpoint, job))

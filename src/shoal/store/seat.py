@@ -3,21 +3,44 @@
 Every writing transaction of a manager counts its row on. That tells others that it lives, and proves that it may write:
 where the row is gone, the transaction fails with all that was in it. A name is given once, to one process: a seat that
 has ended does not come back.
+
+A count that is not above the last one that was committed shows that the database went back in time, by a restore or by
+a failover that lost transactions. The transaction that finds this fails too: what its manager knows is of another past.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.errors import ShoalError
 from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.store.base import Database, Parameters, Row, Statements
 
+#: Begins the name of a fact: this seat was ended, and by whom. It goes when the home has another seat.
+_ENDED = "ended seat "
+
 
 class Deposed(ShoalError):
     """Another manager has taken over: nothing that this one decides counts any more."""
+
+
+class WentBack(Deposed):
+    """The database is older than what this manager wrote to it: the manager has to start over."""
+
+
+class Counted:
+    """How far the committed transactions of a seat have counted, over all connections of its manager."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.beats = 0
+
+    def on_committed(self, beats: int) -> None:
+        with self._lock:
+            self.beats = max(self.beats, beats)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +48,9 @@ class Tenure:
     """The right to write, until another manager ends it."""
 
     holder: str
+    counted: Counted = field(default_factory=Counted, compare=False)
+    #: The seat that an earlier process of this home had, as the database showed it. None if there was none.
+    before: Seat | None = None
 
 
 class Seats:
@@ -37,23 +63,25 @@ class Seats:
         """``address``: the HOST:PORT that devices dial; empty: it serves none yet. The seat of a process that ran from
         the same home ends: a home has one process at a time (its lock), so that one is gone."""
         with self._database.transaction(of_job=True) as database:
-            for row in database.rows("SELECT holder FROM seats"):
-                if row["holder"] != holder and home_of(str(row["holder"])) == home_of(holder):
-                    database.change("DELETE FROM seats WHERE holder = ?", (row["holder"],))
+            others = [seat for seat in _seats(database) if seat.holder != holder]
+            of_home = [seat for seat in others if home_of(seat.holder) == home_of(holder)]
+            for seat in of_home:
+                database.change("DELETE FROM seats WHERE holder = ?", (seat.holder,))
+            for row in database.rows("SELECT name FROM facts WHERE name LIKE ?", (f"{_ENDED}%",)):
+                if home_of(str(row["name"]).removeprefix(_ENDED)) == home_of(holder):
+                    database.change("DELETE FROM facts WHERE name = ?", (row["name"],))
             database.change("INSERT INTO seats VALUES (?, 0, ?, 0, 0, 0)", (holder, address))
-        return Tenure(holder=holder)
+        return Tenure(holder=holder, before=max(of_home, key=lambda seat: seat.beats, default=None))
 
     def move(self, tenure: Tenure, address: str) -> None:
         """Devices dial another address from now on."""
-        with self._database.transaction(of_job=True) as database:
-            prove(database, tenure)
+        with self._proving(tenure) as database:
             database.change("UPDATE seats SET address = ? WHERE holder = ?", (address, tenure.holder))
 
     def renew(self, tenure: Tenure, *, wants: int = 0, starving: int = 0, devices: int = 0) -> None:
         """``wants``: how many more devices its jobs could use now. ``starving``: how many they lack below their least.
         ``devices``: how many are connected to it."""
-        with self._database.transaction(of_job=True) as database:
-            prove(database, tenure)
+        with self._proving(tenure) as database:
             database.change(
                 "UPDATE seats SET wants = ?, starving = ?, devices = ? WHERE holder = ?",
                 (wants, starving, devices, tenure.holder),
@@ -61,31 +89,61 @@ class Seats:
 
     def look(self) -> list[Seat]:
         """Every seat there is."""
-        rows = self._database.rows("SELECT holder, beats, address, wants, starving, devices FROM seats ORDER BY holder")
-        return [Seat(**row) for row in rows]
+        return _seats(self._database)
 
     def end(self, silent: Seat, tenure: Tenure) -> bool:
         """End the seat of another manager if it did not count on since it was seen. Whether that was so: from then on
-        that manager writes nothing."""
-        with self._database.transaction(of_job=True) as database:
-            prove(database, tenure)
+        that manager writes nothing, and reads that it was ended."""
+        with self._proving(tenure) as database:
             ended = database.change(
                 "DELETE FROM seats WHERE holder = ? AND beats = ?",
                 (silent.holder, silent.beats),
             )
+            if ended:
+                database.change(
+                    "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
+                    (_ENDED + silent.holder, tenure.holder),
+                )
             return ended > 0
 
     def give_up(self, tenure: Tenure) -> None:
         """Others may take over at once."""
-        with self._database.transaction(of_job=True) as database:
-            prove(database, tenure)
+        with self._proving(tenure) as database:
             database.change("DELETE FROM seats WHERE holder = ?", (tenure.holder,))
 
+    @contextlib.contextmanager
+    def _proving(self, tenure: Tenure) -> Iterator[Statements]:
+        with self._database.transaction(of_job=True) as database:
+            beats = prove(database, tenure)
+            yield database
+        tenure.counted.on_committed(beats)
 
-def prove(database: Statements, tenure: Tenure) -> None:
-    """Renew a tenure within a transaction, or end that transaction. Until it is over nobody can end the tenure."""
-    if not database.change("UPDATE seats SET beats = beats + 1 WHERE holder = ?", (tenure.holder,)):
-        raise Deposed("another manager has taken over: this one writes nothing more")
+
+def _seats(database: Statements) -> list[Seat]:
+    rows = database.rows("SELECT holder, beats, address, wants, starving, devices FROM seats ORDER BY holder")
+    return [Seat(**row) for row in rows]
+
+
+def prove(database: Statements, tenure: Tenure) -> int:
+    """Renew a tenure within a transaction, or end that transaction. Until it is over nobody can end the tenure. Return
+    the count, to be noted once the transaction is committed."""
+    counted = database.rows("UPDATE seats SET beats = beats + 1 WHERE holder = ? RETURNING beats", (tenure.holder,))
+    if not counted:
+        if database.rows("SELECT 1 FROM facts WHERE name = ?", (_ENDED + tenure.holder,)):
+            raise Deposed("another manager has taken over: this one writes nothing more")
+        raise WentBack("the database went back in time: it does not know the seat of this manager, which nobody ended")
+    beats = int(counted[0]["beats"])
+    if beats <= tenure.counted.beats:
+        raise WentBack(
+            f"the database went back in time: this manager has counted to {tenure.counted.beats} there, and it is at"
+            f" {beats}"
+        )
+    return beats
+
+
+def rewind(database: Statements, holders: Iterable[str]) -> None:
+    """Have these managers start over: with its next write each finds that its past is not the database's."""
+    database.change_each("UPDATE seats SET beats = -1 WHERE holder = ?", ((holder,) for holder in holders))
 
 
 class FencedDatabase:
@@ -107,9 +165,9 @@ class FencedDatabase:
     @contextlib.contextmanager
     def transaction(self, *, writes: bool = True, of_job: bool = False) -> Iterator[Statements]:
         with self._database.transaction(writes=writes, of_job=of_job) as database:
-            if writes:
-                prove(database, self._tenure)
+            beats = prove(database, self._tenure) if writes else 0
             yield self
+        self._tenure.counted.on_committed(beats)
 
     def close(self) -> None:
         self._database.close()

@@ -20,15 +20,15 @@ pytest.importorskip("obstore", reason="object storage needs obstore: pip install
 
 from benchmarks import object_servers
 from benchmarks.object_servers import BUCKET, ObjectServer
-from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.errors import Corrupt, Misuse, PeerViolation, ShoalError
 from shoal.runtime.direct_download import NotDownloaded, download
 from shoal.store import object_blobs, objects
 from shoal.store.base import Away
 from shoal.store.blobs import BlobStore
 from shoal.store.depot import ObjectDepot
 from shoal.store.object_blobs import ObjectBlobs
-from shoal.store.object_checkpoints import ObjectCheckpoints
-from shoal.store.objects import Objects
+from shoal.store.object_checkpoints import ObjectCheckpoints, spare
+from shoal.store.objects import ObjectFacts, Objects
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -121,13 +121,57 @@ def test_copies_are_bounded_and_those_in_use_stay(
     assert sum(path.stat().st_size for path in (tmp_path / "here").glob("??/*")) <= 300
 
 
+def test_replaced_checkpoints_stay_for_a_day_one_an_hour() -> None:
+    names = {version: f"{version:012d}-{version:064x}.safetensors" for version in range(200)}
+    # Four an hour, over more than two days.
+    kept = {names[version]: ObjectFacts(size_bytes=1, modified_s=1000.0 + 900.0 * version) for version in range(196)}
+    spares = {int(name[:12]) for name in spare(kept, 195)}
+    assert len(spares) == 24
+    assert min(spares) == 195 - 96, "a day ago"
+    assert all(later - earlier == 4 for earlier, later in itertools.pairwise(sorted(spares)[1:]))
+    # Once they are removed the same ones stay with the next save.
+    left = {name: facts for name, facts in kept.items() if int(name[:12]) in {*spares, 194, 195}}
+    left[names[196]] = ObjectFacts(size_bytes=1, modified_s=1000.0 + 900.0 * 196)
+    assert {int(name[:12]) for name in spare(left, 196)} <= {*spares, 195}
+    # A higher version belongs to a history that was given up.
+    assert names[195] not in spare(kept, 190)
+
+
+def test_a_checkpoint_that_is_missing_gives_way_to_the_newest_that_is_left(bucket: Objects, tmp_path: Path) -> None:
+    store = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "one")
+    saved = [store.save(version=version, tensors=TENSORS, state={"n": version}) for version in range(1, 5)]
+    last = saved[-1].path.name
+    # Removed there, and the copy is still here: it is put back.
+    bucket.remove(f"checkpoints/j/{last}")
+    loaded = store.load(named=last)
+    assert loaded is not None
+    assert (loaded.version, loaded.skipped) == (4, ())
+    assert bucket.facts(f"checkpoints/j/{last}") is not None
+    # Nowhere any more.
+    bucket.remove(f"checkpoints/j/{last}")
+    loaded = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "two").load(named=last)
+    assert loaded is not None
+    assert (loaded.version, loaded.which, loaded.skipped) == (3, "the one before", ((last, "it is missing"),))
+    # The database went back, to a version that is long gone: the newest counts.
+    long_gone = f"{2:012d}-{7:064x}.safetensors"
+    loaded = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "three").load(named=long_gone)
+    assert loaded is not None
+    assert (loaded.version, loaded.which, loaded.skipped) == (3, "newest", ((long_gone, "it is missing"),))
+    store.remove()
+    with pytest.raises(Corrupt, match="nor is any other"):
+        ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "four").load(named=last)
+
+
 def test_a_checkpoint_outlives_the_folder(bucket: Objects, tmp_path: Path) -> None:
     store = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "one")
     assert store.load() is None
     assert store.newest_version() == -1
     for version in range(1, 5):
         store.save(version=version, tensors=TENSORS, state={"n": version})
-    assert sorted(name.split("/")[-1][:12] for name in bucket.list("checkpoints/j")) == ["000000000003", "000000000004"]
+    # The two newest, and the first of this hour.
+    kept = sorted(int(name.split("/")[-1][:12]) for name in bucket.list("checkpoints/j"))
+    assert kept in ([1, 3, 4], [1, 2, 3, 4]), "an hour may have passed"
+    assert len(list((tmp_path / "one").iterdir())) == 2, "its own folder has the two newest"
     other = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "two")
     assert other.newest_version() == 4
     loaded = other.load()

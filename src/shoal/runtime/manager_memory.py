@@ -1,0 +1,71 @@
+"""Notes what a manager wrote to its store, in its home, before anyone is told of it. See ``store.remembered``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+from shoal.errors import ShoalError
+from shoal.roles.actions import Keep
+from shoal.runtime.member_register import MemberRegister
+from shoal.store.registry import Registry
+from shoal.store.remembered import EndedJob, JobSubmission, Remembered
+from shoal.wire.encoding import to_json
+from shoal.wire.limits import REASON_MAX_CHARS
+
+log = logging.getLogger("shoal")
+
+#: How often a manager writes down how far it is: where several share a store, and where it is alone.
+EVERY_S = 1.0
+ALONE_EVERY_S = 30.0
+
+
+class ManagerMemory:
+    def __init__(self, remembered: Remembered | None, registry: Registry, register: MemberRegister) -> None:
+        """``remembered``: None if nothing is to be noted."""
+        self._remembered = remembered
+        self._registry = registry
+        self._register = register
+
+    async def run(self) -> None:
+        """Until cancelled: write down how far this manager is."""
+        await self.on_revoked()
+        while self._remembered is not None:
+            await asyncio.sleep(EVERY_S if self._registry.is_shared else ALONE_EVERY_S)
+            self._remembered.on_members(self._register.epoch)
+            try:
+                await asyncio.to_thread(self._remembered.flush)
+            except (ShoalError, OSError) as error:
+                log.warning("the manager cannot write down what it did: %s", error)
+
+    async def on_revoked(self) -> None:
+        """Note who is shut out. Durable when this returns."""
+        if self._remembered is not None:
+            await asyncio.to_thread(self._remembered.on_revoked, self._register.revoked())
+
+    async def on_removed(self, job: str) -> None:
+        if self._remembered is not None:
+            await asyncio.to_thread(self._remembered.on_removed, (job,))
+
+    def on_version(self, job: str, checkpoint: str) -> None:
+        if self._remembered is not None and checkpoint:
+            self._remembered.on_version(job, checkpoint)
+
+    def on_kept(self, keep: Keep, now_s: float) -> None:
+        """The record of a job was written. Runs in a thread; that a job was submitted or ended is durable when this
+        returns."""
+        if self._remembered is None:
+            return
+        if keep.state.is_ended:
+            ended = EndedJob(state=str(keep.state), reason=keep.reason[:REASON_MAX_CHARS], ended_s=now_s)
+            self._remembered.on_ended(keep.job, ended)
+            return
+        if keep.spec is not None:
+            spec_json = json.dumps(to_json(keep.spec))
+            self._remembered.on_submitted(
+                keep.job, JobSubmission(name=keep.spec.name, spec_json=spec_json, created_s=now_s)
+            )
+        stored = self._registry.job(keep.job)
+        if stored is not None:
+            self._remembered.on_term(keep.job, stored.term, stored.terms_json)
