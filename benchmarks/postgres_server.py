@@ -43,10 +43,12 @@ def programs() -> Path | None:
 class PostgresServer:
     """Runs as another user where the tests run as root, for PostgreSQL refuses that one."""
 
-    def __init__(self, folder: Path, bin_folder: Path) -> None:
+    def __init__(self, folder: Path, bin_folder: Path, *, copies: int = 0) -> None:
+        """``copies``: the port of a server that this one is a replica of, until ``promote``."""
         self._data = folder / "data"
         self._log = folder / "log"
-        self._programs = bin_folder
+        # Of a link to a program, the folder where the others are too.
+        self._programs = (bin_folder / "postgres").resolve().parent
         self._user = "postgres" if os.geteuid() == 0 else None
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -57,9 +59,17 @@ class PostgresServer:
         if self._user:
             owner = pwd.getpwnam(self._user)
             os.chown(folder, owner.pw_uid, owner.pw_gid)
-        ours = ("-U", "shoal", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions", "--no-sync")
+        if copies:
+            there = ("-h", "127.0.0.1", "-p", str(copies), "-U", "shoal")
+            self.run("pg_basebackup", "-D", str(self._data), "-R", "-c", "fast", "--no-sync", *there)
+        else:
+            ours = ("-U", "shoal", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions", "--no-sync")
+            self.run("initdb", "-D", str(self._data), *ours)
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Run one of PostgreSQL's programs to its end, as the user of the server."""
         made = subprocess.run(
-            [str(self._programs / "initdb"), "-D", str(self._data), *ours],
+            [str(self._programs / program), *arguments],
             user=self._user,
             group=self._user,
             extra_groups=[] if self._user else None,
@@ -68,7 +78,21 @@ class PostgresServer:
             timeout=_STARTS_WITHIN_S,
         )
         if made.returncode:
-            raise RuntimeError(f"initdb: {made.stderr.decode(errors='replace')}")
+            raise RuntimeError(f"{program}: {made.stderr.decode(errors='replace')}")
+
+    def follow(self, port: int) -> None:
+        """As a replica: follow the server that is reached at this port from the next start on."""
+        line = f"primary_conninfo = 'host=127.0.0.1 port={port} user=shoal'\n"
+        with (self._data / "postgresql.auto.conf").open("a") as file:
+            file.write(line)
+
+    def promote(self) -> None:
+        """A replica becomes a server of its own, with what it has."""
+        self.run("pg_ctl", "promote", "-w", "-D", str(self._data))
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:

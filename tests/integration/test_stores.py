@@ -9,11 +9,15 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from unittest import mock
+from urllib.parse import unquote
 
+import numpy as np
+import psycopg
 import pytest
 from kit import Site, cluster_in, run
 
@@ -30,10 +34,12 @@ from shoal.net.grpc import GrpcLink
 from shoal.runtime.backup import back_up
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
+from shoal.store.checkpoints import version_in
 from shoal.store.objects import Objects
 from shoal.store.opening import open_stores
 from shoal.store.postgres import PostgresDatabase
 from shoal.store.registry import Registry
+from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.store.seat import Seats
 from shoal.wire.messages import JobView
 
@@ -175,6 +181,111 @@ def test_a_database_that_is_not_there_is_said_and_nothing_is_made(tmp_path: Path
                 pass
         assert "hunter2" not in str(caught.value)
         assert not (tmp_path / "home" / "cluster" / "registry.sqlite").exists()
+
+    run(story())
+
+
+# A database that goes back in time ---------------------------------------------------------------------------------
+
+
+def _dump(server: PostgresServer, url: str) -> Path:
+    file = Path(tempfile.mkdtemp(prefix="shoal-dump-")) / "dump"
+    file.parent.chmod(0o777)
+    server.run("pg_dump", "-Fc", "-n", _schema(url), "-f", str(file), *_there(server), "postgres")
+    return file
+
+
+def _schema(url: str) -> str:
+    return unquote(url).rpartition("=")[2]
+
+
+def _there(server: PostgresServer) -> tuple[str, ...]:
+    return "-h", "127.0.0.1", "-p", str(server.port), "-U", "shoal"
+
+
+def _put_back(server: PostgresServer, url: str, dump: Path) -> None:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shoal'")
+        connection.execute(f"DROP SCHEMA {_schema(url)} CASCADE")
+    server.run("pg_restore", "-d", "postgres", *_there(server), str(dump))
+    shutil.rmtree(dump.parent)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_manager_goes_on_from_a_database_that_was_restored(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer, is_running: bool
+) -> None:
+    """The job keeps what was acknowledged since, the revoked device stays out, and the job that ended stays so."""
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+
+    async def story() -> None:
+        options = ("--store", url, "--blobs", bucket, "--lead", "here")
+        async with stored_in(tmp_path, url, workers=3, manager_options=options) as site:
+            site.pace(0.3)
+            job = await site.submit_tally(batches=60, workers_max=1, momentum=0.0)
+            await site.mid_epoch(job, applied=4)
+            over = await site.submit_tally(batches=9, workers_max=1)
+            dump = await asyncio.to_thread(_dump, server, url)
+            await site.operator.revoke_node("device-3", "stolen")
+            await site.ended(over)
+            before = await site.progress(job, "much is lost", lambda now: now.durable_version > 20)
+            if not is_running:
+                await site.kill_manager()
+            await asyncio.to_thread(_put_back, server, url, dump)
+            if not is_running:
+                await site.cluster.start_manager()
+            told = await site.event("cluster", "store-went-back", "revoked again: device-3")
+            assert "terms jump ahead" in told.text
+            assert f"ended again: {over}" in told.text
+            await site.event(job, "store-went-back", "goes on from version")
+            now = await site.progress(job, "it goes on", lambda now: now.durable_version > before.durable_version)
+            assert now.term > TERMS_PASSED_OVER
+            site.pace(0.0)
+            await site.ended(job)
+            # The history may have a hole. The model has none, and no batch is in it twice.
+            model = (await site.model(job))["flat"]
+            assert np.array_equal(np.rint(model), np.ones(60))
+            with site.registry() as registry:
+                states = {row.job: row.state for row in registry.jobs()}
+                assert states == {job: "finished", over: "finished"}
+                node = registry.node("device-3")
+                assert node is not None
+                assert node.state == "revoked"
+            assert site.cluster.manager is not None
+            assert site.cluster.manager.returncode is None, "it starts over by itself"
+
+    run(story())
+
+
+def test_a_restored_dump_is_made_fit_where_no_manager_remembers(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+
+    async def story() -> None:
+        options = ("--store", url, "--blobs", bucket, "--lead", "here")
+        async with stored_in(tmp_path, url, workers=1, manager_options=options) as site:
+            site.pace(0.3)
+            job = await site.submit_tally(batches=40, workers_max=1, momentum=0.0)
+            await site.mid_epoch(job, applied=4)
+            dump = await asyncio.to_thread(_dump, server, url)
+            before = await site.progress(job, "much is lost", lambda now: now.durable_version > 12)
+            await site.kill_manager()
+            await asyncio.to_thread(_forget, site.cluster.home / "cluster" / "remembered")
+            await asyncio.to_thread(_forget, site.cluster.home / "cluster" / "checkpoints")
+            await asyncio.to_thread(_put_back, server, url, dump)
+            await asyncio.to_thread(main.run, ["restore", "--store", url, "--home", str(tmp_path / "nobody")])
+            assert "join lines are void" in capsys.readouterr().err
+            with site.registry() as registry:
+                row = registry.job(job)
+                assert row is not None
+                assert row.term > TERMS_PASSED_OVER
+                assert version_in(row.checkpoint) >= before.durable_version
+                assert registry.tokens() == []
+            await site.cluster.start_manager()
+            site.pace(0.0)
+            await site.ended(job)
+            assert np.array_equal(np.rint((await site.model(job))["flat"]), np.ones(40))
 
     run(story())
 

@@ -25,10 +25,13 @@ from shoal.runtime.backup_file import Listing
 from shoal.runtime.contents import Contents
 from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
+from shoal.store.depot import FolderDepot, ObjectDepot
 from shoal.store.files import make_directory, sync_directory, telling_disk_full, write_atomically
+from shoal.store.mending import Mended, mend
 from shoal.store.opening import elsewhere
 from shoal.store.registry import Registry
 from shoal.store.registry_copy import NamedFiles, copy_registry, fence_restored, read_named
+from shoal.store.remembered import Remembered
 from shoal.version import __version__
 from shoal.wire.encoding import from_json
 from shoal.wire.messages import JobSpec
@@ -104,6 +107,38 @@ def restore(file: Path, home: Path) -> BackupSummary:
         os.replace(stage / "cluster", cluster)
         sync_directory(home)
     return _summary(listing, jobs=jobs)
+
+
+def mend_restored(store: str, home: Path) -> Mended:
+    """Make a PostgreSQL that was restored from a dump or a snapshot one that managers may go on from, with what the
+    manager of this home remembers, if there is one. Managers that run start over."""
+    from shoal.store.postgres import PostgresDatabase
+
+    folder = home / "cluster"
+    with contextlib.ExitStack() as ending:
+        database = PostgresDatabase(store)
+        ending.callback(database.close)
+        # Jobs that it adds are nobody's: a manager takes them over.
+        registry = Registry(database, holder=f"restore/{os.getpid()}")
+        where = registry.fact("depot")
+        if not where:
+            raise Misuse("this database holds no cluster: restore it first, and name it as `shoal up --store` does")
+        if where.startswith("s3://"):
+            from shoal.store.objects import Objects
+
+            newest = ObjectDepot(Objects(where), ending.enter_context(_scratch())).newest_checkpoints()
+        else:
+            newest = FolderDepot(folder).newest_checkpoints() if folder.is_dir() else {}
+        remembers = Paths(home).remembered
+        remembered = Remembered(remembers if remembers.is_dir() else ending.enter_context(_scratch()))
+        signs = ["an operator restored it"]
+        return mend(database, registry, remembered, signs=signs, newest=newest, is_restored=True)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="shoal-restore-") as folder:
+        yield Path(folder)
 
 
 def _summary(listing: Listing, *, jobs: int, missing: tuple[str, ...] = ()) -> BackupSummary:

@@ -394,10 +394,10 @@ def _mend(
     if signs:
         mended = mend(database, registry, remembered, signs=signs, newest=depot.newest_checkpoints())
         return list(mended.lines())
-    rows = {row.job: row for row in registry.jobs()}
+    own = {row.job for row in registry.jobs() if row.state.is_open and home_of(row.manager) == home_of(registry.holder)}
     remembered.on_incident(incidents(registry))
-    # Another manager ended them since, or they were removed.
-    remembered.on_removed([job for job in remembered.submitted if job not in rows or rows[job].state.is_ended])
+    # Another manager has them by now, or ended or removed them.
+    remembered.on_removed([job for job in remembered.submitted if job not in own])
     return []
 
 

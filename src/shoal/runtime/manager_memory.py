@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 
 from shoal.errors import ShoalError
@@ -11,7 +10,6 @@ from shoal.roles.actions import Keep
 from shoal.runtime.member_register import MemberRegister
 from shoal.store.registry import Registry
 from shoal.store.remembered import EndedJob, JobSubmission, Remembered
-from shoal.wire.encoding import to_json
 from shoal.wire.limits import REASON_MAX_CHARS
 
 log = logging.getLogger("shoal")
@@ -61,11 +59,10 @@ class ManagerMemory:
             ended = EndedJob(state=str(keep.state), reason=keep.reason[:REASON_MAX_CHARS], ended_s=now_s)
             self._remembered.on_ended(keep.job, ended)
             return
-        if keep.spec is not None:
-            spec_json = json.dumps(to_json(keep.spec))
-            self._remembered.on_submitted(
-                keep.job, JobSubmission(name=keep.spec.name, spec_json=spec_json, created_s=now_s)
-            )
         stored = self._registry.job(keep.job)
         if stored is not None:
+            # Also one that was taken over: the manager before may be gone for good.
+            self._remembered.on_submitted(
+                keep.job, JobSubmission(name=stored.name, spec_json=stored.spec_json, created_s=stored.created_s)
+            )
             self._remembered.on_term(keep.job, stored.term, stored.terms_json)

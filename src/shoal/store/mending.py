@@ -19,7 +19,7 @@ from shoal.store.registry import Registry
 from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.store.remembered import Remembered
 from shoal.store.rows import JobRow
-from shoal.store.seat import rewind
+from shoal.store.seat import REWOUND, rewind
 
 _INCIDENTS = "incidents"
 
@@ -71,7 +71,8 @@ def signs_in(registry: Registry, remembered: Remembered, *, before: Seat | None)
     signs: list[str] = []
     seat, beats = remembered.seat
     if before is not None and before.holder == seat and before.beats < beats:
-        signs.append(f"the seat of this manager had counted to {beats}, and is at {before.beats}")
+        is_told = before.beats <= REWOUND
+        signs.append("another manager found out" if is_told else f"its seat had counted to {beats}, not {before.beats}")
     if (epoch := registry.members_epoch()) < remembered.members_epoch:
         signs.append(f"members had changed {remembered.members_epoch} times, and have {epoch} times")
     if (found := incidents(registry)) < remembered.incidents:
@@ -203,8 +204,7 @@ class _Jobs:
             if changed != row:
                 self._write(changed)
                 self.owners.add(row.manager)
-        if self._is_first:
-            self._submit_again(rows)
+        self._submit_again(rows)
 
     def _jumped(self, row: JobRow, *, pulse_term: int) -> JobRow:
         """A leader that was appointed since must not be taken for one that is known by its term. Who was given which

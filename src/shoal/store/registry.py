@@ -137,6 +137,11 @@ class Registry(MemberRows, ActRows):
             (row,) = database.rows("SELECT value FROM facts WHERE name = ?", (name,))
             return str(row["value"])
 
+    def fact(self, name: str) -> str:
+        """Return what is true of the whole registry under this name, or ""."""
+        rows = self._database.rows("SELECT value FROM facts WHERE name = ?", (name,))
+        return str(rows[0]["value"]) if rows else ""
+
     def counter(self, name: str) -> int:
         """Return how far something was counted that concerns the whole registry, or 0."""
         rows = self._database.rows("SELECT value FROM counters WHERE name = ?", (name,))

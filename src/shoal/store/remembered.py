@@ -190,10 +190,11 @@ class Remembered:
                 self._write_facts()
 
     def on_incident(self, number: int) -> None:
-        """What this manager remembers is in the database again, which went back."""
+        """The database has what this manager remembers, and went back this often."""
         with self._lock:
-            self._facts.incidents = number
-            self._write_facts()
+            if number != self._facts.incidents:
+                self._facts.incidents = number
+                self._write_facts()
 
     def _drop_open(self, job: str) -> None:
         self._facts.submitted.pop(job, None)

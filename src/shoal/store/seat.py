@@ -23,6 +23,10 @@ from shoal.store.base import Database, Parameters, Row, Statements
 _ENDED = "ended seat "
 
 
+#: The count of a seat whose manager is to start over: its next count is not above any that it knows.
+REWOUND = -1
+
+
 class Deposed(ShoalError):
     """Another manager has taken over: nothing that this one decides counts any more."""
 
@@ -143,7 +147,7 @@ def prove(database: Statements, tenure: Tenure) -> int:
 
 def rewind(database: Statements, holders: Iterable[str]) -> None:
     """Have these managers start over: with its next write each finds that its past is not the database's."""
-    database.change_each("UPDATE seats SET beats = -1 WHERE holder = ?", ((holder,) for holder in holders))
+    database.change_each("UPDATE seats SET beats = ? WHERE holder = ?", ((REWOUND, holder) for holder in holders))
 
 
 class FencedDatabase:

@@ -216,6 +216,8 @@ def test_what_a_manager_remembers_is_written_again_once(start: Start, open_datab
     assert not second.is_first, "terms jump once"
     assert second.revoked == ("gone", "stolen")
     assert second.ended == ("over",)
+    assert second.submitted == ("new",)
+    assert a2.job("new").manager == "a/2"
     assert a2.job("open").term == 1 + TERMS_PASSED_OVER
     assert a2.job("open").checkpoint == checkpoint(8)
     assert json.loads(a2.job("open").terms_json) == {"1": ["pi-1", 0]}

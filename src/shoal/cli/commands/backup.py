@@ -42,13 +42,28 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `shoal backup` wrote.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="A file that `shoal backup` wrote; not with --store.", show_default=False
+        ),
+    ] = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="A PostgreSQL that was restored from a dump or a snapshot: make it fit to go on from.",
+        ),
+    ] = "",
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
     """Make the cluster of a backup again, on this or another machine. Start it with `shoal up` afterwards.
 
     Example:  `shoal restore /mnt/usb/shoal-monday.tar --home /var/lib/shoal`
+
+    Example:  `shoal restore --store postgresql://shoal@db.lan/shoal` after `pg_restore`
 
     Never start the old manager again: the cluster must have one.
     """
@@ -57,8 +72,22 @@ def restore(
     from shoal.cli import screen
     from shoal.cli.render.format import plural
     from shoal.cli.render.plain_json import to_plain
+    from shoal.errors import Misuse
+    from shoal.runtime.backup import mend_restored
     from shoal.runtime.backup import restore as restored
 
+    if store:
+        if file is not None:
+            raise Misuse("A database is restored with its own tools. Name a FILE or --store, not both.")
+        mended = mend_restored(store, home)
+        if json:
+            screen.print_json(to_plain(mended))
+            return
+        for job, line in mended.lines():
+            screen.say(f"{job}: {line}" if job else line)
+        return
+    if file is None:
+        raise Misuse("Name the FILE that `shoal backup` wrote, or --store for a restored PostgreSQL.")
     made = restored(file, home)
     if json:
         screen.print_json(to_plain(made))
