@@ -1,7 +1,8 @@
 import gzip
 import hashlib
 import io
-import time
+import threading
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -128,8 +129,19 @@ def test_permissions_never_test_on_what_was_trained_on(real_data):
 
 def test_mnist_that_cannot_be_fetched_is_said_in_time(web, monkeypatch):
     assert fetch_mnist(patience_s=60) == "no server can be reached"
-    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: time.sleep(30))
+    answers = threading.Event()
+
+    def unanswered(url, timeout):
+        answers.wait(30)
+        raise URLError("no answer")
+
+    monkeypatch.setattr("urllib.request.urlopen", unanswered)
+    before = set(threading.enumerate())
     assert fetch_mnist(patience_s=0.2) == "no server answered within 0.2 s"
+    # The thread that still waits ends within this test.
+    answers.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
 
 
 def test_a_damaged_file_of_mnist_is_not_taken_for_a_missing_network(web, tmp_path):

@@ -126,7 +126,8 @@ def test_a_small_chunk_has_the_bytes_that_were_announced(come: int):
 
 
 def test_sessions_share_one_buffer_where_one_is_enough():
-    uploads, hearer = Uploads(SIZE_BYTES), Hearer()
+    # A buffer larger than one peer's share of the budget would belong to its message.
+    uploads, hearer = Uploads(4 * SIZE_BYTES), Hearer()
 
     async def three_workers() -> None:
         for lease in (1, 2, 3):
