@@ -22,7 +22,7 @@ from shoal.net.access import NotHere, ShutOut
 from shoal.net.base import SHUT_OUT
 from shoal.store.registry import Registry
 from shoal.store.rows import Certificate, MemberChanges, NodeRow, Redeemed, Token
-from shoal.where import parse_labels
+from shoal.where import LABELS_MAX, parse_labels
 from shoal.wire.messages import (
     ApproveNode,
     AskTokens,
@@ -541,6 +541,8 @@ class MemberRegister:
             raise Refused(f"{node.node} is {node.role} and does not work: only devices have labels")
         known = {**parse_labels(node.labels), **parse_labels(command.labels)}
         kept = tuple(f"{name}={value}" for name, value in sorted(known.items()) if value)
+        if len(kept) > LABELS_MAX:
+            raise Refused(f"{node.node} would have {len(kept)} labels: at most {LABELS_MAX}")
         self._registry.set_node_labels(node.node, kept)
         return Done(reason=f"{node.node} is labelled {', '.join(kept) or 'as it says itself'}")
 

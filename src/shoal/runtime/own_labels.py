@@ -12,9 +12,11 @@ LABELS_FILE = "labels.json"
 
 
 def remember(places: Paths, pairs: Iterable[str]) -> None:
-    """From its next start on, the agent has these labels too. An empty value takes one away."""
+    """From its next start on, the agent has these labels too. An empty value takes one away. Raises Misuse."""
     known = {**parse_labels(remembered(places)), **parse_labels(pairs)}
     kept = [f"{name}={value}" for name, value in sorted(known.items()) if value]
+    # With those of before they may be too many: the manager would refuse the device.
+    parse_labels(kept)
     save_private_json(places.node / LABELS_FILE, {"labels": " ".join(kept)})
 
 

@@ -16,6 +16,7 @@ from shoal.identity.identity import Authority, Identity, certificate_sha256
 from shoal.identity.names import RemoteIdentity
 from shoal.identity.tokens import Denial, Grant, Lapsed
 from shoal.net.access import ShutOut
+from shoal.runtime import own_labels
 from shoal.runtime.member_register import (
     ALARM_EVERY_S,
     ALARMS_REMEMBERED,
@@ -26,14 +27,17 @@ from shoal.runtime.member_register import (
     TOKEN_VALID_MAX_S,
     MemberRegister,
 )
+from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
 from shoal.store.rows import Redeemed
+from shoal.where import LABELS_MAX
 from shoal.wire.limits import CERTIFICATES_KEPT_PER_NODE
 from shoal.wire.messages import (
     ApproveNode,
     AskTokens,
     Done,
     DrainNode,
+    LabelNode,
     MakeToken,
     NodeView,
     Renew,
@@ -705,3 +709,23 @@ def test_a_manager_does_not_revoke_what_it_signs_with_nor_take_a_members_name(
     manager.reserve("manager", "manager", now_s=time.time())
     with pytest.raises(Refused, match="lives beside the cluster's key"):
         manager.answer(RevokeNode(node="manager"), by="ann")
+
+
+def test_labels_of_several_commands_are_no_more_than_a_device_may_have(registry: Registry) -> None:
+    registry.upsert_node(node="pi", role="node", facts_json="{}", state="enrolled", now_s=1.0)
+    roll = MemberRegister(registry)
+    roll.answer(LabelNode(node="pi", labels=tuple(f"one{number}=1" for number in range(LABELS_MAX))), by="operator")
+    roll.refresh("pi")
+    with pytest.raises(Refused, match=f"at most {LABELS_MAX}"):
+        roll.answer(LabelNode(node="pi", labels=("room=3",)), by="operator")
+    roll.answer(LabelNode(node="pi", labels=("one0=", "room=3")), by="operator")
+    roll.refresh("pi")
+    assert len(roll.labels()["pi"]) == LABELS_MAX
+
+
+def test_a_device_does_not_remember_more_labels_than_it_may_have(tmp_path: Path) -> None:
+    places = Paths(tmp_path)
+    own_labels.remember(places, (f"one{number}=1" for number in range(LABELS_MAX)))
+    with pytest.raises(Misuse, match=f"at most {LABELS_MAX}"):
+        own_labels.remember(places, ("room=3",))
+    assert len(own_labels.remembered(places)) == LABELS_MAX

@@ -102,13 +102,18 @@ class NodeRecord:
     def described(self) -> dict[str, str]:
         """What a plan's ``where`` may ask of this node: its facts and its labels, by name."""
         facts = {name: str(getattr(self.facts, name)) for name in FACTS if name != "node"}
-        return {**facts, "node": self.node, **parse_labels(self.labels_shown)}
+        return {**facts, "node": self.node, **self._labelled}
 
     @property
     def labels_shown(self) -> tuple[str, ...]:
         """What it is, in the order of names: its own labels and, before them, those of an operator."""
+        return tuple(f"{name}={value}" for name, value in sorted(self._labelled.items()))
+
+    @property
+    def _labelled(self) -> dict[str, str]:
+        # Each of the two has at most LABELS_MAX labels: together they may have more.
         labels = {**parse_labels(self.facts.labels), **parse_labels(self.labels)}
-        return tuple(f"{name}={value}" for name, value in sorted(labels.items()) if value)
+        return {name: value for name, value in labels.items() if value}
 
     def is_wanted(self, spec: JobSpec) -> bool:
         """Whether the job's plan takes this node, by its labels and facts."""

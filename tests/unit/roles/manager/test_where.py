@@ -10,6 +10,7 @@ from shoal.roles.actions import Action, Send
 from shoal.roles.events import Asked, Event, MemberHeld, Received, Started
 from shoal.roles.manager.manager import Manager
 from shoal.roles.node.failure_detector import Patience
+from shoal.where import LABELS_MAX
 from shoal.wire.messages import Assign, Facts, Hello, JobSpec, Release, Submit
 
 Make = Callable[..., JobSpec]
@@ -85,3 +86,11 @@ def test_a_device_that_is_labelled_otherwise_leaves_its_job_after_its_lease(
     # Said once more, nothing happens.
     office.happens(MemberHeld(node="a", hold="", labels=labels))
     assert office.released() == []
+
+
+def test_labels_of_a_device_and_of_an_operator_are_counted_apart(make_spec: Make) -> None:
+    office = Office(labels={"a": ("room=3",)})
+    office.hello("a", *(f"own{number}=1" for number in range(LABELS_MAX)))
+    office.submit(make_spec(workers_min=1, workers_max=8, where="room = 3 and own7 = 1"))
+    assert office.assigned() == ["a"]
+    assert len(office.manager.node_views()[0].labels) == LABELS_MAX + 1
