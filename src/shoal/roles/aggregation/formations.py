@@ -650,6 +650,9 @@ class Formations:
         share = now.share_led_by(sender) if now is not None and now.number == message.formation else None
         if now is None or now.broken or share is None or share.asked is None or not message.leases:
             return None
+        if message.weighed and now.kind == "tree":
+            # In a tree updates are measured one by one: a copy of such an answer says nothing of a sum.
+            return None
         lacking = [lease for lease in share.asked if lease not in message.leases]
         is_part = set(message.leases) < set(share.asked)
         return now.arrived.get(lacking[0]) if is_part and len(lacking) == 1 else None
