@@ -84,7 +84,7 @@ class Appointments:
     def _choose(self, record: JobRecord) -> tuple[str, str]:
         """The next leader, and why this node."""
         record.is_stopgap = False
-        if record.successor is not None and self._could_lead(record.successor) and record.successor != record.helper:
+        if record.successor is not None and self._may_lead(record.successor, record):
             return record.successor, "the one before was to hand over to it"
         workers = self._cluster.count(record.spec.job)
         home, *devices = self._candidates(record)
@@ -112,6 +112,12 @@ class Appointments:
     def _could_lead(self, node: str) -> bool:
         known = self._cluster.nodes.get(node)
         return node == self._node or (known is not None and known.can_lead)
+
+    def _may_lead(self, node: str, record: JobRecord) -> bool:
+        """Whether it could lead now, and the job's plan takes it."""
+        if node == record.helper or not self._could_lead(node):
+            return False
+        return node == self._node or self._cluster.nodes[node].is_wanted(record.spec)
 
     def _candidates(self, record: JobRecord) -> list[Candidate]:
         """Nodes that could lead the job now: the manager's node, then devices by name."""
@@ -202,7 +208,10 @@ class Appointments:
                 continue
             record = self._cluster.jobs[node.job]
             if record.is_led:
-                reason = node.held_back or "another job needs it more"
+                is_wanted = name == record.helper or node.is_wanted(record.spec)
+                reason = node.held_back or (
+                    "another job needs it more" if is_wanted else "is none of the devices that the job takes"
+                )
                 self.tell_leader(record, Release(job=node.job, node=name, reason=reason))
 
     def bar(self, node: str, job: str, reason: str) -> None:
@@ -253,6 +262,9 @@ class Appointments:
         job = record.spec.job
         if node is not None and node == record.helper:
             return f"{node} opens the sealed sums of job {job}: one node that leads it too would see every update"
+        known = self._cluster.nodes.get(node) if node is not None and node != self._node else None
+        if known is not None and not known.is_wanted(record.spec):
+            return f"{node} is none of the devices that job {job} takes: {record.spec.plan.where}"
         if (
             record.stage is LeadershipStage.AWAY
             and node is not None
@@ -300,10 +312,13 @@ class Appointments:
         return best.node if best is not None else self._node
 
     def transfer_from(self, node: NodeRecord) -> None:
-        """A node that an operator holds back hands over every job that it leads."""
+        """A node hands over every job that it leads, if an operator holds it back; else those that do not take it any
+        more, by its labels."""
         for record in self._cluster.led_by(node.node):
-            if record.stage is LeadershipStage.LEADING:
-                self.transfer(record, to=None, reason=f"{node.node} is {node.held}")
+            is_unwanted = not node.is_wanted(record.spec)
+            if record.stage is LeadershipStage.LEADING and (node.held is not None or is_unwanted):
+                why = f"is {node.held}" if node.held is not None else "is none of the devices that the job takes"
+                self.transfer(record, to=None, reason=f"{node.node} {why}")
 
     def relieve_home(self) -> None:
         """Move jobs that the manager's node leads only because no device could, as soon as a device can."""

@@ -130,6 +130,12 @@ class NodeRecord:
             return False
         return bool(self.facts.torch or (self.facts.onnx and spec.graphs))
 
+    def may_stay_in(self, record: JobRecord) -> bool:
+        """Whether the place that it has in this job is still one for it, by its labels, its facts and its role."""
+        if self.node == record.helper:
+            return True
+        return self.is_wanted(record.spec) if self.facts.is_hub else self.suits(record.spec)
+
     @property
     def can_lead(self) -> bool:
         """A tab of a browser has no door that others could dial."""
@@ -441,12 +447,10 @@ class ClusterState:
             heapq.heappush(self._free, name)
         return found
 
-    def free_hub(self) -> NodeRecord | None:
-        """The first hub by name that may be given to a job. There are few of them."""
-        if not self._hubs_known:
-            return None
+    def free_hubs(self) -> list[NodeRecord]:
+        """Hubs that may be given to a job, by name. There are few of them."""
         hubs = (self.nodes[name] for name in sorted(self._hubs_known))
-        return next((hub for hub in hubs if hub.is_available and hub.job is None), None)
+        return [hub for hub in hubs if hub.is_available and hub.job is None]
 
     def count_hubs(self, job: str) -> int:
         return len(self._hubs.get(job, ()))

@@ -188,8 +188,8 @@ class Failover:
         self._machine.record("leader", f"{sender} {heard} at {leads.endpoint}, term {leads.term}", job=job)
         self._appointments.introduce(record)
         node = self._cluster.nodes.get(sender)
-        if node is not None and node.held is not None:
-            # An operator held it back meanwhile: it leads no longer than it must.
+        if node is not None:
+            # If an operator held it back or labelled it otherwise meanwhile, it leads no longer than it must.
             self._appointments.transfer_from(node)
 
     def on_progress(self, record: JobRecord, progress: Progress) -> None:

@@ -299,6 +299,10 @@ class Manager(Machine):
             node.left_in[node.job] = None
             self._cluster.place(node, None)
         node.facts, node.incarnation = hello.facts, hello.incarnation or None
+        if restarted and node.job is not None and not node.may_stay_in(self._jobs[node.job]):
+            # It came back with other labels or without its engine.
+            node.left_in[node.job] = None
+            self._cluster.place(node, None)
         node.heard_s = self.now_s
         checks_in, node.sent_s = node.sent_s is not None and not restarted, None
         node.stays = hello.lends or bool(hello.leads) or hello.facts.is_hub
@@ -363,6 +367,8 @@ class Manager(Machine):
         away = [job for job in node.left_in if (known := self._jobs.get(job)) is not None and known.is_cut]
         away += [job for job in jobs if job not in away and self._has_place(node, job)]
         away = [job for job in away if self._cluster.reaches_leader(node, self._jobs[job], home=self._node)]
+        # It may have been labelled otherwise meanwhile.
+        away = [job for job in away if node.may_stay_in(self._jobs[job])]
         if node.job is not None or not away:
             return
         node.left_in.pop(away[-1], None)
@@ -497,9 +503,10 @@ class Manager(Machine):
             return
         node.labels = labels
         self.record("node", f"{name} is labelled {', '.join(labels) or 'as it says itself'}")
-        if node.job is not None and not node.is_wanted(self._jobs[node.job].spec):
+        if node.job is not None and not node.may_stay_in(self._jobs[node.job]):
             self._cluster.called_back.add(name)
             self._appointments.release([name])
+        self._appointments.transfer_from(node)
         self._schedule()
 
     def _on_released(self, sender: str, released: Released) -> None:

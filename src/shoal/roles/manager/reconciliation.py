@@ -121,6 +121,8 @@ class Reconciliation:
             self._machine.timer(f"{CLAIM} {job}", CLAIM_S)
         if record.stage is LeadershipStage.PARTING:
             self._appointments.watch(LeadershipStage.PARTING, job, PARTING_S)
+        if record.leader is not None and (leader := self._cluster.nodes.get(record.leader)) is not None:
+            self._appointments.transfer_from(leader)
 
     # A leader of an older term is back -----------------------------------------------------------------------
 

@@ -143,10 +143,13 @@ class Staffing:
 
     def give_hubs(self, led: Sequence[JobRecord]) -> None:
         """Free hubs go to the jobs whose updates may meet in a tree: each to the one that has the fewest."""
-        while (hub := self._cluster.free_hub()) is not None:
-            wanting = [r for r in led if self._cluster.count_hubs(r.spec.job) < r.spec.plan.hubs_max]
-            if not wanting:
+        for hub in self._cluster.free_hubs():
+            short = [r for r in led if self._cluster.count_hubs(r.spec.job) < r.spec.plan.hubs_max]
+            if not short:
                 break
+            wanting = [r for r in short if hub.is_wanted(r.spec)]
+            if not wanting:
+                continue
             record = min(wanting, key=lambda r: self._cluster.count_hubs(r.spec.job))
             self.assign(hub, record, f"hub {self._cluster.count_hubs(record.spec.job) + 1}")
 

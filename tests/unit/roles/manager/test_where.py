@@ -6,12 +6,25 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal.roles.actions import Action, Send
-from shoal.roles.events import Asked, Event, MemberHeld, Received, Started
+from shoal.roles.actions import Action, Answer, Send
+from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Started
 from shoal.roles.manager.manager import Manager
 from shoal.roles.node.failure_detector import Patience
 from shoal.where import LABELS_MAX
-from shoal.wire.messages import Assign, Facts, Hello, JobSpec, Release, Submit
+from shoal.wire.messages import (
+    Assign,
+    Denied,
+    Facts,
+    HandOver,
+    Hello,
+    JobSpec,
+    Leads,
+    Message,
+    Release,
+    SteppedDown,
+    Submit,
+    TransferJob,
+)
 
 Make = Callable[..., JobSpec]
 
@@ -27,9 +40,31 @@ class Office:
     def happens(self, event: Event) -> None:
         self.actions = self.manager.handle(event, 0.0)
 
-    def hello(self, node: str, *labels: str, memory_mb: int = 1000) -> None:
-        facts = Facts(host=node, torch="2.11", memory_mb=memory_mb, labels=labels)
-        self.happens(Received(sender=node, message=Hello(node=node, incarnation="1", facts=facts)))
+    def hello(
+        self, node: str, *labels: str, memory_mb: int = 1000, incarnation: str = "1", is_hub: bool = False
+    ) -> None:
+        torch = "" if is_hub else "2.11"
+        facts = Facts(host=node, torch=torch, memory_mb=memory_mb, labels=labels, is_hub=is_hub)
+        self.says(node, Hello(node=node, incarnation=incarnation, facts=facts))
+
+    def says(self, node: str, message: Message) -> None:
+        self.happens(Received(sender=node, message=message))
+
+    def label(self, node: str, *labels: str) -> None:
+        self.happens(MemberHeld(node=node, hold="", labels=labels))
+
+    def led_by(self, spec: JobSpec, leader: str) -> None:
+        """The job, and this device leads it."""
+        self.submit(spec)
+        assert self.assigned("leader") == [leader]
+        self.says(leader, Leads(job=spec.job, term=1, endpoint="10.0.0.9:7070"))
+
+    def asked_to_hand_over(self) -> list[str]:
+        sends = [action for action in self.actions if isinstance(action, Send)]
+        return [send.to for send in sends if isinstance(send.message, HandOver)]
+
+    def working(self) -> dict[str, str]:
+        return {view.node: view.job for view in self.manager.node_views()}
 
     def submit(self, spec: JobSpec) -> None:
         self.happens(Asked(question=7, message=Submit(spec=spec)))
@@ -94,3 +129,73 @@ def test_labels_of_a_device_and_of_an_operator_are_counted_apart(make_spec: Make
     office.submit(make_spec(workers_min=1, workers_max=8, where="room = 3 and own7 = 1"))
     assert office.assigned() == ["a"]
     assert len(office.manager.node_views()[0].labels) == LABELS_MAX + 1
+
+
+def test_a_hub_that_the_plan_does_not_take_sums_nothing_up(make_spec: Make) -> None:
+    office = Office()
+    office.hello("h3", "room=3", is_hub=True)
+    office.hello("h4", "room=4", is_hub=True)
+    office.submit(make_spec(topology="tree", workers_min=1, workers_max=8, where="room = 4"))
+    assert office.assigned("hub") == ["h4"]
+    office.label("h4", "room=3")
+    assert office.released() == ["h4"]
+
+
+def test_a_device_that_restarts_with_another_label_is_not_back_in_its_job(make_spec: Make) -> None:
+    office = Office()
+    office.hello("a", "room=3")
+    office.submit(make_spec(workers_min=1, workers_max=8, where="room = 3"))
+    office.hello("a", "room=4", incarnation="2")
+    assert office.assigned() == []
+    assert office.working() == {"a": ""}
+
+
+def test_a_device_that_is_labelled_otherwise_beyond_a_cut_is_not_in_its_job_after_it(make_spec: Make) -> None:
+    office = Office(prefers_devices=True)
+    office.hello("a", "room=3")
+    office.led_by(make_spec(workers_min=1, workers_max=8, where="room = 3"), "a")
+    office.hello("b", "room=3")
+    assert office.working()["b"] == "digits"
+    for node in ("b", "a"):
+        office.happens(PeerChanged(node=node, state=Liveness.LOST, reason="silent"))
+    office.label("b", "room=4")
+    office.happens(PeerChanged(node="b", state=Liveness.ALIVE, reason="heard again"))
+    assert office.working()["b"] == ""
+
+
+def test_a_leader_that_is_labelled_otherwise_hands_over(make_spec: Make) -> None:
+    office = Office(prefers_devices=True)
+    office.hello("a", "room=3")
+    office.led_by(make_spec(workers_min=1, workers_max=8, where="room = 3"), "a")
+    office.hello("b", "room=3")
+    office.hello("c", "room=4")
+    office.label("a", "floor=1")
+    assert office.asked_to_hand_over() == []
+    office.label("a", "room=4")
+    assert office.asked_to_hand_over() == ["a"]
+    # The one that was to lead is labelled otherwise before it could.
+    office.label("b", "room=4")
+    office.says("a", SteppedDown(job="digits", term=1, reason="handed over"))
+    assert office.assigned("leader") == ["home"]
+
+
+def test_an_operator_cannot_move_a_job_to_a_device_that_its_plan_does_not_take(make_spec: Make) -> None:
+    office = Office()
+    office.hello("a", "room=3")
+    office.hello("b", "room=4")
+    office.submit(make_spec(workers_min=1, workers_max=8, where="room = 3"))
+    office.happens(Asked(question=8, message=TransferJob(job="digits", node="b")))
+    answers = [action.message for action in office.actions if isinstance(action, Answer)]
+    assert answers == [Denied(reason="b is none of the devices that job digits takes: room = 3")]
+    office.happens(Asked(question=9, message=TransferJob(job="digits", node="a")))
+    assert office.asked_to_hand_over() == ["home"]
+
+
+def test_a_helper_stays_in_its_job_whatever_it_is_labelled(make_spec: Make) -> None:
+    office = Office()
+    office.hello("h", "room=3")
+    sealed = {"trust": "sealed(3, helper=h)", "data": "local", "workers_min": 3, "workers_max": 3}
+    office.submit(make_spec(where="room = 3", **sealed))
+    assert office.working() == {"h": "digits"}
+    office.label("h", "room=4")
+    assert office.released() == []
