@@ -376,6 +376,8 @@ class ClusterState:
         if node is None:
             return
         self.place(node, None)
+        for record in self.jobs.values():
+            record.unprepared.pop(name, None)
         self.called_back.discard(name)
         self.let_go.discard(name)
         self._hubs_known.discard(name)
