@@ -256,6 +256,7 @@ class ManagerNode:
             held=self.register.held(),
             cards=self.register.cards(),
             labels=self.register.labels(),
+            members=self.register.devices(),
             cpus=os.cpu_count() or 1,
             prefers_devices=prefers_devices,
             check_in_s=check_in_s,

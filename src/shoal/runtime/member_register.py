@@ -146,6 +146,10 @@ class MemberRegister:
         """A device has joined and was not shut out."""
         return any(node.role in DEVICE_ROLES and node.state != "revoked" for node in self._nodes.values())
 
+    def devices(self) -> list[str]:
+        """Devices that may work, whether they are here or not."""
+        return [node.node for node in self._nodes.values() if node.role in DEVICE_ROLES and node.state == "enrolled"]
+
     def held(self) -> dict[str, str]:
         """Members that are held back, and how."""
         return {node.node: node.state for node in self._nodes.values() if node.state in HELD}

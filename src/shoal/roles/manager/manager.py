@@ -95,12 +95,14 @@ class Manager(Machine):
         held: Mapping[str, str] | None = None,
         cards: Mapping[str, bytes] | None = None,
         labels: Mapping[str, tuple[str, ...]] | None = None,
+        members: Iterable[str] = (),
         cpus: int = 1,
         prefers_devices: bool | None = None,
         check_in_s: float = 0.0,
     ) -> None:
         """``cards``: those of members that have one; None if every node may be in sealed groups with signed members, as
-        in a simulation. ``labels``: what operators say that nodes are. ``prefers_devices``: this node leads only where
+        in a simulation. ``labels``: what operators say that nodes are. ``members``: devices that may work,
+        whether they are here or not. ``prefers_devices``: this node leads only where
         no device can; None if each plan decides.
         ``check_in_s``: devices without work hang up, and come again after about so long; 0: they stay."""
         super().__init__()
@@ -117,7 +119,16 @@ class Manager(Machine):
         self._failover = Failover(self, self._cluster, self._appointments, self._reconciliation, node=node)
         self._housekeeping = Housekeeping(self, self._cluster, patience=patience, held=self._held)
         self._others = OtherManagers()
-        self._staffing = Staffing(self, self._cluster, self._appointments, self._others, node=node)
+        self._staffing = Staffing(
+            self,
+            self._cluster,
+            self._appointments,
+            self._others,
+            node=node,
+            members=members,
+            check_in_s=check_in_s,
+        )
+        self._check_in_s = check_in_s
         self._cpus = cpus
         self._check_ins = CheckIns(every_s=check_in_s, most_s=COME_MOST_S) if check_in_s else None
         #: A leader was missed when work was last given out.
@@ -127,6 +138,7 @@ class Manager(Machine):
         match event:
             case Started():
                 self._housekeeping.on_started()
+                self._staffing.await_members()
                 self._failover.on_started()
                 self._schedule()
             case Received():
@@ -224,6 +236,8 @@ class Manager(Machine):
             return 0.0
         # A job without a leader may need it to lead, or may find that it works for it.
         if not all(record.is_led for record in self._cluster.open_jobs()):
+            return 0.0
+        if self._staffing.is_given_again(node, within_s=self._check_in_s):
             return 0.0
         digest = hashlib.sha256(f"{node.node}/{self.now_s}".encode()).digest()
         node.sent_s = self.now_s
@@ -403,6 +417,7 @@ class Manager(Machine):
         if record.is_open:
             self.record("job", "this manager has it now: the one before is gone", job=job)
             self._failover.on_taken(record)
+            self._staffing.await_members()
             self._schedule()
 
     def _free_of_others(self, node: str, hello: Hello) -> None:

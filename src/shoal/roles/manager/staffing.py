@@ -15,7 +15,7 @@ A job that had its least and lost a node keeps the others for ``KEEPS_S``: most 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -55,13 +55,23 @@ class Staffing:
         others: OtherManagers,
         *,
         node: str,
+        members: Iterable[str] = (),
+        check_in_s: float = 0.0,
     ) -> None:
+        """``members``: devices of the cluster, whether the manager has heard of them or not."""
         self._machine = machine
         self._cluster = cluster
         self._appointments = appointments
         self._others = others
         #: The manager's own node.
         self._node = node
+        self._members = tuple(members)
+        self._return_s = max(MAY_RETURN_S, 2 * check_in_s)
+        self._return_by_s = -math.inf
+
+    def await_members(self) -> None:
+        """Devices have yet to come: the manager has started, or has another manager's job now."""
+        self._return_by_s = self._machine.now_s + self._return_s
 
     # Giving nodes out ----------------------------------------------------------------------------------------
 
@@ -242,6 +252,12 @@ class Staffing:
         self._watch(record)
         self._fail_if_hopeless(record)
 
+    def is_given_again(self, node: NodeRecord, *, within_s: float) -> bool:
+        """Whether a job that it could not prepare is given to it again so soon."""
+        by_s = self._machine.now_s + within_s
+        notes = ((record, record.unprepared.get(node.node)) for record in self._cluster.open_jobs())
+        return any(note is not None and note.until_s < by_s and node.suits(record.spec) for record, note in notes)
+
     def on_again(self, job: str) -> None:
         """A device may be given a job again that it could not prepare."""
         record = self._cluster.jobs.get(job)
@@ -258,6 +274,10 @@ class Staffing:
     def _fail_if_hopeless(self, record: JobRecord) -> None:
         if not record.is_led or self._others.are_any:
             # Devices of other managers may be able: this manager does not know them.
+            return
+        is_awaiting = self._machine.now_s < self._return_by_s
+        if is_awaiting and any(name not in self._cluster.nodes and name != record.helper for name in self._members):
+            # They have not come back yet, and may be able.
             return
         why = why_hopeless(record.unprepared, (node.node for node in self._possible(record)))
         if why is not None:

@@ -36,6 +36,7 @@ from shoal.wire.messages import (
     Released,
     StopRequest,
     Submit,
+    Welcome,
     WorkerView,
 )
 
@@ -47,8 +48,8 @@ RAISED = "FileNotFoundError: '/base/model.safetensors', at Pre.model (pre.py:9)"
 class Floor:
     """A manager that leads every job, a clock, and what was said."""
 
-    def __init__(self, *nodes: str) -> None:
-        self.manager = Manager(node="home", patience=Patience(), prefers_devices=False)
+    def __init__(self, *nodes: str, **options: Any) -> None:
+        self.manager = Manager(node="home", patience=Patience(), prefers_devices=False, **options)
         self.now_s = 0.0
         self.said: list[Send] = []
         self.happens(Started())
@@ -322,3 +323,36 @@ def test_a_device_that_was_forgotten_does_not_trouble_a_job(make_spec: Make) -> 
     floor.happens(Asked(question=2, message=ForgetNode(node="a")))
     (view,) = floor.manager.job_views()
     assert (view.trouble, view.stalled) == ("", False)
+
+
+# Devices that have yet to come -----------------------------------------------------------------------------------
+
+
+def test_a_job_does_not_fail_before_the_devices_of_a_manager_that_started_again_are_back(make_spec: Make) -> None:
+    floor = Floor("a", members=("a", "b"))
+    floor.submit(make_spec(workers_min=1))
+    floor.fails("digits", "a")
+    assert not floor.told(StopRequest), "b may be able"
+    floor.wait(MAY_RETURN_S, "prepare-again digits")
+    (stop,) = floor.told(StopRequest)
+    assert stop.failed
+
+
+def test_a_job_fails_at_once_if_every_device_of_the_cluster_failed(make_spec: Make) -> None:
+    floor = Floor("a", "b", members=("a", "b"))
+    floor.submit(make_spec(workers_min=1))
+    floor.fails("digits", "a")
+    floor.fails("digits", "b")
+    assert [stop.failed for stop in floor.told(StopRequest)] == [True]
+
+
+def test_a_device_that_is_given_a_job_again_soon_is_not_sent_away(make_spec: Make) -> None:
+    floor = Floor(check_in_s=3600.0)
+    floor.submit(make_spec(workers_min=1))
+    floor.hello("a")
+    floor.fails("digits", "a", reason="no connection", by_task=False)
+    floor.now_s = AGAIN_S - 1
+    floor.happens(Received(sender="a", message=Heartbeat(seq=2, is_idle=True)))
+    assert not floor.told(Welcome)
+    floor.wait(1, "prepare-again digits")
+    assert floor.working() == {"a": "digits"}
