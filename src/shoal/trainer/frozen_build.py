@@ -7,7 +7,7 @@ tensors are built as usual, since nothing else has the values that ``__init__`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -40,12 +40,23 @@ def build_on_meta(task: Task, build: Callable[[], nn.Module]) -> tuple[nn.Module
         raise NotOnMeta("it draws random numbers itself, outside of torch.nn.init")
     if placed.own:
         raise NotOnMeta("each device has a part of its own, which begins with the values that are built")
-    if (name := next(_unsaved_on_meta(model), None)) is not None:
-        raise NotOnMeta(f"{name} is computed from parameters, and is not saved")
-    for tensor, _ in placed.shared.values():
-        if tensor.is_meta:
-            fill(tensor, torch.zeros_like(tensor, device="cpu"))
+    if (name := next(_lost_on_meta(model, placed), None)) is not None:
+        raise NotOnMeta(f"{name} is computed from parameters, and no file has it")
+    for name, (tensor, _) in placed.shared.items():
+        _fill_first(name, tensor, device="cpu")
+    for name, tensor in placed.frozen.items():
+        _fill_first(name, tensor, device="meta")
     return model, placed
+
+
+def _fill_first(name: str, tensor: Tensor, *, device: str) -> None:
+    """Fill a tensor on ``meta``, if it is one: with zeros, or on ``meta`` again, to find out whether that works."""
+    try:
+        if tensor.is_meta:
+            fill(tensor, torch.zeros_like(tensor, device=device))
+    except RuntimeError as error:
+        # LSTM, GRU and RNN keep weak references to their parameters.
+        raise NotOnMeta(f"{name} cannot be given its values later: {error}") from error
 
 
 def fill(tensor: Tensor, values: Tensor) -> None:
@@ -73,17 +84,22 @@ def _shapes_only() -> Iterator[None]:
         nn.Module.register_parameter = usual  # type: ignore[method-assign]
 
 
-def _unsaved_on_meta(model: nn.Module) -> Iterator[str]:
+def _lost_on_meta(model: nn.Module, placed: Placed) -> Iterator[str]:
     """Yield the names of tensors that lack their values and get them from no file."""
-    saved = model.state_dict(keep_vars=True).keys()
+    given = {id(tensor) for tensor in placed.frozen.values()} | {id(tensor) for tensor, _ in placed.shared.values()}
     for name, buffer in model.named_buffers():
-        if buffer.is_meta and name not in saved:
+        # Whole-number buffers are saved, but have no place in a job.
+        if buffer.is_meta and id(buffer) not in given:
             yield name
     for path, module in model.named_modules():
         for name, value in vars(module).items():
-            several = value.values() if isinstance(value, dict) else value
-            items = several if isinstance(value, dict | list | tuple) else (value,)
-            if name not in ("_parameters", "_buffers", "_modules") and any(
-                isinstance(item, Tensor) and not isinstance(item, nn.Parameter) and item.is_meta for item in items
-            ):
+            if name not in ("_parameters", "_buffers", "_modules") and _holds_meta(value, given):
                 yield f"{path}.{name}" if path else name
+
+
+def _holds_meta(value: object, given: Collection[int]) -> bool:
+    """Whether a tensor without values is in an attribute, or in lists and dicts of it."""
+    if isinstance(value, Tensor):
+        return value.is_meta and not isinstance(value, nn.Parameter) and id(value) not in given
+    several = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(_holds_meta(item, given) for item in several)

@@ -110,6 +110,34 @@ class KeepsAnAttribute(Network):
         self.products = {"first": self.embed.weight * 2}
 
 
+class KeepsNested(Network):
+    def __init__(self) -> None:
+        super().__init__()
+        self.nested = {"first": [self.embed.weight * 2]}
+
+
+class KeepsAnOrder(Network):
+    """A whole-number buffer of a trained module: a state dict holds it, and no file of the job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapter.register_buffer("order", self.adapter.weight.detach()[0].argsort())
+
+
+class Recurs(Network):
+    """It keeps weak references to its parameters, so that none of them can be swapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(WIDTH, WIDTH)
+
+
+class RecursFrozen(Recurs):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm.requires_grad_(False)
+
+
 class DrawsFeatures(Network):
     def __init__(self) -> None:
         super().__init__()
@@ -122,6 +150,10 @@ class DrawsFeatures(Network):
         (UsesValues, "RuntimeError"),
         (KeepsAProduct, "product is computed from parameters"),
         (KeepsAnAttribute, "products is computed from parameters"),
+        (KeepsNested, "nested is computed from parameters"),
+        (KeepsAnOrder, "adapter.order is computed from parameters"),
+        (Recurs, "lstm.weight_ih_l0 cannot be given its values"),
+        (RecursFrozen, "lstm.weight_ih_l0 cannot be given its values"),
         (DrawsFeatures, "draws random numbers"),
     ],
 )
