@@ -21,13 +21,31 @@ Array = np.ndarray[Any, Any]
 _BLOCK = 1 << 16
 
 
-def leave_step(
+def take_step(
     update: Array, tensors: Mapping[str, Tensor], layout: Layout, optimiser: torch.optim.Optimizer
 ) -> frozenset[str]:
-    """Write -rate * (g + decay * w) into ``update`` before the optimiser takes that step.
+    """Have the optimiser take a step, and write -rate * (g + decay * w) into ``update``.
 
     Return the names of the tensors it was written for: none unless the optimiser is SGD without momentum.
     """
+    written: frozenset[str] = frozenset()
+
+    def leave(*_: object) -> None:
+        nonlocal written
+        written = _leave_step(update, tensors, layout, optimiser)
+
+    # Hooks run in the order in which they came: this one sees the gradients that the task's hooks left.
+    hook = optimiser.register_step_pre_hook(leave)
+    try:
+        optimiser.step()
+    finally:
+        hook.remove()
+    return written
+
+
+def _leave_step(
+    update: Array, tensors: Mapping[str, Tensor], layout: Layout, optimiser: torch.optim.Optimizer
+) -> frozenset[str]:
     groups = _plain_groups(optimiser)
     written = []
     with torch.no_grad():
@@ -55,17 +73,21 @@ def leave_change(
         for name, tensor in tensors.items():
             view, was = torch.from_numpy(views[name]), torch.from_numpy(befores[name])
             now = _on_cpu(tensor)
-            if name not in stepped or not _explains(view, was, now, torch.finfo(tensor.dtype).eps):
+            if name not in stepped or not _explains(view, was, now, tensor.dtype):
                 torch.sub(now, was, out=view)
 
 
-def _explains(step: Tensor, was: Tensor, now: Tensor, epsilon: float) -> bool:
+def _explains(step: Tensor, was: Tensor, now: Tensor, kind: torch.dtype) -> bool:
     """Whether this step led from one to the other, but for the rounding of weights. False for what is not a number."""
+    epsilon, tiny = torch.finfo(kind).eps, torch.finfo(kind).tiny
     steps, wases, nows = step.reshape(-1), was.reshape(-1), now.reshape(-1)
     for start in range(0, step.numel(), _BLOCK):
         part = slice(start, start + _BLOCK)
         gap = (nows[part] - wases[part]).sub_(steps[part]).abs_()
-        allowed = (wases[part].abs() + nows[part].abs()).mul_(2 * epsilon).add_(torch.finfo(torch.float32).tiny)
+        # Half a last place of the new weight, as much for the difference of the two, and the rounding of the step.
+        allowed = (wases[part].abs() + nows[part].abs()).mul_(epsilon / 2).add_(steps[part].abs(), alpha=2 * epsilon)
+        # Weights below the smallest normal number are that far apart.
+        allowed.add_(max(tiny * epsilon, torch.finfo(torch.float32).tiny))
         if not bool((gap <= allowed).all()):
             return False
     return True

@@ -38,7 +38,7 @@ from shoal.trainer.local_examples import LocalExamples
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
 from shoal.trainer.placement import Placed, place, to_training
-from shoal.trainer.plain_step import leave_change, leave_step
+from shoal.trainer.plain_step import leave_change, take_step
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Examples, labels_of
 from shoal.trainer.shared import SharedVectors
@@ -255,8 +255,9 @@ class TorchTrainer:
                 if settings.clip_gradient:
                     nn.utils.clip_grad_norm_(self._trainable, settings.clip_gradient)
                 if last < settings.accumulate:
-                    self._stepped = leave_step(self._shared.update, self._tensors, self._layout, optimiser)
-                optimiser.step()
+                    self._stepped = take_step(self._shared.update, self._tensors, self._layout, optimiser)
+                else:
+                    optimiser.step()
                 optimiser.zero_grad()
             loss_sum += loss.item() * count
         return loss_sum

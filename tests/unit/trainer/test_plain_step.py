@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from shoal.scheduling.batches import batch_indices, epoch_order
 from shoal.trainer.flat import read_into, write_from
@@ -159,6 +160,95 @@ def test_a_task_that_writes_to_its_weights_hands_over_what_changed(load):
     trainer.train(0, [0])
     moved = job.layout.views(shared.update)["body.bias"] + job.layout.views(shared.model)["body.bias"]
     np.testing.assert_allclose(moved, 0.25, atol=1e-3)
+
+
+def test_a_hook_before_the_step_counts_however_small_the_gradient(load):
+    source = (
+        TASK
+        + """
+    def optimizer(self, model):
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+
+        def mask(*_):
+            model.body.weight.grad[0] = 0.0
+
+        optimiser.register_step_pre_hook(mask)
+        return optimiser
+"""
+    )
+    rows = examples(64)
+    trainer, shared, job = load(source, rows)
+    trainer.train(0, [0])
+    gradient, _ = _gradient(job, shared, rows, [0])
+    moved = job.layout.views(shared.update)["body.weight"]
+    np.testing.assert_array_equal(moved[0], 0.0)
+    np.testing.assert_allclose(moved[1:], -0.05 * job.layout.views(gradient)["body.weight"][1:], rtol=3e-7)
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("bfloat16", 0.98), ("float32", 1 - 2**-21)])
+def test_a_hook_after_the_step_counts_from_two_last_places_on(load, kind, factor):
+    source = f"""
+import torch
+from torch import nn
+from shoal.task import Task
+
+class Sample(Task):
+    def model(self):
+        return nn.Linear(4, 3, bias=False).to(torch.{kind})
+
+    def loss(self, output, y):
+        return 1e-6 * output.float().mean()
+
+    def collate(self, batch, *, training):
+        x, y = super().collate(batch, training=training)
+        return x.to(torch.{kind}), y
+
+    def optimizer(self, model):
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimiser.register_step_post_hook(lambda *_: model.weight.data.mul_({factor!r}))
+        return optimiser
+"""
+    trainer, shared, _ = load(source)
+    trainer.train(0, [0])
+    np.testing.assert_allclose(shared.update, shared.model * (factor - 1), rtol=0.5, atol=1e-7)
+    assert np.abs(shared.update).max() > 1e-7
+
+
+@pytest.mark.parametrize("rate", [1e-4, RATE, 3.0])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_bfloat16_weights_hand_over_the_gradient(load, rate, decay):
+    source = f"""
+import torch
+from torch import nn
+from shoal.task import Task
+
+class Sample(Task):
+    def model(self):
+        return nn.Linear(4, 3).to(torch.bfloat16)
+
+    def loss(self, output, y):
+        return nn.functional.cross_entropy(output.float(), y)
+
+    def collate(self, batch, *, training):
+        x, y = super().collate(batch, training=training)
+        return x.to(torch.bfloat16), y
+
+    def optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr={rate}, weight_decay={decay})
+"""
+    trainer, shared, _ = load(source)
+    before = shared.model.copy()
+    seen = []
+    handle = register_optimizer_step_pre_hook(
+        lambda optimiser, *_: seen.append(
+            np.concatenate([p.grad.float().numpy().ravel() for g in optimiser.param_groups for p in g["params"]])
+        )
+    )
+    try:
+        trainer.train(0, [0])
+    finally:
+        handle.remove()
+    np.testing.assert_allclose(shared.update, -rate * (seen[0] + decay * before), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
