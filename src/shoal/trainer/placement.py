@@ -71,6 +71,18 @@ def place(task: Task, model: nn.Module) -> Placed:
     return Placed(placed.shared, placed.frozen, placed.own, tuple(dict.fromkeys(still)))
 
 
+def placed_again(placed: Placed, model: nn.Module) -> Placed:
+    """Return the same places with the tensors that the model holds now: a move to another device replaces buffers."""
+    held: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    held |= dict(model.named_buffers(remove_duplicate=False))
+    return Placed(
+        {name: (held.get(name, tensor), kind) for name, (tensor, kind) in placed.shared.items()},
+        {name: held.get(name, tensor) for name, tensor in placed.frozen.items()},
+        {name: (held.get(name, tensor), kind) for name, (tensor, kind) in placed.own.items()},
+        placed.still,
+    )
+
+
 def to_training(model: nn.Module, placed: Placed) -> None:
     """Put a model into training mode, all but its frozen running means."""
     model.train()

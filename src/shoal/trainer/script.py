@@ -33,7 +33,7 @@ from shoal.trainer.base import load_base
 from shoal.trainer.flat import read_into, write_from
 from shoal.trainer.frozen_guard import FrozenGuard
 from shoal.trainer.importer import file_of
-from shoal.trainer.placement import Placed, place, to_training
+from shoal.trainer.placement import Placed, place, placed_again, to_training
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shared import SharedVectors
 
@@ -209,6 +209,7 @@ class _Script:
             self.told.put(done)
         lease = self.asked.get()
         # Not earlier: until its first lease a script may move its model to another device.
+        self.placed = placed_again(self.placed, self.model)
         self.guard = FrozenGuard(self.model, self.placed.frozen)
         self.judged = judged(self.model, self._evaluate) if self._evaluate is not None else ()
         return lease

@@ -37,7 +37,7 @@ from shoal.trainer.lease import TaskLease
 from shoal.trainer.local_examples import LocalExamples
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
-from shoal.trainer.placement import Placed, place, to_training
+from shoal.trainer.placement import Placed, place, placed_again, to_training
 from shoal.trainer.plain_step import leave_change, take_step
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Examples, labels_of
@@ -98,6 +98,7 @@ class TorchTrainer:
             raise Misuse("this device builds another own part of the model than the job's; do its versions differ?")
         load_base(self._placed.frozen, settings.base)
         self._model.to(self._device)
+        self._placed = placed_again(self._placed, self._model)
         self._guard = FrozenGuard(self._model, self._placed.frozen)
         self._tensors = {name: tensor for name, (tensor, _) in self._placed.shared.items()}
         self._own = {name: tensor for name, (tensor, _) in self._placed.own.items()}

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from shoal.errors import Misuse
+from shoal.task import Task
 from shoal.trainer.flat import read_into
 from shoal.trainer.frozen_guard import SAMPLE, FrozenGuard
 from shoal.trainer.importer import make_task
-from shoal.trainer.placement import place
+from shoal.trainer.placement import place, placed_again
 from shoal.trainer.shards import Examples
 from shoal.trainer.shared import SharedVectors
 from shoal.trainer.steps import TorchTrainer, build_model
@@ -111,6 +112,17 @@ def test_a_mean_that_nobody_touches_and_trained_buffers_pass(load):
     model = build_model(task, 0)
     rows = Examples([Path(shard) for shard in job.train])
     try_batch(task, model, place(task, model), train=rows, test=rows, batch_size=8, seed=0)
+
+
+def test_a_move_to_another_device_is_no_change():
+    """``Module.to`` puts other tensors in the place of buffers. Here the device is ``meta``, for want of another."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3).requires_grad_(False), nn.BatchNorm1d(3))
+    placed = place(Task(), model)
+    model.to("meta")
+    again = placed_again(placed, model)
+    assert FrozenGuard(model, again.frozen).changed() == []
+    assert again.shared["2.running_mean"][0] is model[2].running_mean
+    assert (again.layout, list(again.frozen), again.still) == (placed.layout, list(placed.frozen), placed.still)
 
 
 def test_where_a_task_is_prepared_every_value_is_compared():
