@@ -88,6 +88,8 @@ class NodeRecord:
     busy_s: float = -math.inf
     #: From when on it may be sent to another manager.
     goes_s: float = 0.0
+    #: Until when jobs of other managers have no use for it.
+    kept_s: float = 0.0
 
     @property
     def can_train(self) -> bool:
@@ -140,6 +142,11 @@ class NodeRecord:
     def can_lead(self) -> bool:
         """A tab of a browser has no door that others could dial."""
         return self.is_available and not self.facts.browser
+
+    @property
+    def is_bound(self) -> bool:
+        """It cannot be sent to another manager: it leads, lends or stayed, or is a tab, which dials one origin."""
+        return self.stays or bool(self.facts.browser)
 
     @property
     def is_available(self) -> bool:
@@ -431,7 +438,7 @@ class ClusterState:
         not: it can dial the origin of its page alone."""
         leaders = {record.leader for record in self.open_jobs()}
         return self._take_free(
-            lambda node: not (node.stays or node.facts.browser or node.goes_s > now_s or node.node in leaders)
+            lambda node: not (max(node.goes_s, node.kept_s) > now_s or node.is_bound or node.node in leaders)
         )
 
     def _take_free(self, fits: Callable[[NodeRecord], bool]) -> NodeRecord | None:

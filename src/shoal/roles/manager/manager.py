@@ -34,7 +34,7 @@ from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
-from shoal.roles.manager.other_managers import STAYS_S, OtherManagers
+from shoal.roles.manager.other_managers import IN_VAIN_WITHIN_S, KEPT_S, STAYS_S, OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.staffing import AGAIN, Staffing
 from shoal.roles.manager.trouble import NO_TROUBLE, job_trouble, node_troubles
@@ -318,6 +318,8 @@ class Manager(Machine):
             node.left_in[node.job] = None
             self._cluster.place(node, None)
         node.heard_s = self.now_s
+        if hello.is_referred and node.sent_s is not None and self.now_s - node.sent_s < IN_VAIN_WITHIN_S:
+            node.kept_s = self.now_s + KEPT_S
         checks_in, node.sent_s = node.sent_s is not None and not restarted, None
         node.stays = hello.lends or bool(hello.leads) or hello.facts.is_hub
         node.goes_s = self.now_s + STAYS_S if hello.is_referred else 0.0

@@ -18,6 +18,11 @@ ON_ITS_WAY_S = 6.0
 #: A device that was sent here is not sent on before this: the manager that sent it may not know what it can do.
 STAYS_S = 60.0
 
+#: A device that another manager sent back so soon was of no use there, and is not sent to others for so long: their
+#: figures do not say which devices their jobs take.
+IN_VAIN_WITHIN_S = 2 * STAYS_S
+KEPT_S = 1800.0
+
 
 def seen_in_store(
     others: Iterable[Seat], managers: Mapping[str, str], *, own: str, helpers: Mapping[str, str] | None = None

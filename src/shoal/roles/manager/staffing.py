@@ -206,7 +206,10 @@ class Staffing:
                 self._call(taken, spare)
         elsewhere = max(0, self._others.starving(self._machine.now_s) - len(coming))
         beyond = {record.spec.job: spare[record.spec.job] for record in reversed(led) if not self._lacking(record)}
-        self._call(self._useful(beyond, lambda node: not node.stays and not node.facts.browser, most=elsewhere), beyond)
+        now_s = self._machine.now_s
+        self._call(
+            self._useful(beyond, lambda node: not (node.is_bound or node.kept_s > now_s), most=elsewhere), beyond
+        )
 
     def _useful(self, spare: Mapping[str, _Spare], fits: Callable[[NodeRecord], bool], *, most: int) -> list[str]:
         """Nodes that others can spare and that would be of use: one without an engine for the job in need would only

@@ -22,7 +22,7 @@ from shoal.roles.events import (
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.failover import MISSED_S
 from shoal.roles.manager.manager import Manager
-from shoal.roles.manager.other_managers import ON_ITS_WAY_S, STAYS_S
+from shoal.roles.manager.other_managers import KEPT_S, ON_ITS_WAY_S, STAYS_S
 from shoal.roles.node.failure_detector import RESTARTED, Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
@@ -416,3 +416,24 @@ def test_what_is_lacking_here_is_told(make_spec: Make) -> None:
     progress = Progress(job="digits", term=1, state="finished", reason="done")
     place.happens(Received(sender="home", message=progress))
     assert place.manager.needs == (0, 0)
+
+
+def test_a_device_that_was_of_no_use_elsewhere_is_not_sent_or_called_back_for_it_again(make_spec: Make) -> None:
+    place = Place(prefers_devices=False)
+    place.hello("a")
+    place.sees(starving=1)
+    assert place.sent_away() == {"a": OTHER}
+    place.happens(PeerChanged(node="a", state=Liveness.LOST, reason="left", is_certain=True))
+    place.now_s = STAYS_S + 5
+    place.hello("a", is_referred=True)
+    place.now_s += STAYS_S + 5
+    place.sees(starving=1)
+    assert place.sent_away() == {}, "that manager's job does not take it"
+    place.submit(make_spec(workers_min=1, workers_max=2))
+    place.hello("b", lends=True)
+    assert place.working() == {"a": "digits", "b": "digits"}
+    place.sees(starving=1)
+    assert not place.told("home", Release)
+    place.now_s += KEPT_S
+    place.sees(starving=1)
+    assert [release.node for release in place.told("home", Release)] == ["a"], "labels may have changed by now"
