@@ -49,9 +49,9 @@ class PlainRoster(ClusterState):
     def count(self, job: str) -> int:
         return len(self.workers(job))
 
-    def free_hub(self) -> NodeRecord | None:
+    def free_hubs(self) -> list[NodeRecord]:
         nodes = (self.nodes[name] for name in sorted(self.nodes))
-        return next((node for node in nodes if node.facts.is_hub and node.is_available and not node.job), None)
+        return [node for node in nodes if node.facts.is_hub and node.is_available and not node.job]
 
     def count_hubs(self, job: str) -> int:
         return len(self.members(job)) - self.count(job)

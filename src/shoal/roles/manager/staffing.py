@@ -85,10 +85,9 @@ class Staffing:
             if not lacking:
                 continue
             free = self._cluster.count_free(self._fits(record), most=lacking)
-            used = self._among(coming, record, most=lacking - free)
-            if free + len(used) < lacking and record is not first:
+            if free + coming < lacking and record is not first:
                 continue
-            coming -= used
+            coming = max(0, coming - (lacking - free))
             self._staff(record, record.spec.plan.workers_least)
 
     def grow(self, led: Sequence[JobRecord]) -> None:
@@ -101,17 +100,9 @@ class Staffing:
                 self._staff(record, record.spec.plan.workers_least)
 
     @property
-    def _coming(self) -> set[str]:
-        """Nodes that are about to be free. An operator may hold one back, and some helper is awaited elsewhere."""
-        helpers = {record.helper for record in self._cluster.open_jobs()}
-        names = (self._cluster.called_back | self._cluster.let_go) - helpers
-        return {name for name in names if self._cluster.nodes[name].held is None}
-
-    def _among(self, names: set[str], record: JobRecord, *, most: int) -> set[str]:
-        """Those of these nodes that could train for the job, and at most so many."""
-        nodes = (self._cluster.nodes[name] for name in sorted(names))
-        able = (node.node for node in nodes if not node.facts.is_hub and self._suits(node, record))
-        return set(islice(able, max(0, most)))
+    def _coming(self) -> int:
+        """Nodes that are about to be free."""
+        return len(self._cluster.called_back) + len(self._cluster.let_go)
 
     def _lacking(self, record: JobRecord) -> int:
         """How many workers a job lacks, once those that were called back are gone."""
@@ -196,15 +187,14 @@ class Staffing:
             if not lacking or self._machine.now_s < record.devices_come_by_s:
                 continue
             own, spare[job] = spare[job], _Spare()
-            used = self._among(coming, record, most=lacking)
-            coming, lacking = coming - used, lacking - len(used)
+            coming, lacking = max(0, coming - lacking), max(0, lacking - coming)
             taken = self._useful(spare, self._fits(record), most=lacking)
             if len(taken) < lacking:
                 # It cannot begin: what it has may serve a job that comes after it.
                 spare[job] = own
             else:
                 self._call(taken, spare)
-        elsewhere = max(0, self._others.starving(self._machine.now_s) - len(coming))
+        elsewhere = max(0, self._others.starving(self._machine.now_s) - coming)
         beyond = {record.spec.job: spare[record.spec.job] for record in reversed(led) if not self._lacking(record)}
         now_s = self._machine.now_s
         self._call(

@@ -11,7 +11,6 @@ from shoal.roles.actions import Action, Send
 from shoal.roles.events import (
     Asked,
     Liveness,
-    MemberHeld,
     OtherManager,
     OtherManagersSeen,
     PeerChanged,
@@ -26,7 +25,6 @@ from shoal.roles.node.failure_detector import Patience
 from shoal.wire.limits import REASON_MAX_CHARS
 from shoal.wire.messages import (
     Facts,
-    ForgetNode,
     Heartbeat,
     Hello,
     JobSpec,
@@ -279,39 +277,6 @@ def test_the_longest_reason_fits_what_is_said_of_it(make_spec: Make) -> None:
     assert floor.manager.job_views()[0].trouble.endswith("…")
     assert floor.manager.node_views()[0].trouble.endswith("…")
     assert len(floor.told(StopRequest)) == 1
-
-
-# Devices that are about to be free -------------------------------------------------------------------------------
-
-
-def test_a_device_that_is_about_to_be_free_counts_only_for_jobs_that_take_it(make_spec: Make) -> None:
-    floor = Floor("n1", "n2")
-    floor.submit(make_spec(job="any", workers_min=2, workers_max=2))
-    floor.submit(make_spec(job="own", workers_min=2, where="node in (n1, n3)"))
-    floor.submit(make_spec(job="last", workers_min=1))
-    assert floor.working() == {"n1": "any", "n2": "any"}
-    # Both are let go at the end of `any`, and heard one after the other.
-    for node in ("n1", "n2"):
-        floor.happens(Received(sender="home", message=Released(job="any", term=1, node=node)))
-    floor.happens(
-        Received(
-            sender="home",
-            message=Progress(job="any", term=1, state="finished", version=1, durable_version=1, reason="done"),
-        )
-    )
-    floor.happens(Received(sender="n1", message=Heartbeat(seq=1)))
-    assert floor.working()["n1"] == "last", "n2 is about to be free, and `own` cannot have it"
-
-
-def test_a_device_that_is_drained_is_not_about_to_be_free(make_spec: Make) -> None:
-    floor = Floor("n1", "n2", "n3")
-    floor.submit(make_spec(job="one", workers_min=1, workers_max=1))
-    floor.submit(make_spec(job="two", workers_min=1, workers_max=2))
-    assert sorted(floor.working().values()) == ["one", "two", "two"]
-    drained = next(node for node, job in floor.working().items() if job == "one")
-    floor.manager.handle(MemberHeld(node=drained, hold="drained"), floor.now_s)
-    floor.happens(Received(sender="home", message=Released(job="one", term=1, node=drained)))
-    assert [release.job for release in floor.told(Release)] == ["two"], "the job needs another one at once"
 
 
 def test_a_device_that_was_forgotten_does_not_trouble_a_job(make_spec: Make) -> None:
