@@ -25,6 +25,7 @@ from shoal.roles.node.failure_detector import Patience
 from shoal.wire.limits import REASON_MAX_CHARS
 from shoal.wire.messages import (
     Facts,
+    ForgetNode,
     Heartbeat,
     Hello,
     JobSpec,
