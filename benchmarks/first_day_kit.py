@@ -170,7 +170,7 @@ def read_only(folder: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True, timeout=10)
+        subprocess.run(["/bin/umount", "--lazy", str(folder)], check=True, capture_output=True, timeout=10)
 
 
 def without(folder: Path, *packages: str) -> dict[str, str]:

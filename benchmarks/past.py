@@ -472,12 +472,12 @@ def small_disk() -> Any:
     """A disk of its own for PostgreSQL, so that it can be full."""
     place = pwd.getpwnam("postgres").pw_dir
     folder = Path(tempfile.mkdtemp(prefix="shoal-past-", dir=place))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)], check=True)
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)], check=True)
     try:
         shutil.chown(folder, "postgres", "postgres")
         yield folder
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=False)
+        subprocess.run(["/bin/umount", "-l", str(folder)], check=False)
         shutil.rmtree(folder, ignore_errors=True)
 
 
