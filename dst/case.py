@@ -13,6 +13,7 @@ from dst.case_faults import (
     copies_across_terms,
     cuts,
     draw_strike,
+    failovers,
     for_good,
     for_long,
     of_a_helper,
@@ -170,8 +171,13 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
         targeted=targeted,
         check_in_s=rng.stream("check-in").pick(_CHECK_INS_S) if has_check_ins else 0.0,
         has_two_managers=has_two_managers,
-        outages=outages(stores) + read_only_spells(rng.stream("spells")) if has_two_managers else (),
+        outages=_outages(rng, stores) if has_two_managers else (),
     )
+
+
+def _outages(rng: Rng, stores: Stream) -> tuple[Outage, ...]:
+    """What befalls the store that managers share."""
+    return outages(stores) + read_only_spells(rng.stream("spells")) + failovers(rng.stream("past"))
 
 
 def _happens(stream: Stream, share: float) -> bool:

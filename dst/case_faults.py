@@ -97,6 +97,15 @@ def read_only_spells(stream: Stream) -> tuple[Outage, ...]:
     )
 
 
+def failovers(stream: Stream) -> tuple[Outage, ...]:
+    """A failover to a replica that lags: by less than a renewal of a seat, by seconds, or by most of the story."""
+    if not stream.happens(0.35):
+        return ()
+    at_s = stream.between(4.0, FAULTS_UNTIL_S)
+    back_s = min(stream.pick((0.3, 2.0, 6.0, 15.0)) * stream.between(0.7, 1.3), at_s - 1.0)
+    return (Outage(at_s=at_s, for_s=stream.between(0.1, 4.0), back_s=back_s),)
+
+
 def draw_strike(stream: Stream, *, prefers_devices: bool) -> tuple[str, str]:
     """What is waited for, and who is struck then. What a leader elsewhere says to the manager is often what is lost:
     a version, or its last word."""

@@ -1,4 +1,4 @@
-"""A spell in which the store that managers share is away, slow or read-only."""
+"""A spell in which the store that managers share is away, slow or read-only, or after which it is an older one."""
 
 from __future__ import annotations
 
@@ -15,3 +15,5 @@ class Outage:
     is_cut: bool = False
     #: The store answers, and takes no write.
     is_read_only: bool = False
+    #: The store is away, and then what it was this long before it went away. 0 means that it forgets nothing.
+    back_s: float = 0.0

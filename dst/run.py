@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dst.case import FuzzCase
 from dst.outage import Outage
@@ -151,7 +151,10 @@ class FuzzRun:
 
     def begin(self) -> None:
         for outage in self.what.outages:
-            self.world.kernel.at(outage.at_s, self._inflict, outage)
+            if outage.back_s:
+                self.world.kernel.at(outage.at_s - outage.back_s, self._forget_later, outage)
+            else:
+                self.world.kernel.at(outage.at_s, self._inflict, outage)
         self.inflicter.begin()
         self.world.begin()
 
@@ -166,6 +169,24 @@ class FuzzRun:
             over = managers.store.cut(managers.holding() if outage.is_cut else LABELS)
         self.inflicter.quiet_since_s = max(self.inflicter.quiet_since_s, kernel.now_s + outage.for_s)
         kernel.after(outage.for_s, over)
+
+    def _forget_later(self, outage: Outage) -> None:
+        """What happens to the store from now on is lost in a failover."""
+        managers, kernel = self.world.managers, self.world.kernel
+        assert managers is not None, "a manager that is alone has a disk of its own"
+        past = managers.store.past()
+
+        def end(over: Callable[[], None]) -> None:
+            # A cluster whose jobs are all over has nothing to go on with.
+            if not self.world.is_over:
+                managers.go_back(past)
+            over()
+
+        def begin() -> None:
+            self.inflicter.quiet_since_s = max(self.inflicter.quiet_since_s, kernel.now_s + outage.for_s)
+            kernel.after(outage.for_s, end, managers.store.cut(LABELS))
+
+        kernel.after(outage.back_s, begin)
 
     def on_end(self) -> None:
         """Every job is over."""

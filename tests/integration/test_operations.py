@@ -18,10 +18,10 @@ from kit import HERE, MOMENTUM, WAIT_S, Site, cluster_in, metrics, run
 from benchmarks.common import echo_job
 from shoal.cli import main
 from shoal.errors import Refused
+from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.runtime.backup import BackupSummary, back_up, restore
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
-from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.trainer.spawn import end_process
 from shoal.wire.messages import PROTOCOL, Progress
 

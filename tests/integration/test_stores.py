@@ -31,6 +31,7 @@ from shoal.identity.chain import split_pem
 from shoal.identity.enrolment import Enrolled
 from shoal.identity.identity import Authority, Identity
 from shoal.net.grpc import GrpcLink
+from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.runtime.backup import back_up
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
@@ -39,7 +40,6 @@ from shoal.store.objects import Objects
 from shoal.store.opening import open_stores
 from shoal.store.postgres import PostgresDatabase
 from shoal.store.registry import Registry
-from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.store.seat import Seats
 from shoal.wire.messages import JobView
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint, version_in
 from shoal.store.depot import Depot
 from shoal.store.registry import Registry
-from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.store.rows import JobRow
 
 

@@ -27,7 +27,7 @@ from shoal.identity.listening import EVERYWHERE, listen
 from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import CONNECTIONS_A_DEVICE, connections_max, raise_limit
 from shoal.net.renewal import is_due
-from shoal.roles.manager.seat_watch import Seat, home_of
+from shoal.roles.manager.seat_watch import home_of
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime import log_lines
 from shoal.runtime.die_with_parent import end_with_starter
@@ -38,7 +38,7 @@ from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.paths import Paths
 from shoal.runtime.reachable import own_address, parse_advertised, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
-from shoal.runtime.seat_holder import mind_doors, open_seat
+from shoal.runtime.seat_holder import SeatHolder, mind_doors, open_seat
 from shoal.runtime.tab_door import TabDoorOptions, tab_door
 from shoal.store.base import Away, Database
 from shoal.store.depot import Depot
@@ -47,7 +47,7 @@ from shoal.store.mending import incidents, mend, signs_in
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
 from shoal.store.remembered import Remembered
-from shoal.store.seat import Deposed, FencedDatabase, Seats, WentBack
+from shoal.store.seat import Deposed, FencedDatabase, Seats, Tenure, WentBack
 
 log = logging.getLogger("shoal")
 
@@ -175,6 +175,8 @@ async def run_home(
     #: Where it listens; the same again if it starts over.
     ports = (port, port + 1 if port else 0)
     is_ready = is_told_to_stop = False
+    #: What was done about a database that went back, by job, until the journal has it.
+    untold: list[tuple[str, str]] = []
     stopping = asyncio.Event()
 
     def stop() -> None:
@@ -182,8 +184,8 @@ async def run_home(
         is_told_to_stop = True
         stopping.set()
 
-    async def serve(ending: contextlib.AsyncExitStack) -> None:
-        nonlocal began_s, ports, is_ready
+    async def serve(ending: contextlib.AsyncExitStack, why: str) -> None:
+        nonlocal began_s, ports, is_ready, untold
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
         stores = await asyncio.to_thread(
@@ -202,16 +204,19 @@ async def run_home(
         if stores.seats is not None:
             await asyncio.to_thread(_check_authority, stores.database, authority)
             await asyncio.to_thread(_warm_up)
-            held = await open_seat(Seats(stores.seats), _home_name(places))
-            ending.push_async_callback(held.let_go)
+            held = await open_seat(Seats(stores.seats), _home_name(places), on_opening=remembered.on_opening)
+            ending.push_async_callback(_give_up, held, remembered)
             began_s = time.monotonic()
             fenced = FencedDatabase(stores.database, held.tenure)
             registry = Registry(fenced, holder=held.tenure.holder)
-            mended = await asyncio.to_thread(_mend, fenced, registry, remembered, stores.depot, held.tenure.before)
+            untold += await asyncio.to_thread(_mend, fenced, registry, remembered, stores.depot, held.tenure, why)
+            remembered.on_counted(held.tenure.holder, held.tenure.counted.beats)
+            await asyncio.to_thread(remembered.flush)
+            await held.await_others()
             await asyncio.to_thread(_take_own, registry, held.tenure.holder)
         else:
             registry = Registry(stores.database)
-            mended = await asyncio.to_thread(_mend, stores.database, registry, remembered, stores.depot, None)
+            untold += await asyncio.to_thread(_mend, stores.database, registry, remembered, stores.depot)
         node = ManagerNode(
             identity,
             places,
@@ -251,8 +256,9 @@ async def run_home(
         for told in described(hooks):
             log.info("hook: %s", told)
         node.on_event(telling)
-        for job, told in mended:
+        for job, told in untold:
             node.note("store-went-back", told, job=job)
+        untold.clear()
         await node.start()
         ending.push_async_callback(node.stop)
         ending.push_async_callback(asyncio.to_thread, telling.stop)
@@ -355,20 +361,31 @@ async def run_home(
                 log.warning("the cluster cannot be announced (%s): devices can still join by the line", error)
         await stopping.wait()
         if held is not None and held.is_deposed:
-            raise held.deposed_by or Deposed(_TAKEN_OVER)
+            deposed_by = held.deposed_by or Deposed(_TAKEN_OVER)
+            if isinstance(deposed_by, WentBack):
+                # At once: a manager that starts just now must not give out a term that was given before. Without a
+                # proof of the seat, which is of another past.
+                plain = Registry(stores.database, holder=held.tenure.holder)
+                with contextlib.suppress(Away):
+                    untold += await asyncio.to_thread(
+                        _mend, stores.database, plain, remembered, stores.depot, why=str(deposed_by)
+                    )
+            raise deposed_by
 
     with _alone(home):
         _check_free(host, port)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
+        why = ""
         while not is_told_to_stop:
             stopping.clear()
             try:
                 async with contextlib.AsyncExitStack() as ending:
-                    await serve(ending)
+                    await serve(ending, why)
                 return
             except WentBack as error:
+                why = "" if untold else str(error)
                 log.warning("this manager starts over: %s", error)
             except Deposed:
                 raise Deposed(_TAKEN_OVER) from None
@@ -380,19 +397,35 @@ async def run_home(
                 await asyncio.wait_for(stopping.wait(), START_OVER_S)
 
 
+async def _give_up(held: SeatHolder, remembered: Remembered) -> None:
+    """Other managers need not wait, and the next process of this home does not miss the seat."""
+    await held.let_go()
+    if not held.is_deposed:
+        remembered.on_counted("", 0)
+    await asyncio.to_thread(remembered.flush)
+
+
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 def _mend(
-    database: Database, registry: Registry, remembered: Remembered, depot: Depot, before: Seat | None
+    database: Database,
+    registry: Registry,
+    remembered: Remembered,
+    depot: Depot,
+    tenure: Tenure | None = None,
+    why: str = "",
 ) -> list[tuple[str, str]]:
-    """Compare the database with what this manager remembers, and write that again if the database went back. Return
-    what is to be told, by job."""
-    signs = signs_in(registry, remembered, before=before)
+    """Compare the database with what this manager remembers, and write that again if the database went back. ``why``: a
+    write of the manager found that it did. Return what is to be told, by job."""
+    signs = signs_in(registry, remembered, tenure=tenure) or [*filter(None, (why,))]
     if signs:
         mended = mend(database, registry, remembered, signs=signs, newest=depot.newest_checkpoints())
+        # What is behind is written: the seat that showed it is of the past.
+        remembered.on_counted("", 0)
+        remembered.flush()
         return list(mended.lines())
     own = {row.job for row in registry.jobs() if row.state.is_open and home_of(row.manager) == home_of(registry.holder)}
     remembered.on_incident(incidents(registry))

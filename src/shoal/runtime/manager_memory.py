@@ -10,6 +10,7 @@ from shoal.roles.actions import Keep
 from shoal.runtime.member_register import MemberRegister
 from shoal.store.registry import Registry
 from shoal.store.remembered import EndedJob, JobSubmission, Remembered
+from shoal.store.rows import JobRow
 from shoal.wire.limits import REASON_MAX_CHARS
 
 log = logging.getLogger("shoal")
@@ -49,6 +50,14 @@ class ManagerMemory:
     def on_version(self, job: str, checkpoint: str) -> None:
         if self._remembered is not None and checkpoint:
             self._remembered.on_version(job, checkpoint)
+
+    def on_ended(self, row: JobRow) -> None:
+        """A job ended, at this manager or at another: if that one is gone when the store goes back, this one knows."""
+        if self._remembered is not None:
+            ended = EndedJob(
+                state=str(row.state), reason=row.reason, ended_s=row.ended_s or 0.0, checkpoint=row.checkpoint
+            )
+            self._remembered.on_ended(row.job, ended)
 
     def on_kept(self, keep: Keep, now_s: float) -> None:
         """The record of a job was written. Runs in a thread; that a job was submitted or ended is durable when this

@@ -269,6 +269,7 @@ class ManagerNode:
                 knows=lambda job: self._manager.spec(job) is not None,
                 post=self._manager_host.post,
                 record_of=stored.record,
+                on_ended=self._memory.on_ended,
             )
             if self._registry.holder
             else None

@@ -17,7 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol, TypeVar
 
 from shoal.errors import ShoalError
-from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, STILL_S, Seat, SeatWatch, may_serve, share
+from shoal.roles.manager.seat_watch import (
+    LOOK_EVERY_S,
+    RENEW_EVERY_S,
+    SILENT_S,
+    STILL_S,
+    Seat,
+    SeatWatch,
+    may_serve,
+    share,
+)
 from shoal.store.base import Away
 from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed, Seats, Tenure
@@ -48,11 +57,15 @@ class JobTaker(Protocol):
     async def take(self, orphans: Iterable[JobRow]) -> None: ...
 
 
-async def open_seat(seats: Seats, home: str) -> SeatHolder:
+async def open_seat(
+    seats: Seats, home: str, *, on_opening: Callable[[str], object] = lambda holder: None
+) -> SeatHolder:
     """Open a seat for this process, however long the database is away. ``home``: what its home is called: no other
-    process runs from it. Devices are sent there once it has an address (``move``)."""
+    process runs from it. Devices are sent there once it has an address (``move``). ``on_opening`` hears, in a thread,
+    the name of each seat that is about to be tried."""
     holder, is_told = f"{home}/{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}", False
     while True:
+        await asyncio.to_thread(on_opening, holder)
         try:
             tenure = await asyncio.to_thread(seats.open, holder)
         except Away as error:
@@ -99,6 +112,17 @@ class SeatHolder:
     def unproven_s(self) -> float:
         """How long ago this manager last proved that it has its seat."""
         return time.monotonic() - self._proven_s
+
+    async def await_others(self) -> None:
+        """Wait until every other manager has counted on, or is silent: a store that went back is found then."""
+        give_up_s = time.monotonic() + SILENT_S
+        watch = SeatWatch()
+        while time.monotonic() < give_up_s:
+            seats = await self._in_thread(self._seats.look)
+            watch.silent([seat for seat in seats if seat.holder != self.tenure.holder], time.monotonic())
+            if watch.may_take:
+                return
+            await asyncio.sleep(LOOK_EVERY_S / 2)
 
     async def move(self, address: str) -> None:
         """Devices dial this manager at another address from now on."""
@@ -174,7 +198,7 @@ class SeatHolder:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 others = await self.look()
-                if not await shared.look(others):
+                if not await shared.look(others) or not self._watch.may_take:
                     continue
                 waiting = {row.job: row for row in await asyncio.to_thread(orphans)}
                 if waiting:
@@ -192,13 +216,14 @@ class SeatHolder:
 
     async def look(self) -> list[Seat]:
         """The other seats that live, after those that were silent for long enough were ended."""
+        counted = self.tenure.counted.beats
         try:
             seats = await self._in_thread(self._seats.look)
         except ShoalError:
             self._watch.blind()
             raise
-        if all(seat.holder != self.tenure.holder for seat in seats):
-            # A proof says whether another manager ended it.
+        if all(seat.holder != self.tenure.holder or seat.beats < counted for seat in seats):
+            # A proof says whether another manager ended it, or the database went back.
             await self._in_thread(self._seats.renew, self.tenure)
         others = [seat for seat in seats if seat.holder != self.tenure.holder]
         for seat in self._watch.silent(others, time.monotonic()):

@@ -30,12 +30,15 @@ class SharedJobs:
         knows: Callable[[str], bool],
         post: Callable[[Event], object],
         record_of: Callable[[JobRow], JobRecord],
+        on_ended: Callable[[JobRow], object] = lambda row: None,
     ) -> None:
-        """``knows``: whether the manager role here has a job, open or ended. ``post``: tells that role."""
+        """``knows``: whether the manager role here has a job, open or ended. ``post``: tells that role. ``on_ended``
+        hears, in a thread, of each job that ended at whichever manager."""
         self._registry = registry
         self._knows = knows
         self._post = post
         self._record_of = record_of
+        self._on_ended = on_ended
         #: The seats of the other managers that live.
         self._others: tuple[Seat, ...] = ()
         self._seen = OtherManagersSeen()
@@ -64,6 +67,9 @@ class SharedJobs:
         """The manager of each open job, and the helper of those that name one. A plan does not change: it is read
         once."""
         managers = self._registry.managers_of_open_jobs()
+        for job in self._helpers.keys() - managers.keys():
+            if (row := self._registry.job(job)) is not None and row.state.is_ended:
+                self._on_ended(row)
         known = {job: node for job, node in self._helpers.items() if job in managers}
         for job in managers.keys() - known.keys():
             if (row := self._registry.job(job)) is not None:

@@ -86,6 +86,9 @@ class Disk:
         """The jobs that have a write under way."""
         return sorted({*self._keeps, *(write.job for write in self._writes)})
 
+    def records_under_way(self) -> list[JobRecord]:
+        return list(self._keeps.values())
+
     def share_with(self, other: Disk) -> None:
         """What is durable is the same from now on, and so is who is told of it."""
         self.jobs, self.history = other.jobs, other.history

@@ -12,6 +12,7 @@ import re
 
 from shoal.roles.actions import Answer, End, Keep, Record, Save, Send, Store
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, TimerFired
+from shoal.roles.manager.seat_watch import home_of
 from shoal.scheduling.ledger import Applied
 from shoal.sim.observe import Mark, Step
 from shoal.sim.seen_job import SeenJob, SeenLeader, SeenLease
@@ -123,6 +124,10 @@ class Invariants:
         self._seats: dict[str, str] = {}
         self._ended_seats: set[str] = set()
         self._managers: dict[str, str] = {}
+        #: Jobs that were accepted, and are not in a store that went back.
+        self._lost: set[str] = set()
+        #: Jobs that had ended, and are open in such a store.
+        self._reopened: set[str] = set()
 
     # What roles did ------------------------------------------------------------------------------------
 
@@ -643,6 +648,10 @@ class Invariants:
                     not mark.facts["was_well"], mark.at_s, f"{mark.node} ended the seat of {ended}, which was well"
                 )
                 self._ended_seats.add(ended)
+            case "went-back":
+                self._went_back(mark)
+            case "mended":
+                self._mended(mark)
             case "taken":
                 self._taken(mark)
             case "written":
@@ -660,12 +669,42 @@ class Invariants:
             case _:
                 pass
 
+    def _went_back(self, mark: Mark) -> None:
+        """The store is what it was. Seats of its past are there again, and so is the manager of each job. A leader may
+        be replaced at once: its term jumps. What nobody that runs remembers may happen once more."""
+        self._ended_seats -= set(mark.facts["seats"])
+        self._managers = dict(mark.facts["managers"])
+        for job, course in self._courses.items():
+            course.deposed = course.led_term
+            if job in mark.facts["forgotten"] and course.state in _ENDED:
+                course.state = "running"
+        self._reopened = set(mark.facts["reopened"])
+        # The manager that took a job queues it again once it starts over.
+        self._lost = self._accepted & set(mark.facts["absent"])
+        self._accepted -= self._lost
+
+    def _mended(self, mark: Mark) -> None:
+        """A manager wrote a job again that the store forgot, or has its term jump. A job that is over may be open in
+        the store for a moment: until the manager that remembers its end starts over."""
+        job, state, term = mark.facts["job"], str(mark.facts["state"]), int(mark.facts["term"])
+        course = self._courses[job]
+        is_open_for_a_moment = course.state in _ENDED and state not in _ENDED
+        self._kept(job, course.state if is_open_for_a_moment else state, term, mark.at_s)
+
     def _taken(self, mark: Mark) -> None:
         """A job moves only from a manager that cannot write any more."""
         job, before = mark.facts["job"], mark.facts["before"]
-        self._hold(before in self._ended_seats, mark.at_s, f"{mark.node} took {job} from {before}, which has a seat")
+        self._hold(
+            not before or before in self._ended_seats,
+            mark.at_s,
+            f"{mark.node} took {job} from {before}, which has a seat",
+        )
         self._managers[job] = mark.facts["holder"]
-        self._courses[job].taken_over_s = mark.at_s
+        course = self._courses[job]
+        course.taken_over_s = mark.at_s
+        if job in self._reopened and course.state in _ENDED and home_of(before) != home_of(mark.facts["holder"]):
+            # The manager that remembers its end was silent for too long.
+            course.state = "running"
 
     def _written(self, mark: Mark) -> None:
         """A manager writes while it has a seat, and of its own jobs alone."""
@@ -676,6 +715,9 @@ class Invariants:
 
     def _kept(self, job: str, state: str, term: int, at_s: float) -> None:
         course = self._courses[job]
+        if job in self._lost:
+            self._lost.discard(job)
+            self._accepted.add(job)
         self._hold(
             course.state not in _ENDED or state == course.state, at_s, f"{job} was {course.state} and is {state} now"
         )

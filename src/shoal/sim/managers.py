@@ -17,8 +17,9 @@ from shoal.sim.disk import Disk
 from shoal.sim.driver.manager_node import SimManagerNode
 from shoal.sim.kernel import Kernel
 from shoal.sim.process import Process
+from shoal.sim.remembered import SimRemembered, is_behind, mend
 from shoal.sim.rng import Stream
-from shoal.sim.shared_store import LABELS, SharedDisk, SharedStore, SimTenure
+from shoal.sim.shared_store import LABELS, SharedDisk, SharedStore, SimTenure, StorePast
 
 #: Where devices dial each, and where the proxy is.
 ENDPOINTS = {label: f"{label}:7070" for label in LABELS}
@@ -27,6 +28,8 @@ PROXY = "proxy:7070"
 #: What starting takes; and after how long a manager that ended is started again.
 START_S = 0.5
 RESTART_S = 5.0
+#: The same of one that starts over because the store went back.
+START_OVER_S = 0.5
 
 #: How often a manager stands still between its last look and its attempt to end a seat, and for how long.
 LATE_SHARE = 0.25
@@ -51,11 +54,19 @@ class _Place:
     seen: OtherManagersSeen = field(default_factory=OtherManagersSeen)
     proven_s: float = 0.0
     is_serving: bool = False
+    #: Its last process found that the store went back.
+    found_back: bool = False
+    #: What its home keeps.
+    remembered: SimRemembered = field(default_factory=SimRemembered)
 
     @property
     def holder(self) -> str:
         """This process, as its seat names it."""
         return f"{self.label}/{self.number}"
+
+    def forget_seat(self) -> None:
+        """The store has what this manager remembers: the seat that showed that it had not is of the past."""
+        self.remembered.seat, self.remembered.beats, self.found_back = "", 0, False
 
     @property
     def open_jobs(self) -> int:
@@ -81,6 +92,24 @@ class SimManagers:
         self._mark = mark
         self._chance = chance
         self._places = [_Place(label) for label in LABELS]
+
+    # The store goes back --------------------------------------------------------------------------------
+
+    def go_back(self, past: StorePast) -> None:
+        """The store becomes what it was. Observers are told what it forgot, as far as nobody that runs remembers."""
+        before = dict(self.store.truth.jobs)
+        self.store.go_back(past)
+        running = [place.remembered for place in self._places if place.process is not None]
+        reopened = {job for job, record in past.jobs.items() if record.is_open and not before[job].is_open}
+        self._mark(
+            LABELS[0],
+            "went-back",
+            seats=tuple(past.seats),
+            managers=dict(past.managers),
+            absent=tuple(before.keys() - past.jobs.keys()),
+            reopened=tuple(sorted(reopened)),
+            forgotten=tuple(job for job in sorted(reopened) if not any(job in each.ended for each in running)),
+        )
 
     # Which one ------------------------------------------------------------------------------------------
 
@@ -159,10 +188,16 @@ class SimManagers:
             _hang_up(node, "the process on the other side ended")
 
     def _deposed(self, place: _Place, process: Process) -> None:
-        """It learns that another manager took over: it ends, and is started again."""
+        """It learns that another manager took over, or that the store went back: it ends, and is started again."""
         if place.process is process:
+            place.found_back = went_back = place.tenure is not None and place.tenure.went_back
+            if place.found_back and self.store.takes_writes(place.label):
+                assert place.tenure is not None
+                mend(self.store, place.remembered, place.tenure)
+                place.forget_seat()
             self._end(place, fate="lost", kind="killed")
-            self._kernel.after(RESTART_S, self._start, place)
+            again_s = START_OVER_S if went_back else RESTART_S
+            self._kernel.after(again_s, self._start, place)
 
     # Seats ----------------------------------------------------------------------------------------------
 
@@ -177,10 +212,15 @@ class SimManagers:
             if seat not in self.store.seats.look():
                 self._mark(place.label, "seat-ended", holder=seat.holder, was_well=False)
         self._mark(place.label, "seat", holder=place.holder)
+        if place.found_back or is_behind(self.store, place.remembered, tenure):
+            mend(self.store, place.remembered, tenure)
+            place.forget_seat()
+        place.remembered.on_counted(tenure)
         place.disk = SharedDisk(
             self.store,
             label=place.label,
             tenure=tenure,
+            remembered=place.remembered,
             on_deposed=lambda: process.now(self._deposed, place, process),
         )
         self._mark(place.label, "started", jobs=tuple(place.disk.jobs))
@@ -195,14 +235,23 @@ class SimManagers:
         if self.store.is_away(place.label):
             place.watch.blind()
         else:
-            others = [seat for seat in self.store.seats.look() if seat.holder != place.holder]
+            seats = {seat.holder: seat for seat in self.store.seats.look()}
+            own = seats.pop(place.holder, None)
+            assert place.tenure is not None
+            is_doubtful = own is None or own.beats < place.tenure.counted
+            # A proof says whether another manager ended it, or the store went back.
+            if is_doubtful and self.store.takes_writes(place.label) and not self.store.seats.prove(place.tenure):
+                self._deposed(place, process)
+                return
+            others = list(seats.values())
             self._show(place)
             for silent in place.watch.silent(others, self._kernel.now_s):
                 # A moment passes before the store hears of it, and at times the process stands still in it.
                 late_s = self._chance.between(0.0, LATE_MOST_S) if self._chance.happens(LATE_SHARE) else 0.0
                 process.later(self.store.truth.sync_s + late_s, self._end_seat, place, process, silent)
                 return
-            self._take_orphans(place, [seat.holder for seat in others])
+            if place.watch.may_take:
+                self._take_orphans(place, [seat.holder for seat in others])
         process.later(LOOK_EVERY_S, self._look, place, process)
 
     def _end_seat(self, place: _Place, process: Process, silent: Seat) -> None:
@@ -233,6 +282,7 @@ class SimManagers:
         else:
             others = [seat for seat in self.store.seats.look() if seat.holder != place.holder]
             records, managers = self.store.truth.jobs, self.store.managers
+            place.remembered.on_seen(records.values())
             open_jobs = {job: managers.get(job, "") for job, record in records.items() if record.is_open}
             helpers = {job: named for job in open_jobs if (named := records[job].helper) is not None}
             place.seen = seen_in_store(others, open_jobs, own=place.holder, helpers=helpers)
@@ -260,6 +310,7 @@ class SimManagers:
                 self._deposed(place, process)
                 return
             place.proven_s = asked_s
+            place.remembered.on_counted(tenure)
             place.watch.on_proven(asked_s)
         else:
             place.watch.blind()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shoal.roles.actions import Keep
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.sim.disk import Disk, Write
+from shoal.sim.remembered import SimRemembered
 
 #: How managers that share a store are known. The first is as a manager that is alone.
 LABELS = ("home", "home-2")
@@ -27,11 +28,34 @@ AGAIN_S = 0.5
 PROOF_MOST_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+#: The count of a seat whose manager is to start over.
+REWOUND = -1
+
+
+@dataclass(eq=False, slots=True)
 class SimTenure:
     """A manager's right to write."""
 
     holder: str
+    #: The seat that this home had before, and how far the store knew it to have counted.
+    before: str = ""
+    before_beats: int = 0
+    #: Seats of this home that another manager had ended.
+    ended_before: frozenset[str] = frozenset()
+    #: How far it has counted; and whether it found that the store went back.
+    counted: int = 0
+    went_back: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorePast:
+    """The store's records at one moment. Checkpoints are elsewhere, and do not go back with them."""
+
+    jobs: dict[str, JobRecord]
+    seats: dict[str, Seat]
+    ended: frozenset[str]
+    managers: dict[str, str]
+    incidents: int
 
 
 class SimSeats:
@@ -39,23 +63,44 @@ class SimSeats:
 
     def __init__(self) -> None:
         self._seats: dict[str, Seat] = {}
+        #: Seats that another manager ended.
+        self._ended: set[str] = set()
 
     def open(self, holder: str, address: str = "") -> SimTenure:
         """The seats of processes that this manager had before end: two of one home never run."""
+        tenure = SimTenure(holder)
         for before in [each for each in self._seats if home_of(each) == home_of(holder)]:
-            del self._seats[before]
+            tenure.before, tenure.before_beats = before, self._seats.pop(before).beats
+        tenure.ended_before = frozenset(each for each in self._ended if home_of(each) == home_of(holder))
+        self._ended -= tenure.ended_before
         self._seats[holder] = Seat(holder=holder, beats=0, address=address)
-        return SimTenure(holder)
+        return tenure
+
+    def past(self) -> tuple[dict[str, Seat], frozenset[str]]:
+        return dict(self._seats), frozenset(self._ended)
+
+    def go_back(self, past: StorePast) -> None:
+        self._seats, self._ended = dict(past.seats), set(past.ended)
+
+    def rewind(self, holders: Iterable[str]) -> None:
+        """Have these managers start over."""
+        for holder in holders:
+            self._seats[holder] = self._seats[holder]._replace(beats=REWOUND)
 
     def look(self) -> list[Seat]:
         return [self._seats[holder] for holder in sorted(self._seats)]
 
     def prove(self, tenure: SimTenure) -> bool:
-        """Count on, if this manager has a seat."""
+        """Count on, if this manager has a seat whose count it knows."""
         seat = self._seats.get(tenure.holder)
         if seat is None:
+            tenure.went_back = tenure.holder not in self._ended
+            return False
+        if seat.beats + 1 <= tenure.counted:
+            tenure.went_back = True
             return False
         self._seats[tenure.holder] = seat._replace(beats=seat.beats + 1)
+        tenure.counted = seat.beats + 1
         return True
 
     def renew(self, tenure: SimTenure, *, wants: int, starving: int) -> bool:
@@ -72,6 +117,7 @@ class SimSeats:
         if seat is None or seat.beats != silent.beats:
             return False
         del self._seats[silent.holder]
+        self._ended.add(silent.holder)
         return True
 
 
@@ -87,8 +133,12 @@ class SharedStore:
         self._cuts: Counter[str] = Counter()
         self._slowness: list[float] = []
         self._read_only = 0
+        #: How often somebody found that it went back.
+        self.incidents = 0
         #: Hears every write: the manager that wrote, as observers know it and by its seat, and whose job it wrote.
         self.on_write: Callable[[str, str, str], object] = lambda label, holder, job: None
+        #: Hears of every record that a manager wrote again.
+        self.on_mended: Callable[[JobRecord], object] = lambda record: None
         #: When it last was again for all managers alike: a cut of one of them was over, or a slow spell.
         self.even_s = -math.inf
 
@@ -150,6 +200,29 @@ class SharedStore:
 
         return end
 
+    def past(self) -> StorePast:
+        seats, ended = self.seats.past()
+        return StorePast(
+            jobs=dict(self.truth.jobs),
+            seats=seats,
+            ended=ended,
+            managers=dict(self.managers),
+            incidents=self.incidents,
+        )
+
+    def go_back(self, past: StorePast) -> None:
+        """Its records are those of an earlier moment."""
+        # In place: every manager has the same ones.
+        self.truth.jobs.clear()
+        self.truth.jobs.update(past.jobs)
+        self.seats.go_back(past)
+        self.managers, self.incidents = dict(past.managers), past.incidents
+
+    def write_again(self, record: JobRecord) -> None:
+        """A manager writes what it remembers of a job, whoever has it."""
+        self.truth.jobs[record.spec.job] = record
+        self.on_mended(record)
+
     def read_only(self) -> Callable[[], None]:
         """It answers, and takes no write, until what is returned is called."""
         self._read_only += 1
@@ -167,13 +240,22 @@ class SharedDisk(Disk):
     job that another manager has.
     """
 
-    def __init__(self, store: SharedStore, *, label: str, tenure: SimTenure, on_deposed: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        store: SharedStore,
+        *,
+        label: str,
+        tenure: SimTenure,
+        remembered: SimRemembered,
+        on_deposed: Callable[[], object],
+    ) -> None:
         """``on_deposed``: called where a record may not be written: its manager can only end."""
         super().__init__(store.truth.kernel, store.truth.flaws)
         self._store = store
         self._label = label
         self._tenure = tenure
         self._on_deposed = on_deposed
+        self._remembered = remembered
         self.share_with(store.truth)
 
     @property
@@ -211,9 +293,21 @@ class SharedDisk(Disk):
         """However long the store takes no write, and never if another manager has the job: then this one is about to
         end."""
         assert done is not None
+        if keep.spec is None and keep.job not in self.jobs and keep.job not in self.jobs_under_way():
+            # The store went back to before it was submitted, and a proof shows that.
+            self.kernel.after(self.sync_s / 2, self._fail, keep.job)
+            return math.inf
         record = self.recorded(keep)
         self.kernel.after(self.sync_s / 2, self._try_to_keep, record, done)
         return math.inf
+
+    def _fail(self, job: str) -> None:
+        if not self.takes_writes:
+            self.kernel.after(AGAIN_S, self._fail, job)
+            return
+        is_proven = self._store.seats.prove(self._tenure)
+        assert not is_proven, f"the record of {job} is gone, and its manager has a seat"
+        self._on_deposed()
 
     def _try_to_keep(self, record: JobRecord, done: Callable[[], object]) -> None:
         if not self.is_under_way(record):
@@ -228,6 +322,7 @@ class SharedDisk(Disk):
 
     def _kept(self, record: JobRecord) -> None:
         self._tell(record.spec.job)
+        self._remembered.on_kept(record)
         super()._kept(record)
 
     def _commit(self, write: Write) -> None:
@@ -248,4 +343,6 @@ class SharedDisk(Disk):
         if is_done:
             for job in jobs:
                 self._tell(job)
+            for record in self.records_under_way():
+                self._remembered.on_kept(record)
         super().crash("safe" if is_done else "lost")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -115,6 +116,8 @@ class World:
             if settings.has_two_managers
             else None
         )
+        if self.managers is not None:
+            self.managers.store.on_mended = functools.partial(self._kept, kind="mended")
         self.network.attach(HOME, settings.home_line)
         self.home_node = HOME
         self.cohort = self._as_cohort() if settings.is_cohort else None
@@ -191,10 +194,15 @@ class World:
     def _durable(self, job: str, save: Save, again: tuple[Applied, ...], gone: tuple[Applied, ...]) -> None:
         self.mark(HOME, "durable", job=job, save=save, again=again, gone=gone)
 
-    def _kept(self, record: JobRecord) -> None:
+    def _kept(self, record: JobRecord, *, kind: str = "kept") -> None:
         jobs = self.disk.jobs
         self._is_over = len(jobs) == len(self._jobs) and not any(kept.is_open for kept in jobs.values())
-        self.mark(HOME, "kept", job=record.spec.job, state=record.state, term=record.term)
+        self.mark(HOME, kind, job=record.spec.job, state=record.state, term=record.term)
+
+    @property
+    def is_over(self) -> bool:
+        """Every job has ended."""
+        return self._is_over
 
     def _submit(self, job: SimulatedJob) -> None:
         """As a person does: again, until the answer is there."""

@@ -11,15 +11,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from shoal.roles.manager.seat_watch import Seat
+from shoal.roles.manager.going_back import is_first_to_find, jumped_term
 from shoal.states import JobState
 from shoal.store.base import Database, Statements
 from shoal.store.checkpoints import version_in
 from shoal.store.registry import Registry
-from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.store.remembered import Remembered
 from shoal.store.rows import JobRow
-from shoal.store.seat import REWOUND, rewind
+from shoal.store.seat import REWOUND, Tenure, rewind
 
 _INCIDENTS = "incidents"
 
@@ -65,18 +64,17 @@ def _adoption(known: int, found: int) -> str:
     )
 
 
-def signs_in(registry: Registry, remembered: Remembered, *, before: Seat | None) -> list[str]:
-    """Return how a database shows that it is behind what a manager remembers. ``before``: the seat of this home, as the
-    database had it."""
-    signs: list[str] = []
-    seat, beats = remembered.seat
-    if before is not None and before.holder == seat and before.beats < beats:
-        is_told = before.beats <= REWOUND
-        signs.append("another manager found out" if is_told else f"its seat had counted to {beats}, not {before.beats}")
+def signs_in(registry: Registry, remembered: Remembered, *, tenure: Tenure | None) -> list[str]:
+    """Return how a database shows that it is behind what a manager remembers. ``tenure``: its seat, if managers share
+    the database."""
+    signs = [*_signs_in_seats(remembered, tenure)] if tenure is not None else []
+    found, knew = incidents(registry), remembered.incidents
+    if knew is not None and found > knew:
+        signs.append("another manager found out")
+    elif knew is not None and found < knew:
+        signs.append(f"it had gone back {knew} times, and knows of {found}")
     if (epoch := registry.members_epoch()) < remembered.members_epoch:
         signs.append(f"members had changed {remembered.members_epoch} times, and have {epoch} times")
-    if (found := incidents(registry)) < remembered.incidents:
-        signs.append(f"it had gone back {remembered.incidents} times, and knows of {found}")
     if forgotten := _not_revoked(registry, remembered):
         signs.append(f"{len(forgotten)} revoked members are not revoked, such as {forgotten[0]}")
     rows = {row.job: row for row in registry.jobs()}
@@ -90,6 +88,18 @@ def signs_in(registry: Registry, remembered: Remembered, *, before: Seat | None)
         if version_in(row.checkpoint) < version_in(pulse.checkpoint):
             signs.append(f"{job} was at version {version_in(pulse.checkpoint)}, and is at {version_in(row.checkpoint)}")
     return signs
+
+
+def _signs_in_seats(remembered: Remembered, tenure: Tenure) -> Iterator[str]:
+    """The last seat of this home counts on, is ended by somebody, or is given up: the manager then forgets it."""
+    seat, beats = remembered.seat
+    known = {each.holder: each.beats for each in tenure.before}
+    if seat in known:
+        if REWOUND < known[seat] < beats:
+            yield f"its seat had counted to {beats}, not {known[seat]}"
+    elif seat and not {seat, *remembered.tried} & {*known, *tenure.ended_before}:
+        # Not one that was tried afterwards either, which would have replaced it.
+        yield "its last seat is not known, and nobody ended it"
 
 
 def incidents(registry: Registry) -> int:
@@ -130,8 +140,9 @@ def mend(
     with database.transaction() as statements:
         known = registry.counter(_INCIDENTS)
         # Whoever counted on since this manager last looked has done what is done once.
-        is_first = is_restored or known <= remembered.incidents
-        number = max(known, remembered.incidents) + 1 if is_first else known
+        knew = remembered.incidents or 0
+        is_first = is_restored or is_first_to_find(known, knew)
+        number = max(known, knew) + 1 if is_first else known
         jobs = _Jobs(statements, registry, remembered, newest, is_first=is_first)
         jobs.mend()
         if is_first:
@@ -209,12 +220,13 @@ class _Jobs:
     def _jumped(self, row: JobRow, *, pulse_term: int) -> JobRow:
         """A leader that was appointed since must not be taken for one that is known by its term. Who was given which
         term stays known, so that what such a leader made can be adopted."""
-        if not self._is_first and row.term >= pulse_term:
-            return row
         pulse = self._remembered.jobs.get(row.job)
-        terms = json.loads(row.terms_json) | (json.loads(pulse.terms_json) if pulse is not None else {})
-        term = max(row.term, pulse_term) + TERMS_PASSED_OVER
-        return replace(row, term=term, leader="", terms_json=json.dumps(terms))
+        term = jumped_term(row.term, pulse_term, is_first=self._is_first)
+        known = json.loads(row.terms_json)
+        terms = known | (json.loads(pulse.terms_json) if pulse is not None else {})
+        if term != row.term:
+            row = replace(row, term=term, leader="")
+        return replace(row, terms_json=json.dumps(terms)) if terms != known else row
 
     def _checkpoint(self, row: JobRow) -> str:
         """The newest checkpoint: of those that the depot has, if this manager is the first to find out, else the one

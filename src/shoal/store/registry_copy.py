@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Corrupt, Misuse, ShoalError
+from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.states import JobState
 
 _BUSY_TIMEOUT_S = 30.0
-
-#: Added to the term of every open job of a restored registry. A manager gave out terms after the copy was made, and a
-#: term that is given twice fences nobody. A leader changes some thousand times a day at the very most.
-TERMS_PASSED_OVER = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -69,14 +69,16 @@ class _Facts:
     revoked: dict[str, RevokedMember] = field(default_factory=dict)
     ended: dict[str, EndedJob] = field(default_factory=dict)
     submitted: dict[str, JobSubmission] = field(default_factory=dict)
-    #: How often somebody found that this database went back, as far as this manager knows.
-    incidents: int = 0
+    #: How often somebody found that this database went back, as far as this manager knows. None if it never looked.
+    incidents: int | None = None
 
 
 @dataclass(slots=True)
 class _Pulse:
     seat: str = ""
     beats: int = 0
+    #: Seats that were tried since, each under its own name. One of them may be there.
+    tried: list[str] = field(default_factory=list)
     members_epoch: int = 0
     jobs: dict[str, JobPulse] = field(default_factory=dict)
 
@@ -94,11 +96,12 @@ class Remembered:
                 revoked={node: RevokedMember(**row) for node, row in facts.get("revoked", {}).items()},
                 ended={job: EndedJob(**row) for job, row in facts.get("ended", {}).items()},
                 submitted={job: JobSubmission(**row) for job, row in facts.get("submitted", {}).items()},
-                incidents=int(facts.get("incidents", 0)),
+                incidents=facts.get("incidents"),
             )
             self._pulse = _Pulse(
                 seat=str(pulse.get("seat", "")),
                 beats=int(pulse.get("beats", 0)),
+                tried=[str(each) for each in pulse.get("tried", ())],
                 members_epoch=int(pulse.get("members_epoch", 0)),
                 jobs={job: JobPulse(**row) for job, row in pulse.get("jobs", {}).items()},
             )
@@ -110,13 +113,18 @@ class Remembered:
     # What it holds -------------------------------------------------------------------------------------
 
     @property
-    def incidents(self) -> int:
+    def incidents(self) -> int | None:
         return self._facts.incidents
 
     @property
     def seat(self) -> tuple[str, int]:
-        """Return the last seat of this home and how far it had counted."""
+        """Return the last seat of this home and how far it had counted. An empty name if it was given up."""
         return self._pulse.seat, self._pulse.beats
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """Return the names of seats that were tried since."""
+        return frozenset(self._pulse.tried)
 
     @property
     def members_epoch(self) -> int:
@@ -202,10 +210,19 @@ class Remembered:
 
     # The pulse -----------------------------------------------------------------------------------------
 
-    def on_counted(self, seat: str, beats: int) -> None:
+    def on_opening(self, seat: str) -> None:
+        """A seat of this name is tried next: durable when this returns."""
         with self._lock:
-            self._is_pulse_new |= (seat, beats) != self.seat
+            self._pulse.tried.append(seat)
+            self._is_pulse_new = True
+        self.flush()
+
+    def on_counted(self, seat: str, beats: int) -> None:
+        """The seat of this home has counted so far. An empty name if it was given up."""
+        with self._lock:
+            self._is_pulse_new |= (seat, beats) != self.seat or bool(self._pulse.tried)
             self._pulse.seat, self._pulse.beats = seat, beats
+            self._pulse.tried.clear()
 
     def on_members(self, epoch: int) -> None:
         with self._lock:

@@ -53,8 +53,9 @@ class Tenure:
 
     holder: str
     counted: Counted = field(default_factory=Counted, compare=False)
-    #: The seat that an earlier process of this home had, as the database showed it. None if there was none.
-    before: Seat | None = None
+    #: The seats that earlier processes of this home had, as the database showed them, and those that others had ended.
+    before: tuple[Seat, ...] = ()
+    ended_before: frozenset[str] = frozenset()
 
 
 class Seats:
@@ -71,11 +72,13 @@ class Seats:
             of_home = [seat for seat in others if home_of(seat.holder) == home_of(holder)]
             for seat in of_home:
                 database.change("DELETE FROM seats WHERE holder = ?", (seat.holder,))
-            for row in database.rows("SELECT name FROM facts WHERE name LIKE ?", (f"{_ENDED}%",)):
-                if home_of(str(row["name"]).removeprefix(_ENDED)) == home_of(holder):
-                    database.change("DELETE FROM facts WHERE name = ?", (row["name"],))
+            notes = database.rows("SELECT name FROM facts WHERE name LIKE ?", (f"{_ENDED}%",))
+            noted = [str(row["name"]).removeprefix(_ENDED) for row in notes]
+            ended = [each for each in noted if home_of(each) == home_of(holder)]
+            for each in ended:
+                database.change("DELETE FROM facts WHERE name = ?", (_ENDED + each,))
             database.change("INSERT INTO seats VALUES (?, 0, ?, 0, 0, 0)", (holder, address))
-        return Tenure(holder=holder, before=max(of_home, key=lambda seat: seat.beats, default=None))
+        return Tenure(holder=holder, before=tuple(of_home), ended_before=frozenset(ended))
 
     def move(self, tenure: Tenure, address: str) -> None:
         """Devices dial another address from now on."""

@@ -17,6 +17,7 @@ from shoal.identity.identity import certificate_sha256
 from shoal.identity.names import RemoteIdentity
 from shoal.net.access import ShutOut
 from shoal.plan import Plan
+from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.runtime import backup_file
 from shoal.runtime.backup import back_up, restore
 from shoal.runtime.manager_main import open_cluster
@@ -26,7 +27,6 @@ from shoal.states import JobState
 from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
-from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.trainer.package import listing_of, spec_of
 from shoal.wire.encoding import to_json
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.base import Database
 from shoal.store.mending import Mended, mend, signs_in
 from shoal.store.registry import Registry
-from shoal.store.registry_copy import TERMS_PASSED_OVER
 from shoal.store.remembered import EndedJob, JobSubmission, Remembered
 from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed, FencedDatabase, Seats, Tenure, WentBack
@@ -66,7 +66,7 @@ class Managed:
         self.remembered.flush()
 
     def mended(self, newest: dict[str, str] | None = None) -> Mended | None:
-        signs = signs_in(self.registry, self.remembered, before=self.tenure.before)
+        signs = signs_in(self.registry, self.remembered, tenure=self.tenure)
         if not signs:
             return None
         return mend(self.fenced, self.registry, self.remembered, signs=signs, newest=newest or {})
@@ -95,6 +95,66 @@ def start(open_database: Open, tmp_path: Path) -> Iterator[Callable[[str], Manag
 
 
 Start = Callable[[str], Managed]
+
+
+def test_a_seat_that_is_not_known_is_a_sign_unless_it_was_replaced_ended_or_given_up(
+    start: Start, open_database: Open
+) -> None:
+    start("a/1").note()
+    plain = open_database()
+    past = Past(plain)
+    # A process that was killed between its seat and its first note.
+    a2 = start("a/2")
+    a2.remembered.on_opening("a/2")
+    a3 = start("a/3")
+    assert a3.mended() is None, "the seat that was tried has replaced the one that is remembered"
+    a3.note()
+    # One that another manager ended.
+    b = start("b/1")
+    seat = next(each for each in Seats(plain).look() if each.holder == "a/3")
+    assert Seats(plain).end(seat, b.tenure)
+    a4 = start("a/4")
+    assert a4.mended() is None
+    a4.note()
+    # One that went with the past.
+    past.put_back(plain)
+    mended = start("a/5").mended()
+    assert mended is not None
+    assert mended.signs == ("its last seat is not known, and nobody ended it",)
+    # One that was given up.
+    a6 = start("a/6")
+    Seats(plain).give_up(a6.tenure)
+    a6.remembered.on_counted("", 0)
+    a6.remembered.flush()
+    assert start("a/7").mended() is None
+    plain.close()
+
+
+def test_a_manager_that_was_away_writes_what_it_remembers_when_others_have_mended(
+    start: Start, open_database: Open
+) -> None:
+    a, b = start("a/1"), start("b/1")
+    a.remembered.on_incident(0)
+    b.note()
+    plain = open_database()
+    past = Past(plain)
+    add_job(a, "new")
+    b.registry.settle("x", "y")
+    b.note()
+    past.put_back(plain)
+    b2 = start("b/2")
+    assert b2.mended() is not None
+    # It ends the seat of the one that is away.
+    seat = next(each for each in Seats(plain).look() if each.holder == "a/1")
+    assert Seats(plain).end(seat, b2.tenure)
+    b2.note()
+    a2 = start("a/2")
+    mended = a2.mended()
+    assert mended is not None
+    assert (mended.signs, mended.is_first, mended.submitted) == (("another manager found out",), False, ("new",))
+    # One that was never there has nothing to say.
+    assert start("c/1").mended() is None
+    plain.close()
 
 
 def add_job(manager: Managed, job: str) -> None:
@@ -163,8 +223,7 @@ def test_nothing_is_mended_that_did_not_go_back(start: Start) -> None:
     # Its writes after the last note are ahead of what it remembers.
     save(a, "j", 4)
     again = start("a/2")
-    assert again.tenure.before is not None
-    assert again.tenure.before.holder == "a/1"
+    assert [seat.holder for seat in again.tenure.before] == ["a/1"]
     assert again.mended() is None
     assert start("b/1").mended() is None
 
@@ -220,7 +279,7 @@ def test_what_a_manager_remembers_is_written_again_once(start: Start, open_datab
     assert a2.job("new").manager == "a/2"
     assert a2.job("open").term == 1 + TERMS_PASSED_OVER
     assert a2.job("open").checkpoint == checkpoint(8)
-    assert json.loads(a2.job("open").terms_json) == {"1": ["pi-1", 0]}
+    assert json.loads(a2.job("open").terms_json) == {"1": ["pi-1", 0], "2": ["pi-3", 0]}
     over = a2.job("over")
     assert (over.state, over.reason, over.checkpoint) == (JobState.FINISHED, "all epochs are done", checkpoint(9))
     states = {node.node: (node.state, node.reason, node.revoked_s) for node in a2.registry.nodes()}
@@ -290,7 +349,7 @@ def test_a_lone_manager_whose_registry_was_copied_back(tmp_path: Path) -> None:
     path.write_bytes(copy)
     database = SqliteDatabase(path)
     registry, remembered = Registry(database), Remembered(tmp_path / "remembered")
-    signs = signs_in(registry, remembered, before=None)
+    signs = signs_in(registry, remembered, tenure=None)
     assert len(signs) == 2
     mended = mend(database, registry, remembered, signs=signs, newest={"j": checkpoint(3)})
     assert mended.is_first
@@ -299,7 +358,7 @@ def test_a_lone_manager_whose_registry_was_copied_back(tmp_path: Path) -> None:
     assert row is not None
     assert node is not None
     assert (row.term, row.checkpoint, node.state) == (1 + TERMS_PASSED_OVER, "", "revoked")
-    assert signs_in(registry, remembered, before=None) == []
+    assert signs_in(registry, remembered, tenure=None) == []
     database.close()
 
 

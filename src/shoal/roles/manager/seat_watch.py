@@ -69,6 +69,8 @@ class _Watched:
     silence_s: float = 0.0
     #: How often the watching manager proved its own seat since then.
     proofs: int = 0
+    #: It was seen to count on.
+    has_counted: bool = False
 
 
 class SeatWatch:
@@ -90,11 +92,17 @@ class SeatWatch:
             if watched is not None and watched.beats == seat.beats:
                 watched.silence_s += gap_s
             else:
-                watched = _Watched(seat.beats, now_s)
+                watched = _Watched(seat.beats, now_s, has_counted=watched is not None)
             self._seen[seat.holder] = watched
             if watched.silence_s >= self._silent_s - _ROUNDING_S and watched.proofs >= PROOFS_LEAST:
                 silent.append(seat)
         return silent
+
+    @property
+    def may_take(self) -> bool:
+        """Whether jobs without a manager may be taken: every other seat was seen to count on. A store that went back
+        shows jobs as they were, and each manager that wrote since finds out when it counts."""
+        return all(watched.has_counted for watched in self._seen.values())
 
     def on_proven(self, asked_s: float) -> None:
         """Count a proof of the own seat that was asked for at this time."""
