@@ -76,7 +76,9 @@ from shoal.scheduling.check_in import CheckIns
 from shoal.scheduling.deadlines import LeaseClock
 from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
 from shoal.scheduling.placement import Candidate
+from shoal.sim import remembered as sim_remembered
 from shoal.sim.disk import Disk, Write
+from shoal.sim.remembered import SimRemembered
 from shoal.sim.shared_store import SharedDisk, SharedStore, SimSeats, SimTenure
 from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
@@ -1915,6 +1917,55 @@ def version_taken_for_kept() -> Patched:
     return patch.object(SharedDisk, "_finish", lies)
 
 
+def past_not_noticed() -> Patched:
+    """A manager counts on in a store that went back, and goes on as if nothing were lost."""
+
+    def proves(self: SimSeats, tenure: SimTenure) -> bool:
+        seat = self._seats.get(tenure.holder)
+        if seat is None:
+            return False
+        self._seats[tenure.holder] = seat._replace(beats=seat.beats + 1)
+        return True
+
+    return patch.object(SimSeats, "prove", proves)
+
+
+def terms_do_not_jump() -> Patched:
+    """A store that went back is mended, and its terms go on from where they were."""
+    return patch.object(sim_remembered, "jumped_term", lambda term, remembered, *, is_first: term)
+
+
+def endings_forgotten() -> Patched:
+    """A manager does not remember which jobs have ended."""
+    on_kept = SimRemembered.on_kept
+
+    def forgets(self: SimRemembered, record: JobRecord) -> None:
+        on_kept(self, record)
+        self.ended.clear()
+
+    return patch.object(SimRemembered, "on_kept", forgets)
+
+
+def submissions_forgotten() -> Patched:
+    """A manager does not remember the jobs that it was given."""
+
+    def forgets(self: SimRemembered, record: JobRecord) -> None:
+        if not record.is_open:
+            self.ended[record.spec.job] = record
+
+    return patch.object(SimRemembered, "on_kept", forgets)
+
+
+def others_do_not_start_over() -> Patched:
+    """The first to find that the store went back has terms jump, and other managers go on with those that they know."""
+    return patch.object(SimSeats, "rewind", lambda self, holders: None)
+
+
+def jobs_taken_before_others_counted() -> Patched:
+    """A manager that starts takes jobs at once, before another can find that the store went back."""
+    return patch.object(SeatWatch, "may_take", property(lambda self: True))
+
+
 OF_STORES: dict[str, Mutant] = _named(
     deposed_manager_writes,
     version_kept_without_the_seat,
@@ -1932,6 +1983,12 @@ OF_STORES: dict[str, Mutant] = _named(
     devices_kept_from_others,
     record_taken_for_kept,
     version_taken_for_kept,
+    past_not_noticed,
+    terms_do_not_jump,
+    endings_forgotten,
+    submissions_forgotten,
+    others_do_not_start_over,
+    jobs_taken_before_others_counted,
 )
 
 # Hubs ----------------------------------------------------------------------------------------------------

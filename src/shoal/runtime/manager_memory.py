@@ -55,7 +55,11 @@ class ManagerMemory:
         """A job ended, at this manager or at another: if that one is gone when the store goes back, this one knows."""
         if self._remembered is not None:
             ended = EndedJob(
-                state=str(row.state), reason=row.reason, ended_s=row.ended_s or 0.0, checkpoint=row.checkpoint
+                state=str(row.state),
+                reason=row.reason,
+                ended_s=row.ended_s or 0.0,
+                checkpoint=row.checkpoint,
+                submission=_submission(row),
             )
             self._remembered.on_ended(row.job, ended)
 
@@ -71,7 +75,9 @@ class ManagerMemory:
         stored = self._registry.job(keep.job)
         if stored is not None:
             # Also one that was taken over: the manager before may be gone for good.
-            self._remembered.on_submitted(
-                keep.job, JobSubmission(name=stored.name, spec_json=stored.spec_json, created_s=stored.created_s)
-            )
+            self._remembered.on_submitted(keep.job, _submission(stored))
             self._remembered.on_term(keep.job, stored.term, stored.terms_json)
+
+
+def _submission(row: JobRow) -> JobSubmission:
+    return JobSubmission(name=row.name, spec_json=row.spec_json, created_s=row.created_s)

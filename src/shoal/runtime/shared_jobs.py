@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 
 from shoal.roles.events import Event, JobTaken, OtherManagersSeen
 from shoal.roles.manager.cluster_state import JobRecord
-from shoal.roles.manager.other_managers import seen_in_store, with_unknown
+from shoal.roles.manager.other_managers import AbsentJobs, seen_in_store, with_unknown
 from shoal.roles.manager.seat_watch import Seat
 from shoal.runtime.stored_jobs import spec_of
 from shoal.store.base import Away
@@ -42,6 +43,7 @@ class SharedJobs:
         #: The seats of the other managers that live.
         self._others: tuple[Seat, ...] = ()
         self._seen = OtherManagersSeen()
+        self._absent = AbsentJobs()
         #: Open job -> the node that opens its sums, or "" if its plan names none.
         self._helpers: dict[str, str] = {}
 
@@ -79,16 +81,24 @@ class SharedJobs:
 
     async def before_hello(self, hello: Hello) -> None:
         """A device works for jobs that the role here does not have: look who has them before it is answered. While the
-        store is away nobody knows, and the device is not told that they are over."""
+        store is away nobody knows, and the device is not told that they are over; nor at once if the store does not
+        know them, for it may have gone back."""
         jobs = (*hello.jobs, *(leads.job for leads in hello.leads))
         unknown = [job for job in jobs if not self._knows(job)]
         if not unknown:
             return
         try:
             await self._tell()
+            absent = await asyncio.to_thread(self._absent_of, unknown)
+            unknown = self._absent.unknown(absent, time.monotonic())
         except Away:
+            pass
+        if unknown:
             self._seen = with_unknown(self._seen, unknown)
             self._post(self._seen)
+
+    def _absent_of(self, jobs: Iterable[str]) -> list[str]:
+        return [job for job in jobs if self._registry.job(job) is None]
 
     async def take(self, orphans: Iterable[JobRow]) -> None:
         """Take over jobs whose managers are gone; another manager may be quicker."""

@@ -126,6 +126,7 @@ class Invariants:
         self._managers: dict[str, str] = {}
         #: Jobs that were accepted, and are not in a store that went back.
         self._lost: set[str] = set()
+        self._has_gone_back = False
         #: Jobs that had ended, and are open in such a store.
         self._reopened: set[str] = set()
 
@@ -160,6 +161,9 @@ class Invariants:
                 kept.add((action.job, action.term))
             elif isinstance(action, Record) and (ended := _TERM_OVER.match(action.reason)) is not None:
                 self._courses[action.job].term_over = int(ended[1])
+            elif isinstance(action, Record) and self._has_gone_back and _ADOPTS.search(action.reason):
+                # A leader of before leads on under a term that jumped, and nobody waited for it.
+                self._courses[action.job].deposed = self._courses[action.job].led_term
             elif isinstance(action, Store):
                 sent = action.checkpoint
                 self._courses[sent.job].taken_s[sent.term, sent.version] = step.at_s
@@ -672,6 +676,7 @@ class Invariants:
     def _went_back(self, mark: Mark) -> None:
         """The store is what it was. Seats of its past are there again, and so is the manager of each job. A leader may
         be replaced at once: its term jumps. What nobody that runs remembers may happen once more."""
+        self._has_gone_back = True
         self._ended_seats -= set(mark.facts["seats"])
         self._managers = dict(mark.facts["managers"])
         for job, course in self._courses.items():

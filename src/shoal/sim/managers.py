@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shoal.roles.events import JobTaken, OtherManagersSeen
-from shoal.roles.manager.other_managers import seen_in_store, with_unknown
+from shoal.roles.manager.other_managers import AbsentJobs, seen_in_store, with_unknown
 from shoal.roles.manager.seat_watch import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch, may_serve, share
 from shoal.sim.disk import Disk
 from shoal.sim.driver.manager_node import SimManagerNode
@@ -54,6 +54,8 @@ class _Place:
     seen: OtherManagersSeen = field(default_factory=OtherManagersSeen)
     proven_s: float = 0.0
     is_serving: bool = False
+    #: Jobs that devices asked for and that the store does not know.
+    absent: AbsentJobs = field(default_factory=AbsentJobs)
     #: Its last process found that the store went back.
     found_back: bool = False
     #: What its home keeps.
@@ -163,7 +165,7 @@ class SimManagers:
         if place.process is not None:
             return
         place.number += 1
-        place.watch, place.tenure = SeatWatch(), None
+        place.watch, place.tenure, place.absent = SeatWatch(), None, AbsentJobs()
         place.process = process = self._new_process()
         process.label = place.label
         process.later(START_S, self._open, place, process)
@@ -286,6 +288,8 @@ class SimManagers:
             open_jobs = {job: managers.get(job, "") for job, record in records.items() if record.is_open}
             helpers = {job: named for job in open_jobs if (named := records[job].helper) is not None}
             place.seen = seen_in_store(others, open_jobs, own=place.holder, helpers=helpers)
+            absent = [job for job in asked if job not in records]
+            place.seen = with_unknown(place.seen, place.absent.unknown(absent, self._kernel.now_s))
         node.to_manager(place.seen)
 
     def _is_well(self, holder: str) -> bool:

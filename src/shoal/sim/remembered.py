@@ -48,8 +48,9 @@ def is_behind(store: SharedStore, remembered: SimRemembered, tenure: SimTenure) 
     jobs = store.truth.jobs
     reopened = any(job in jobs and jobs[job].is_open for job in remembered.ended)
     behind = any(job in jobs and jobs[job].term < record.term for job, record in remembered.open.items())
-    counted_back = tenure.before == remembered.seat and tenure.before_beats < remembered.beats
-    is_gone = bool(remembered.seat) and remembered.seat not in (tenure.before, *tenure.ended_before)
+    known = {**tenure.ended_before, tenure.before: tenure.before_beats}
+    counted_back = known.get(remembered.seat, remembered.beats) < remembered.beats
+    is_gone = bool(remembered.seat) and remembered.seat not in known
     return reopened or behind or counted_back or is_gone or store.incidents != remembered.incidents
 
 
@@ -70,11 +71,12 @@ def mend(store: SharedStore, remembered: SimRemembered, tenure: SimTenure) -> No
         if after is not record:
             changed.add(store.managers.get(job, ""))
             store.write_again(after)
-    for job, record in remembered.open.items():
+    for job, record in [*remembered.open.items(), *remembered.ended.items()]:
         if job not in jobs:
             # Nobody's: a manager that starts takes such jobs one by one.
             store.managers.pop(job, None)
-            store.write_again(_jumped(JobRecord(spec=record.spec), record, is_first=True))
+            lost = JobRecord(spec=record.spec)
+            store.write_again(_jumped(lost, record, is_first=True) if record.is_open else record)
     others = {seat.holder for seat in store.seats.look()} - {tenure.holder}
     store.seats.rewind(others if is_first else others & changed)
 

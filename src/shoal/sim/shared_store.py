@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.roles.actions import Keep
 from shoal.roles.manager.cluster_state import JobRecord
@@ -40,8 +40,8 @@ class SimTenure:
     #: The seat that this home had before, and how far the store knew it to have counted.
     before: str = ""
     before_beats: int = 0
-    #: Seats of this home that another manager had ended.
-    ended_before: frozenset[str] = frozenset()
+    #: The same of seats that another manager had ended.
+    ended_before: dict[str, int] = field(default_factory=dict)
     #: How far it has counted; and whether it found that the store went back.
     counted: int = 0
     went_back: bool = False
@@ -53,7 +53,7 @@ class StorePast:
 
     jobs: dict[str, JobRecord]
     seats: dict[str, Seat]
-    ended: frozenset[str]
+    ended: dict[str, int]
     managers: dict[str, str]
     incidents: int
 
@@ -63,24 +63,24 @@ class SimSeats:
 
     def __init__(self) -> None:
         self._seats: dict[str, Seat] = {}
-        #: Seats that another manager ended.
-        self._ended: set[str] = set()
+        #: Seats that another manager ended, and how far they had counted.
+        self._ended: dict[str, int] = {}
 
     def open(self, holder: str, address: str = "") -> SimTenure:
         """The seats of processes that this manager had before end: two of one home never run."""
         tenure = SimTenure(holder)
         for before in [each for each in self._seats if home_of(each) == home_of(holder)]:
             tenure.before, tenure.before_beats = before, self._seats.pop(before).beats
-        tenure.ended_before = frozenset(each for each in self._ended if home_of(each) == home_of(holder))
-        self._ended -= tenure.ended_before
+        for ended in [each for each in self._ended if home_of(each) == home_of(holder)]:
+            tenure.ended_before[ended] = self._ended.pop(ended)
         self._seats[holder] = Seat(holder=holder, beats=0, address=address)
         return tenure
 
-    def past(self) -> tuple[dict[str, Seat], frozenset[str]]:
-        return dict(self._seats), frozenset(self._ended)
+    def past(self) -> tuple[dict[str, Seat], dict[str, int]]:
+        return dict(self._seats), dict(self._ended)
 
     def go_back(self, past: StorePast) -> None:
-        self._seats, self._ended = dict(past.seats), set(past.ended)
+        self._seats, self._ended = dict(past.seats), dict(past.ended)
 
     def rewind(self, holders: Iterable[str]) -> None:
         """Have these managers start over."""
@@ -117,7 +117,7 @@ class SimSeats:
         if seat is None or seat.beats != silent.beats:
             return False
         del self._seats[silent.holder]
-        self._ended.add(silent.holder)
+        self._ended[silent.holder] = seat.beats
         return True
 
 

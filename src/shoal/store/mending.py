@@ -93,11 +93,11 @@ def signs_in(registry: Registry, remembered: Remembered, *, tenure: Tenure | Non
 def _signs_in_seats(remembered: Remembered, tenure: Tenure) -> Iterator[str]:
     """The last seat of this home counts on, is ended by somebody, or is given up: the manager then forgets it."""
     seat, beats = remembered.seat
-    known = {each.holder: each.beats for each in tenure.before}
+    known = {**tenure.ended_before, **tenure.before}
     if seat in known:
         if REWOUND < known[seat] < beats:
             yield f"its seat had counted to {beats}, not {known[seat]}"
-    elif seat and not {seat, *remembered.tried} & {*known, *tenure.ended_before}:
+    elif seat and not remembered.tried & known.keys():
         # Not one that was tried afterwards either, which would have replaced it.
         yield "its last seat is not known, and nobody ended it"
 
@@ -201,21 +201,22 @@ class _Jobs:
 
     def mend(self) -> None:
         rows = {row.job: row for row in self._registry.jobs()}
-        ended, pulses = self._remembered.ended, self._remembered.jobs
-        for job, row in rows.items():
+        for row in rows.values():
             if row.state.is_ended:
                 continue
-            changed = replace(row, checkpoint=self._checkpoint(row))
-            if (told := ended.get(job)) is not None:
-                state = JobState(told.state)
-                changed = replace(changed, state=state, reason=told.reason, ended_s=told.ended_s, leader="")
-                self.ended.append(job)
-            else:
-                changed = self._jumped(changed, pulse_term=pulses[job].term if job in pulses else 0)
-            if changed != row:
-                self._write(changed)
+            mended = self._mended(row)
+            if mended != row:
+                self._write(mended)
                 self.owners.add(row.manager)
         self._submit_again(rows)
+
+    def _mended(self, row: JobRow) -> JobRow:
+        row = replace(row, checkpoint=self._checkpoint(row))
+        if (told := self._remembered.ended.get(row.job)) is not None:
+            self.ended.append(row.job)
+            return replace(row, state=JobState(told.state), reason=told.reason, ended_s=told.ended_s, leader="")
+        pulse = self._remembered.jobs.get(row.job)
+        return self._jumped(row, pulse_term=pulse.term if pulse is not None else 0)
 
     def _jumped(self, row: JobRow, *, pulse_term: int) -> JobRow:
         """A leader that was appointed since must not be taken for one that is known by its term. Who was given which
@@ -242,11 +243,12 @@ class _Jobs:
         return row.checkpoint
 
     def _submit_again(self, rows: Mapping[str, JobRow]) -> None:
-        """Jobs that were submitted since the database's past are not in it."""
-        for job, told in sorted(self._remembered.submitted.items()):
-            if job in rows or job in self._remembered.ended:
+        """Jobs that were submitted since the database's past are not in it. Those that have ended come back as they
+        ended."""
+        ended = {job: told.submission for job, told in self._remembered.ended.items() if told.submission is not None}
+        for job, told in sorted({**self._remembered.submitted, **ended}.items()):
+            if job in rows:
                 continue
-            pulse = self._remembered.jobs.get(job)
             self._statements.change(
                 "INSERT INTO jobs (job, name, spec_json, state, reason, term, created_s, progress_json, manager)"
                 " VALUES (?, ?, ?, 'queued', '', 0, ?, '{}', ?)",
@@ -254,9 +256,9 @@ class _Jobs:
             )
             row = self._registry.job(job)
             assert row is not None
-            row = replace(row, checkpoint=self._checkpoint(row))
-            self._write(self._jumped(row, pulse_term=pulse.term if pulse is not None else 0))
-            self.submitted.append(job)
+            self._write(self._mended(row))
+            if job not in ended:
+                self.submitted.append(job)
 
     def _write(self, row: JobRow) -> None:
         self._statements.change(

@@ -23,6 +23,8 @@ log = logging.getLogger("shoal")
 #: The newest of each that are kept. A database goes back by minutes or days, not by all that ever was.
 REVOKED_KEPT = 20_000
 ENDED_KEPT = 5_000
+#: Of these the newest are kept as they were submitted: a database that went back may not even know them.
+SUBMISSIONS_KEPT = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +37,15 @@ class RevokedMember:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class JobSubmission:
+    """A job as it was submitted."""
+
+    name: str
+    spec_json: str
+    created_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EndedJob:
     """How a job ended."""
 
@@ -43,15 +54,8 @@ class EndedJob:
     ended_s: float
     #: The name of its last checkpoint. Empty if it has none, or if checkpoints have no names here.
     checkpoint: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobSubmission:
-    """A job that is open, as it was submitted."""
-
-    name: str
-    spec_json: str
-    created_s: float
+    #: As it was submitted, if it ended lately.
+    submission: JobSubmission | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +98,7 @@ class Remembered:
         try:
             self._facts = _Facts(
                 revoked={node: RevokedMember(**row) for node, row in facts.get("revoked", {}).items()},
-                ended={job: EndedJob(**row) for job, row in facts.get("ended", {}).items()},
+                ended={job: _ended(row) for job, row in facts.get("ended", {}).items()},
                 submitted={job: JobSubmission(**row) for job, row in facts.get("submitted", {}).items()},
                 incidents=facts.get("incidents"),
             )
@@ -176,12 +180,19 @@ class Remembered:
     def on_ended(self, job: str, ended: EndedJob) -> None:
         with self._lock:
             pulse = self._pulse.jobs.get(job, JobPulse())
-            ended = replace(ended, checkpoint=ended.checkpoint or pulse.checkpoint)
+            ended = replace(
+                ended,
+                checkpoint=ended.checkpoint or pulse.checkpoint,
+                submission=ended.submission or self._facts.submitted.get(job),
+            )
             before = self._facts.ended.get(job)
             if before is not None and before.state == ended.state:
                 return
             newest = sorted({**self._facts.ended, job: ended}.items(), key=lambda each: each[1].ended_s)
-            self._facts.ended = dict(newest[-ENDED_KEPT:])
+            self._facts.ended = {
+                name: row if place < SUBMISSIONS_KEPT else replace(row, submission=None)
+                for place, (name, row) in enumerate(reversed(newest[-ENDED_KEPT:]))
+            }
             self._drop_open(job)
             self._write_facts()
 
@@ -254,6 +265,11 @@ class Remembered:
     def _write_facts(self) -> None:
         text = json.dumps(asdict(self._facts)).encode()
         write_atomically(self._folder / "facts.json", lambda file: file.write(text))
+
+
+def _ended(row: dict[str, Any]) -> EndedJob:
+    submission = row.pop("submission", None)
+    return EndedJob(**row, submission=JobSubmission(**submission) if submission else None)
 
 
 def _read(path: Path) -> dict[str, Any]:

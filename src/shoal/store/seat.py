@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shoal.errors import ShoalError
 from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.store.base import Database, Parameters, Row, Statements
 
-#: Begins the name of a fact: this seat was ended, and by whom. It goes when the home has another seat.
+#: Begins the name of a fact: this seat was ended, and how far it had counted. It goes when the home has another seat.
 _ENDED = "ended seat "
 
 
@@ -53,9 +53,10 @@ class Tenure:
 
     holder: str
     counted: Counted = field(default_factory=Counted, compare=False)
-    #: The seats that earlier processes of this home had, as the database showed them, and those that others had ended.
-    before: tuple[Seat, ...] = ()
-    ended_before: frozenset[str] = frozenset()
+    #: The seats that earlier processes of this home had and how far they had counted, as the database showed it; and
+    #: the same of those that others had ended.
+    before: Mapping[str, int] = field(default_factory=dict)
+    ended_before: Mapping[str, int] = field(default_factory=dict)
 
 
 class Seats:
@@ -68,17 +69,17 @@ class Seats:
         """``address``: the HOST:PORT that devices dial; empty: it serves none yet. The seat of a process that ran from
         the same home ends: a home has one process at a time (its lock), so that one is gone."""
         with self._database.transaction(of_job=True) as database:
-            others = [seat for seat in _seats(database) if seat.holder != holder]
-            of_home = [seat for seat in others if home_of(seat.holder) == home_of(holder)]
-            for seat in of_home:
-                database.change("DELETE FROM seats WHERE holder = ?", (seat.holder,))
-            notes = database.rows("SELECT name FROM facts WHERE name LIKE ?", (f"{_ENDED}%",))
-            noted = [str(row["name"]).removeprefix(_ENDED) for row in notes]
-            ended = [each for each in noted if home_of(each) == home_of(holder)]
-            for each in ended:
-                database.change("DELETE FROM facts WHERE name = ?", (_ENDED + each,))
+            found = {seat.holder: seat.beats for seat in _seats(database) if seat.holder != holder}
+            notes = database.rows("SELECT name, value FROM facts WHERE name LIKE ?", (f"{_ENDED}%",))
+            noted = {str(row["name"]).removeprefix(_ENDED): int(row["value"]) for row in notes}
+            before, ended = (
+                {seat: beats for seat, beats in all_.items() if home_of(seat) == home_of(holder)}
+                for all_ in (found, noted)
+            )
+            database.change_each("DELETE FROM seats WHERE holder = ?", ((seat,) for seat in before))
+            database.change_each("DELETE FROM facts WHERE name = ?", ((_ENDED + seat,) for seat in ended))
             database.change("INSERT INTO seats VALUES (?, 0, ?, 0, 0, 0)", (holder, address))
-        return Tenure(holder=holder, before=tuple(of_home), ended_before=frozenset(ended))
+        return Tenure(holder=holder, before=before, ended_before=ended)
 
     def move(self, tenure: Tenure, address: str) -> None:
         """Devices dial another address from now on."""
@@ -109,7 +110,7 @@ class Seats:
             if ended:
                 database.change(
                     "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
-                    (_ENDED + silent.holder, tenure.holder),
+                    (_ENDED + silent.holder, str(silent.beats)),
                 )
             return ended > 0
 

@@ -139,6 +139,9 @@ def test_a_manager_that_was_away_writes_what_it_remembers_when_others_have_mende
     plain = open_database()
     past = Past(plain)
     add_job(a, "new")
+    add_job(a, "short")
+    a.registry.set_job_state("short", JobState.STOPPED, now_s=2.0, reason="enough")
+    a.remembered.on_ended("short", EndedJob(state="stopped", reason="enough", ended_s=2.0))
     b.registry.settle("x", "y")
     b.note()
     past.put_back(plain)
@@ -152,8 +155,29 @@ def test_a_manager_that_was_away_writes_what_it_remembers_when_others_have_mende
     mended = a2.mended()
     assert mended is not None
     assert (mended.signs, mended.is_first, mended.submitted) == (("another manager found out",), False, ("new",))
+    assert mended.ended == ("short",)
+    short = a2.job("short")
+    assert (short.state, short.reason, short.ended_s) == (JobState.STOPPED, "enough", 2.0)
     # One that was never there has nothing to say.
     assert start("c/1").mended() is None
+    plain.close()
+
+
+def test_a_seat_that_was_ended_in_a_past_that_it_had_left_is_a_sign(start: Start, open_database: Open) -> None:
+    """The only manager that knows of a job was away when the store went back, and nobody else lost anything."""
+    a = start("a/1")
+    plain = open_database()
+    past = Past(plain)
+    add_job(a, "new")
+    a.note()
+    past.put_back(plain)
+    b = start("b/1")
+    assert b.mended() is None
+    seat = next(each for each in Seats(plain).look() if each.holder == "a/1")
+    assert Seats(plain).end(seat, b.tenure)
+    mended = start("a/2").mended()
+    assert mended is not None
+    assert (mended.is_first, mended.submitted) == (True, ("new",))
     plain.close()
 
 
@@ -223,7 +247,7 @@ def test_nothing_is_mended_that_did_not_go_back(start: Start) -> None:
     # Its writes after the last note are ahead of what it remembers.
     save(a, "j", 4)
     again = start("a/2")
-    assert [seat.holder for seat in again.tenure.before] == ["a/1"]
+    assert list(again.tenure.before) == ["a/1"]
     assert again.mended() is None
     assert start("b/1").mended() is None
 

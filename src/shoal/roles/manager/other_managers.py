@@ -24,6 +24,30 @@ IN_VAIN_WITHIN_S = 2 * STAYS_S
 KEPT_S = 1800.0
 
 
+#: A job that a device works for, and that the store does not know, is not called over for this long: the store may have
+#: gone back, and the manager that took the job writes it again when it finds out.
+ABSENT_S = 15.0
+
+#: Jobs of which the first question is remembered.
+_ABSENT_MAX = 1000
+
+
+class AbsentJobs:
+    """Jobs that devices asked for and that the store does not know, and since when they do."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+
+    def unknown(self, absent: Iterable[str], now_s: float) -> list[str]:
+        """Return those of these jobs that may still turn up."""
+        jobs = list(absent)
+        for job in jobs:
+            self._since_s.setdefault(job, now_s)
+        for oldest in list(self._since_s)[:-_ABSENT_MAX]:
+            del self._since_s[oldest]
+        return [job for job in jobs if now_s - self._since_s.get(job, now_s) < ABSENT_S]
+
+
 def seen_in_store(
     others: Iterable[Seat], managers: Mapping[str, str], *, own: str, helpers: Mapping[str, str] | None = None
 ) -> OtherManagersSeen:
