@@ -44,6 +44,12 @@ SHOWN_BY = {
     "devices_kept_from_others": ((16, 32, 36), "left behind|did not move|nobody has led"),
     "record_taken_for_kept": ((17, 20, 32, 39), "was used before it was written down"),
     "version_taken_for_kept": ((7, 10, 13, 17), "was called (kept|saved)"),
+    "past_not_noticed": ((38, 7), "was kept; the term is|did not move"),
+    "terms_do_not_jump": ((6, 7, 38), "was written down after"),
+    "endings_forgotten": ((399,), "not over after"),
+    "submissions_forgotten": ((7, 55, 87), "did not move|nobody has led"),
+    "others_do_not_start_over": ((77, 432, 446), "was written down after|was kept; the term is"),
+    "jobs_taken_before_others_counted": ((190,), "discarded for what|under term"),
 }
 
 
@@ -74,6 +80,7 @@ def test_seeds_bring_takeovers_about() -> None:
     assert {outage.is_cut for outage in outages if not outage.slow_factor and not outage.is_read_only} == {False, True}
     assert any(outage.slow_factor for outage in outages)
     assert any(outage.is_read_only for outage in outages)
+    assert any(outage.back_s for outage in outages)
 
 
 def _says(seed: int, said: str) -> bool:

@@ -420,6 +420,8 @@ def _mend(
 ) -> list[tuple[str, str]]:
     """Compare the database with what this manager remembers, and write that again if the database went back. ``why``: a
     write of the manager found that it did. Return what is to be told, by job."""
+    if not database.is_whole():
+        raise Away("the database is not whole: it is being restored")
     signs = signs_in(registry, remembered, tenure=tenure) or [*filter(None, (why,))]
     if signs:
         mended = mend(database, registry, remembered, signs=signs, newest=depot.newest_checkpoints())

@@ -12,10 +12,10 @@ import re
 
 from shoal.roles.actions import Answer, End, Keep, Record, Save, Send, Store
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, TimerFired
-from shoal.roles.manager.seat_watch import home_of
 from shoal.scheduling.ledger import Applied
 from shoal.sim.observe import Mark, Step
 from shoal.sim.seen_job import SeenJob, SeenLeader, SeenLease
+from shoal.sim.seen_managers import SeenManagers
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Assign,
@@ -111,7 +111,6 @@ class Invariants:
         #: No device sends anything that may be refused, so none may be left out.
         self._is_honest = is_honest
         self._comes_within_s = comes_within_s
-        self._accepted: set[str] = set()
         #: When the manager last began.
         self._began_s = 0.0
         #: Node -> since when no process of it runs.
@@ -119,16 +118,7 @@ class Invariants:
         #: Manager and node -> when it was last told that there is no work; and when it hung up, as the manager knows.
         self._sent_s: dict[tuple[str, str], float] = {}
         self._dormant_s: dict[tuple[str, str], float] = {}
-        #: Of managers that share a store: which process has the last seat of each place, seats that have ended, and the
-        #: manager of each job.
-        self._seats: dict[str, str] = {}
-        self._ended_seats: set[str] = set()
-        self._managers: dict[str, str] = {}
-        #: Jobs that were accepted, and are not in a store that went back.
-        self._lost: set[str] = set()
-        self._has_gone_back = False
-        #: Jobs that had ended, and are open in such a store.
-        self._reopened: set[str] = set()
+        self._managers = SeenManagers()
 
     # What roles did ------------------------------------------------------------------------------------
 
@@ -139,7 +129,7 @@ class Invariants:
             self._manager(step)
 
     def _manager(self, step: Step) -> None:
-        if self._is_deposed(step.node):
+        if self._managers.is_deposed(step.node):
             # It has not noticed: what it decides waits for a write that cannot be, or is fenced by terms.
             return
         kept: set[tuple[str, int]] = set()
@@ -148,11 +138,11 @@ class Invariants:
                 self._reported(step, step.event.sender, progress)
             case Received(message=Hello() as hello):
                 for leads in hello.leads:
-                    if self._has_job(step.node, leads.job):
+                    if self._managers.has_job(step.node, leads.job):
                         self._courses[leads.job].heard_s = step.at_s
             case PeerChanged(state=Liveness.SUSPECT | Liveness.LOST):
                 for job, course in self._courses.items():
-                    if course.led.get(course.led_term) == step.event.node and self._has_job(step.node, job):
+                    if course.led.get(course.led_term) == step.event.node and self._managers.has_job(step.node, job):
                         course.broke_s = step.at_s
             case _:
                 pass
@@ -161,7 +151,7 @@ class Invariants:
                 kept.add((action.job, action.term))
             elif isinstance(action, Record) and (ended := _TERM_OVER.match(action.reason)) is not None:
                 self._courses[action.job].term_over = int(ended[1])
-            elif isinstance(action, Record) and self._has_gone_back and _ADOPTS.search(action.reason):
+            elif isinstance(action, Record) and self._managers.has_gone_back and _ADOPTS.search(action.reason):
                 # A leader of before leads on under a term that jumped, and nobody waited for it.
                 self._courses[action.job].deposed = self._courses[action.job].led_term
             elif isinstance(action, Store):
@@ -219,14 +209,6 @@ class Invariants:
         self._hold(lost <= kept, step.at_s, told)
         course.told.clear()
         course.told_after = course.kept_term
-
-    def _is_deposed(self, node: str) -> bool:
-        """Another manager has ended the seat of the one that runs here."""
-        return self._seats.get(node, "") in self._ended_seats
-
-    def _has_job(self, node: str, job: str) -> bool:
-        """Whether the manager that runs here has this job."""
-        return not self._seats or self._managers.get(job) == self._seats.get(node)
 
     def _checked_in(self, step: Step) -> None:
         """A device that says hello is answered; one that is sent away is told when to come again, soon enough to be
@@ -358,7 +340,7 @@ class Invariants:
             if not lent.is_open:
                 continue
             self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
-            if step.node in LABELS and not self._is_deposed(step.node):
+            if step.node in LABELS and not self._managers.is_deposed(step.node):
                 rests_s = step.at_s - self._dormant_s.get((step.node, lent.node), math.inf)
                 what = f"{lent.node} is dormant and holds lease {number} of {step.job}"
                 self._hold(rests_s <= HEARD_AFTER_S, step.at_s, what)
@@ -645,13 +627,9 @@ class Invariants:
             case "led":
                 self._led(mark)
             case "seat":
-                self._seats[mark.node] = mark.facts["holder"]
+                self._managers.seats[mark.node] = mark.facts["holder"]
             case "seat-ended":
-                ended = mark.facts["holder"]
-                self._hold(
-                    not mark.facts["was_well"], mark.at_s, f"{mark.node} ended the seat of {ended}, which was well"
-                )
-                self._ended_seats.add(ended)
+                self._is_right(self._managers.on_seat_ended(mark), mark)
             case "went-back":
                 self._went_back(mark)
             case "mended":
@@ -659,34 +637,29 @@ class Invariants:
             case "taken":
                 self._taken(mark)
             case "written":
-                self._written(mark)
+                self._is_right(self._managers.on_written(mark), mark)
             case "started" if "jobs" in mark.facts:
                 self._began_s = mark.at_s
                 for course in self._courses.values():
                     self._read(course)
-                forgotten = self._accepted - set(mark.facts["jobs"])
-                self._hold(not forgotten, mark.at_s, f"the manager forgot {sorted(forgotten)}, which it had accepted")
+                self._is_right(self._managers.on_started(set(mark.facts["jobs"])), mark)
             case "answered":
                 answer = mark.facts["message"]
                 if isinstance(answer, Done):
-                    self._accepted.add(answer.job)
+                    self._managers.accepted.add(answer.job)
             case _:
                 pass
 
+    def _is_right(self, wrong: str, mark: Mark) -> None:
+        self._hold(not wrong, mark.at_s, wrong)
+
     def _went_back(self, mark: Mark) -> None:
-        """The store is what it was. Seats of its past are there again, and so is the manager of each job. A leader may
-        be replaced at once: its term jumps. What nobody that runs remembers may happen once more."""
-        self._has_gone_back = True
-        self._ended_seats -= set(mark.facts["seats"])
-        self._managers = dict(mark.facts["managers"])
+        """A leader may be replaced at once: its term jumps. What nobody that runs remembers may happen once more."""
+        self._managers.on_went_back(mark)
         for job, course in self._courses.items():
             course.deposed = course.led_term
             if job in mark.facts["forgotten"] and course.state in _ENDED:
                 course.state = "running"
-        self._reopened = set(mark.facts["reopened"])
-        # The manager that took a job queues it again once it starts over.
-        self._lost = self._accepted & set(mark.facts["absent"])
-        self._accepted -= self._lost
 
     def _mended(self, mark: Mark) -> None:
         """A manager wrote a job again that the store forgot, or has its term jump. A job that is over may be open in
@@ -697,32 +670,15 @@ class Invariants:
         self._kept(job, course.state if is_open_for_a_moment else state, term, mark.at_s)
 
     def _taken(self, mark: Mark) -> None:
-        """A job moves only from a manager that cannot write any more."""
-        job, before = mark.facts["job"], mark.facts["before"]
-        self._hold(
-            not before or before in self._ended_seats,
-            mark.at_s,
-            f"{mark.node} took {job} from {before}, which has a seat",
-        )
-        self._managers[job] = mark.facts["holder"]
-        course = self._courses[job]
+        self._is_right(self._managers.on_taken(mark), mark)
+        course = self._courses[mark.facts["job"]]
         course.taken_over_s = mark.at_s
-        if job in self._reopened and course.state in _ENDED and home_of(before) != home_of(mark.facts["holder"]):
-            # The manager that remembers its end was silent for too long.
+        if course.state in _ENDED and self._managers.may_run_again(mark):
             course.state = "running"
-
-    def _written(self, mark: Mark) -> None:
-        """A manager writes while it has a seat, and of its own jobs alone."""
-        holder, job = mark.facts["holder"], mark.facts["job"]
-        self._hold(holder not in self._ended_seats, mark.at_s, f"{holder} wrote {job}, and its seat has ended")
-        owner = self._managers.setdefault(job, holder)
-        self._hold(owner == holder, mark.at_s, f"{holder} wrote {job}, which {owner} has")
 
     def _kept(self, job: str, state: str, term: int, at_s: float) -> None:
         course = self._courses[job]
-        if job in self._lost:
-            self._lost.discard(job)
-            self._accepted.add(job)
+        self._managers.on_kept(job)
         self._hold(
             course.state not in _ENDED or state == course.state, at_s, f"{job} was {course.state} and is {state} now"
         )
@@ -732,7 +688,7 @@ class Invariants:
             leads_on = course.vacant_s is None and course.led_term == course.kept_term
             leads_on = leads_on and course.led[course.led_term] not in LABELS and course.led_term != course.deposed
             # Of several managers, the one that has the job began when it took it.
-            began_s = course.taken_over_s if self._seats else self._began_s
+            began_s = course.taken_over_s if self._managers.seats else self._began_s
             # A leader that it has heard may be lost as at any time.
             was_lost = began_s < course.heard_s < course.broke_s
             self._hold(
@@ -754,7 +710,7 @@ class Invariants:
         handed = course.handed.get(term - 1, version)
         # A deposed manager may begin when its store is back, with what came after it: nothing of it is written.
         self._hold(
-            version == handed or self._is_deposed(node),
+            version == handed or self._managers.is_deposed(node),
             mark.at_s,
             f"{job} was handed over at version {handed} and taken up at {version}",
         )

@@ -75,7 +75,9 @@ def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", d
     if store:
         from shoal.store.postgres import PostgresDatabase
 
-        database = server = PostgresDatabase(store)
+        # A home that has used it before must not make an empty cluster in the middle of a restore.
+        is_known = bool(_told(folder).get("store"))
+        database = server = PostgresDatabase(store, is_known=is_known)
         try:
             _settle(Registry(database), owner=owner, depot=blobs or _own_name(folder))
             if server.replicates_asynchronously():

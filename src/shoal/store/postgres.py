@@ -74,9 +74,11 @@ _Given = TypeVar("_Given")
 class PostgresDatabase:
     """See ``base.Database``. Tables are made where there are none, and brought up to this release's schema."""
 
-    def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """``busy_timeout_s``: how long a statement waits for a row that another transaction has changed."""
+    def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S, is_known: bool = False) -> None:
+        """``busy_timeout_s``: how long a statement waits for a row that another transaction has changed. ``is_known``:
+        it held a cluster before, so one that is empty or not whole is being restored, and is away until then."""
         self._busy_timeout_s = busy_timeout_s
+        self._is_known = is_known
         try:
             told = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -106,6 +108,8 @@ class PostgresDatabase:
                 raise Misuse(f"{self.name} is older than PostgreSQL 13: use a newer one")
             if _first(connection.execute("SHOW fsync")) != "on":
                 raise Misuse(f"{self.name} runs with fsync = off and loses what it acknowledged: set fsync = on")
+            if self._is_known and not self.is_whole():
+                raise Away(f"{self.name} is empty or not whole: it is being restored, or was never restored")
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
                 connection.execute("CREATE TABLE IF NOT EXISTS shoal_schema (version BIGINT NOT NULL)")
@@ -121,6 +125,17 @@ class PostgresDatabase:
                 if version < len(MIGRATIONS):
                     connection.execute("DELETE FROM shoal_schema")
                     connection.execute("INSERT INTO shoal_schema VALUES (%s)", (len(MIGRATIONS),))
+
+    def is_whole(self) -> bool:
+        # A restore brings tables, then rows, then keys, and what refers to other tables last.
+        (there,) = self.rows("SELECT to_regclass('shoal_schema') IS NOT NULL AS schema, to_regclass('serving') AS last")
+        if not there["schema"] or there["last"] is None:
+            return False
+        (found,) = self.rows(
+            "SELECT (SELECT COUNT(*) FROM shoal_schema) AS versions, (SELECT COUNT(*) FROM pg_constraint"
+            " WHERE contype = 'f' AND conrelid = to_regclass('serving')) AS references_"
+        )
+        return bool(found["versions"]) and bool(found["references_"])
 
     def replicates_asynchronously(self) -> bool:
         """Whether a replica follows this server, and none has what was committed for certain."""
@@ -281,6 +296,8 @@ class PostgresDatabase:
                 f"registry {self.name} was locked for {self._busy_timeout_s:g} s by another writer: look at"
                 " pg_stat_activity"
             ) from error
+        except psycopg.errors.UndefinedTable as error:
+            raise Away(f"{self.name} lacks tables: is it being restored? {_one_line(error)}") from error
         except psycopg.errors.ReadOnlySqlTransaction as error:
             self._hang_up()  # the name may lead to the new primary by now
             raise Away(f"{self.name} is read-only: is it a standby?") from error

@@ -177,5 +177,8 @@ class FencedDatabase:
             yield self
         self._tenure.counted.on_committed(beats)
 
+    def is_whole(self) -> bool:
+        return self._database.is_whole()
+
     def close(self) -> None:
         self._database.close()

@@ -55,6 +55,9 @@ class SqliteDatabase:
         with self._lock:
             self._connection.close()
 
+    def is_whole(self) -> bool:
+        return True
+
     def rows(self, query: str, parameters: Parameters = ()) -> list[Row]:
         with self._lock, self._errors_named():
             return [dict(row) for row in self._connection.execute(query, parameters)]

@@ -13,6 +13,7 @@ import pytest
 
 from shoal.plan import Plan
 from shoal.roles.events import Event, JobTaken, OtherManager, OtherManagersSeen
+from shoal.roles.manager import other_managers
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.runtime.shared_jobs import SharedJobs
 from shoal.states import JobState
@@ -49,7 +50,14 @@ class Manager:
     has: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.jobs = SharedJobs(self.registry, knows=self.has.__contains__, post=self.told.append, record_of=record_of)
+        self.ended: list[str] = []
+        self.jobs = SharedJobs(
+            self.registry,
+            knows=self.has.__contains__,
+            post=self.told.append,
+            record_of=record_of,
+            on_ended=lambda row: self.ended.append(row.job),
+        )
 
     def submit(self, job: str, **plan: Any) -> None:
         spec_json = json.dumps(to_json(spec_named(job, **plan)))
@@ -125,6 +133,36 @@ def test_before_a_device_is_answered_the_store_is_asked_for_its_jobs(managers: t
     a.has.add("faces")
     asyncio.run(a.jobs.before_hello(hello))
     assert len(a.told) == told, "a job that is here needs no look"
+
+
+def test_a_job_that_the_store_does_not_know_is_not_called_over_at_once(
+    managers: tuple[Manager, Manager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may have gone back to before the job was submitted."""
+    a, _ = managers
+    a.looks()
+    hello = Hello(node="pi", incarnation="1", leads=(Leads(job="faces", term=1, endpoint="pi:9"),))
+    asyncio.run(a.jobs.before_hello(hello))
+    assert isinstance(seen := a.told[-1], OtherManagersSeen)
+    assert seen.jobs == {"faces": ""}, "no manager has it at this moment"
+    monkeypatch.setattr(other_managers, "ABSENT_S", 0.0)
+    asyncio.run(a.jobs.before_hello(hello))
+    assert isinstance(seen := a.told[-1], OtherManagersSeen)
+    assert seen.jobs == {}, "it was removed"
+
+
+def test_each_manager_hears_of_jobs_that_ended_at_another(managers: tuple[Manager, Manager]) -> None:
+    a, b = managers
+    b.submit("faces")
+    b.submit("gone")
+    a.looks()
+    assert a.ended == []
+    b.registry.set_job_state("faces", JobState.FINISHED, now_s=2.0)
+    b.registry.set_job_state("gone", JobState.STOPPED, now_s=2.0)
+    b.registry.remove_job("gone")
+    a.looks()
+    a.looks()
+    assert a.ended == ["faces"]
 
 
 def test_while_the_store_is_away_no_job_is_called_over(

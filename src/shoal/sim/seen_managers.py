@@ -1,0 +1,74 @@
+"""Managers that share a store, as seen from outside: whose seat has ended, who has which job, which jobs they accepted.
+
+Each method returns what is wrong, or "".
+"""
+
+from __future__ import annotations
+
+from shoal.roles.manager.seat_watch import home_of
+from shoal.sim.observe import Mark
+
+
+class SeenManagers:
+    def __init__(self) -> None:
+        #: Which process has the last seat of each place, seats that have ended, and the manager of each job.
+        self.seats: dict[str, str] = {}
+        self._ended: set[str] = set()
+        self._managers: dict[str, str] = {}
+        #: Jobs that operators were told to be accepted; and those of them that are not in a store that went back.
+        self.accepted: set[str] = set()
+        self._lost: set[str] = set()
+        self.has_gone_back = False
+        #: Jobs that had ended, and are open in such a store.
+        self._reopened: set[str] = set()
+
+    def is_deposed(self, node: str) -> bool:
+        """Whether another manager has ended the seat of the one that runs here."""
+        return self.seats.get(node, "") in self._ended
+
+    def has_job(self, node: str, job: str) -> bool:
+        """Whether the manager that runs here has this job."""
+        return not self.seats or self._managers.get(job) == self.seats.get(node)
+
+    def on_seat_ended(self, mark: Mark) -> str:
+        ended = str(mark.facts["holder"])
+        self._ended.add(ended)
+        return f"{mark.node} ended the seat of {ended}, which was well" if mark.facts["was_well"] else ""
+
+    def on_taken(self, mark: Mark) -> str:
+        """A job moves only from a manager that cannot write any more."""
+        job, before = str(mark.facts["job"]), str(mark.facts["before"])
+        self._managers[job] = str(mark.facts["holder"])
+        is_free = not before or before in self._ended
+        return "" if is_free else f"{mark.node} took {job} from {before}, which has a seat"
+
+    def may_run_again(self, mark: Mark) -> bool:
+        """Whether a job that had ended is taken because the manager that remembers its end was silent for too long."""
+        return mark.facts["job"] in self._reopened and home_of(mark.facts["before"]) != home_of(mark.facts["holder"])
+
+    def on_written(self, mark: Mark) -> str:
+        """A manager writes while it has a seat, and only of its own jobs."""
+        holder, job = str(mark.facts["holder"]), str(mark.facts["job"])
+        if holder in self._ended:
+            return f"{holder} wrote {job}, and its seat has ended"
+        owner = self._managers.setdefault(job, holder)
+        return "" if owner == holder else f"{holder} wrote {job}, which {owner} has"
+
+    def on_kept(self, job: str) -> None:
+        if job in self._lost:
+            self._lost.discard(job)
+            self.accepted.add(job)
+
+    def on_started(self, jobs: set[str]) -> str:
+        forgotten = self.accepted - jobs
+        return f"the manager forgot {sorted(forgotten)}, which it had accepted" if forgotten else ""
+
+    def on_went_back(self, mark: Mark) -> None:
+        """The store is what it was: seats of its past are there again, and so is the manager of each job. The manager
+        that took a job queues it again once it starts over."""
+        self.has_gone_back = True
+        self._ended -= set(mark.facts["seats"])
+        self._managers = dict(mark.facts["managers"])
+        self._reopened = set(mark.facts["reopened"])
+        self._lost = self.accepted & set(mark.facts["absent"])
+        self.accepted -= self._lost
