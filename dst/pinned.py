@@ -38,6 +38,8 @@ PINNED: tuple[tuple[str, int], ...] = (
     *(("any", seed) for seed in (902, 919)),
     # A helper that started again came to the other manager, and its job waited for ever.
     ("any", 130),
+    # A helper had led a job of another manager until it was over, and was not sent to its own.
+    ("any", 4148),
     # Several leaders followed each other after a cut, and made one history together.
     *(("sealed", seed) for seed in (66, 1724)),
 )

@@ -82,8 +82,10 @@ class NodeRecord:
     is_resting: bool = False
     #: When the manager told it that there is no work and when to come again; None: it did not.
     sent_s: float | None = None
-    #: It is not told so in this session: it leads or lends, or stayed although it was told.
+    #: It is not told so in this session: it lends or sums up, or stayed although it was told.
     stays: bool = False
+    #: Open jobs that it said it leads, in this session. It is not told so while it leads one of them.
+    leads: frozenset[str] = frozenset()
     #: When it last said that it has work.
     busy_s: float = -math.inf
     #: From when on it may be sent to another manager.
@@ -146,7 +148,7 @@ class NodeRecord:
     @property
     def is_bound(self) -> bool:
         """It cannot be sent to another manager: it leads, lends or stayed, or is a tab, which dials one origin."""
-        return self.stays or bool(self.facts.browser)
+        return self.stays or bool(self.leads or self.facts.browser)
 
     @property
     def is_available(self) -> bool:

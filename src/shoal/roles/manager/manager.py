@@ -231,7 +231,7 @@ class Manager(Machine):
 
     def _come_s(self, node: NodeRecord) -> float:
         """There is no work for this device: when it shall come again. 0: it stays."""
-        may_stay = node.stays or node.left_in or node.held is not None or node.is_resting
+        may_stay = node.stays or node.leads or node.left_in or node.held is not None or node.is_resting
         if self._check_ins is None or node.job is not None or may_stay:
             return 0.0
         # A job without a leader may need it to lead, or may find that it works for it.
@@ -273,6 +273,8 @@ class Manager(Machine):
                 pass
 
     def _on_stepped_down(self, sender: str, message: SteppedDown) -> None:
+        if (node := self._nodes.get(sender)) is not None:
+            node.leads -= {message.job}
         hopeless = self._failover.on_stepped_down(sender, message)
         if hopeless is not None:
             self._close(hopeless, JobState.FAILED, f"could not start: {message.reason}")
@@ -321,7 +323,10 @@ class Manager(Machine):
         if hello.is_referred and node.sent_s is not None and self.now_s - node.sent_s < IN_VAIN_WITHIN_S:
             node.kept_s = self.now_s + KEPT_S
         checks_in, node.sent_s = node.sent_s is not None and not restarted, None
-        node.stays = hello.lends or bool(hello.leads) or hello.facts.is_hub
+        node.stays = hello.lends or hello.facts.is_hub
+        # What it leads of a job that is unknown here is judged before it goes.
+        led = (leads.job for leads in hello.leads)
+        node.leads = frozenset(job for job in led if job not in self._jobs or self._jobs[job].is_open)
         node.goes_s = self.now_s + STAYS_S if hello.is_referred else 0.0
         came = "restarted" if restarted else "connected"
         node.state, node.reason, node.protocol = Liveness.ALIVE, came, hello.protocol
@@ -670,6 +675,9 @@ class Manager(Machine):
         """The job is over: write it down."""
         job = record.spec.job
         record.become(state, reason or None, self.now_s)
+        for node in self._nodes.values():
+            if job in node.leads:
+                node.leads -= {job}
         self.act(Keep(job=job, state=state, reason=reason, term=record.term, leader=record.leader or ""))
         self.record("job", f"{state}: {reason}", job=job)
 
@@ -728,8 +736,7 @@ class Manager(Machine):
         own = {record.helper for record in self._cluster.open_jobs()} | {r.leader for r in self._cluster.open_jobs()}
         for job, name in self._others.helped():
             node = self._nodes.get(name)
-            if node is None or name in own or not node.is_available or node.stays or node.facts.browser:
-                # `stays` marks leaders, executors and hubs, and nodes that stayed although they were sent away.
+            if node is None or name in own or not node.is_available or node.is_bound:
                 continue
             if node.job is None:
                 node.sent_s = self.now_s

@@ -38,6 +38,7 @@ from shoal.wire.messages import (
     Release,
     Released,
     StepDown,
+    SteppedDown,
     Submit,
     Welcome,
 )
@@ -361,6 +362,22 @@ def test_a_helper_that_leads_here_is_not_sent_away() -> None:
     facts = Facts(host="b", torch="2.13")
     place.happens(Received(sender="b", message=Hello(node="b", incarnation="1", facts=facts, leads=leads)))
     assert place.sent_away() == {}
+    place.happens(Received(sender="b", message=SteppedDown(job="old", term=1, reason="told to")))
+    assert place.sent_away() == {"b": OTHER}
+
+
+def test_a_helper_that_led_here_is_sent_away_when_that_job_is_over(make_spec: Make) -> None:
+    place = Place()
+    place.submit(make_spec(job="here", workers_min=1, workers_max=1))
+    place.hello("a")
+    leads = (Leads(job="here", term=1, endpoint="b:9"),)
+    facts = Facts(host="b", torch="2.13")
+    place.happens(Received(sender="b", message=Hello(node="b", incarnation="1", facts=facts, leads=leads)))
+    there = (OtherManager(endpoint=OTHER),)
+    place.happens(OtherManagersSeen(managers=there, jobs={"digits": OTHER}, helpers={"digits": "b"}))
+    assert place.sent_away() == {}
+    place.happens(Received(sender="home", message=Progress(job="here", term=1, state="finished", reason="done")))
+    assert place.sent_away() == {"b": OTHER}
 
 
 def test_a_tab_whose_job_another_manager_has_stays_and_leaves_the_job() -> None:
