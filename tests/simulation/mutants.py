@@ -2347,10 +2347,8 @@ def helper_kept_by_another_manager() -> Patched:
     return patch.object(Manager, "_send_helpers", lambda self: None)
 
 
-#: Its seed (any, 130) does not show it any more since devices are given out by least numbers; no other is known yet.
-UNCAUGHT |= _named(helper_kept_by_another_manager)
-
 OF_CROSSINGS: dict[str, Mutant] = _named(
+    helper_kept_by_another_manager,
     helper_leads,
     helper_fills_a_job,
     tab_leads,

@@ -175,6 +175,7 @@ SAID_OF_CROSSINGS = {
     "word_of_a_dead_term_summed": "was refused term and lease",
     "helper_leads": "is to lead the job whose sums it opens",
     "helper_fills_a_job": "did not move",
+    "helper_kept_by_another_manager": "did not move",
 }
 
 
