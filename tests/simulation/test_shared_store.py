@@ -38,7 +38,6 @@ SHOWN_BY = {
     "job_taken_from_the_living": ((1, 2, 3), "took job-. from .*, which has a seat"),
     "job_of_another_written": ((32,), "wrote job-., which .* has"),
     "jobs_of_others_taken_for_over": ((27, 28, 31), "did not move|replaced by a manager that began"),
-    "leader_lost_by_an_older_session": ((658,), "replaced by a manager that began just now"),
     "appointed_node_not_sent_on": ((881,), "left behind"),
     "leader_sent_to_another_manager": ((112,), "replaced by a manager that began just now"),
     "devices_kept_from_others": ((16, 32, 36), "left behind|did not move|nobody has led"),
