@@ -45,6 +45,8 @@ class PostgresServer:
 
     def __init__(self, folder: Path, bin_folder: Path, *, copies: int = 0) -> None:
         """``copies``: the port of a server that this one is a replica of, until ``promote``."""
+        #: The user of the server may write here.
+        self.folder = folder
         self._data = folder / "data"
         self._log = folder / "log"
         # Of a link to a program, the folder where the others are too.

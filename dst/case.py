@@ -33,6 +33,7 @@ from dst.profiles import PROFILES, PlanDraw, Profile
 from dst.targeted_faults import TargetedFault, targeted_fault
 from dst.toy_task import FIRST_MODEL, LAYOUT, Toy
 from shoal.errors import Misuse
+from shoal.roles.manager.seat_watch import SILENT_S
 from shoal.sim.devices import Build
 from shoal.sim.faults import LEADER, AtRound, Fault, TransferFault
 from shoal.sim.jobs import GRAPHS, SimulatedJob
@@ -177,7 +178,16 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
 
 def _outages(rng: Rng, stores: Stream) -> tuple[Outage, ...]:
     """What befalls the store that managers share."""
-    return outages(stores) + read_only_spells(rng.stream("spells")) + failovers(rng.stream("past"))
+    drawn = outages(stores) + read_only_spells(rng.stream("spells"))
+    # A manager that is cut off while the store goes back cannot tell anyone: see what decision 70 leaves open.
+    seen = (each for each in failovers(rng.stream("past")) if not any(_hides(cut, each) for cut in drawn))
+    return drawn + tuple(seen)
+
+
+def _hides(cut: Outage, failover: Outage) -> bool:
+    """Whether a manager's jobs may be taken over before it could see that the store went back."""
+    is_away = cut.is_cut and not cut.slow_factor
+    return is_away and cut.at_s < failover.at_s + failover.for_s + SILENT_S and failover.at_s < cut.at_s + cut.for_s
 
 
 def _happens(stream: Stream, share: float) -> bool:

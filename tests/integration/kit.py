@@ -217,9 +217,9 @@ class Site:
     # What is going on ---------------------------------------------------------------------------------------
 
     async def view(self, job: str) -> JobView | None:
-        """Return how a job stands, or None while there is no manager to ask."""
+        """Return how a job stands, or None while there is no manager to ask, or only one that has not read of it."""
         with contextlib.suppress(Unreachable):
-            return (await self.operator.status(job)).jobs[0]
+            return next(iter((await self.operator.status(job)).jobs), None)
         return None
 
     def registry(self) -> Registry:

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -189,8 +188,7 @@ def test_a_database_that_is_not_there_is_said_and_nothing_is_made(tmp_path: Path
 
 
 def _dump(server: PostgresServer, url: str) -> Path:
-    file = Path(tempfile.mkdtemp(prefix="shoal-dump-")) / "dump"
-    file.parent.chmod(0o777)
+    file = server.folder / f"{_schema(url)}.dump"
     server.run("pg_dump", "-Fc", "-n", _schema(url), "-f", str(file), *_there(server), "postgres")
     return file
 
@@ -208,7 +206,7 @@ def _put_back(server: PostgresServer, url: str, dump: Path) -> None:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shoal'")
         connection.execute(f"DROP SCHEMA {_schema(url)} CASCADE")
     server.run("pg_restore", "-d", "postgres", *_there(server), str(dump))
-    shutil.rmtree(dump.parent)
+    dump.unlink()
 
 
 @pytest.mark.parametrize("is_running", [True, False])

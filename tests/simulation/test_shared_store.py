@@ -43,7 +43,7 @@ SHOWN_BY = {
     "devices_kept_from_others": ((16, 32, 36), "left behind|did not move|nobody has led"),
     "record_taken_for_kept": ((17, 20, 32, 39), "was used before it was written down"),
     "version_taken_for_kept": ((7, 10, 13, 17), "was called (kept|saved)"),
-    "past_not_noticed": ((38, 7), "was kept; the term is|did not move"),
+    "past_not_noticed": ((7, 55), "nobody has led|and its manager has a seat"),
     "terms_do_not_jump": ((6, 7, 38), "was written down after"),
     "endings_forgotten": ((399,), "not over after"),
     "submissions_forgotten": ((7, 55, 87), "did not move|nobody has led"),
