@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed literally: a manager and three boards, each with a network of its own."""
+"""docs/five-pis.md, followed literally: a manager and five boards, each with a network of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import site_pages  # noqa: E402
 
 WAIT_S = 180.0
-BOARDS = ("attic", "cellar", "shed")
+BOARDS = ("pi1", "pi2", "pi3", "pi4", "pi5")
 
 
 class Places:
@@ -79,7 +79,7 @@ def until(what: str, found: re.Pattern[str], read) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_tutorial_ends_with_a_model_that_predicts(tmp_path: Path) -> None:
+def test_the_page_ends_with_a_model_that_predicts(tmp_path: Path) -> None:
     if why := why_no_namespaces():
         pytest.skip(why)
     with Testbed([Board(name=name) for name in ("manager", *BOARDS)]) as bed:
@@ -88,7 +88,7 @@ def test_the_tutorial_ends_with_a_model_that_predicts(tmp_path: Path) -> None:
             outputs = follow(places)
         finally:
             places.close()
-    assert sum("alive" in line for line in outputs[2].splitlines()) >= len(BOARDS)
+    assert any(sum("alive" in line for line in output.splitlines()) >= len(BOARDS) for output in outputs)
     well, faulty = re.findall(r"(\d+)% likely a fault", outputs[-1])
     assert int(well) < 30
     assert int(faulty) > 70
@@ -97,7 +97,9 @@ def test_the_tutorial_ends_with_a_model_that_predicts(tmp_path: Path) -> None:
 def follow(places: Places) -> list[str]:
     """Everything that the page says to do, in its order; what each step printed."""
     outputs: list[str] = []
-    for block in site_pages.blocks(ROOT, ROOT / "docs" / "tutorial.md"):
+    for block in site_pages.blocks(ROOT, ROOT / "docs" / "five-pis.md"):
+        if block.mark.startswith("not run: "):
+            continue
         where = block.mark.partition(": ")[2]
         assert where, f"{block.page}:{block.line} says not where it is typed"
         if name := where.removeprefix("file ") if where.startswith("file ") else "":
