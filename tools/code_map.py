@@ -1,4 +1,4 @@
-"""The code map of ARCHITECTURE.md: a table a folder, a row a file, from the first sentence of each file's docstring."""
+"""The code map, docs/code-map.md: a table per folder, a row per file, which is the first sentence of its docstring."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _tables(root: Path) -> Iterator[str]:
         yield f"**`{folder.removeprefix('src/shoal/') if folder != 'src/shoal' else folder}/`**: {what}\n"
         yield "| file | |\n|---|---|"
         for path in files:
-            yield f"| [`{path.stem}`]({path.relative_to(root).as_posix()}) | {_says(path)} |"
+            yield f"| [`{path.stem}`](../{path.relative_to(root).as_posix()}) | {_says(path)} |"
         yield ""
 
 

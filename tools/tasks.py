@@ -20,6 +20,7 @@ from pathlib import Path
 import cli_reference as cli_page
 import code_map
 import house as figures_of
+import house_words
 import reference as reference_page
 import site_pages
 import tab_contract
@@ -134,20 +135,31 @@ def layers(extra: Sequence[str]) -> int:
 def house(extra: Sequence[str]) -> int:
     """Figures of the code: lines, names, classes, circles; --json prints them alone. Fails on what ci fences off."""
     modules = figures_of.read(ROOT / "src" / "shoal")
-    found = figures_of.figures(modules, FIRST_HOUR.read_text(encoding="utf-8") if FIRST_HOUR.exists() else None)
+    found: dict[str, float | None] = {}
+    found |= figures_of.figures(modules, FIRST_HOUR.read_text(encoding="utf-8") if FIRST_HOUR.exists() else None)
+    found |= house_words.figures(modules, ROOT)
     if "--json" in extra:
         print(json.dumps(found), flush=True)
     else:
-        print("\n".join([*figures_of.to_mend(modules), *(f"{name:<20} {count}" for name, count in found.items())]))
+        lines = [*figures_of.to_mend(modules), *house_words.to_mend(modules, ROOT)]
+        print("\n".join([*lines, *(f"{name:<30} {count}" for name, count in found.items())]))
     broken = figures_of.broken(found)
     if broken:
         print(f"must be 0: {', '.join(broken)}", file=sys.stderr, flush=True)
     return 1 if broken else 0
 
 
+def plain(extra: Sequence[str]) -> int:
+    """Write tools/plain_words.json: how many markers of unidiomatic wording each file may have. It only falls."""
+    source, documents = house_words.texts(ROOT)
+    found = house_words.markers([*source, *documents], ROOT)
+    (ROOT / "tools" / "plain_words.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
 def map_(extra: Sequence[str]) -> int:
-    """Write the code map of ARCHITECTURE.md, and the lines that docs/contributing/first-hour.md names."""
-    page = ROOT / "ARCHITECTURE.md"
+    """Write docs/code-map.md, and the lines that docs/contributing/first-hour.md names."""
+    page = ROOT / "docs" / "code-map.md"
     page.write_text(code_map.replaced(page.read_text(encoding="utf-8"), code_map.written(ROOT)), encoding="utf-8")
     FIRST_HOUR.write_text(code_map.relined(FIRST_HOUR.read_text(encoding="utf-8"), ROOT), encoding="utf-8")
     return 0
@@ -452,6 +464,7 @@ TASKS: dict[str, Runner] = {
     "layers": layers,
     "house": house,
     "map": map_,
+    "plain": plain,
     "reference": reference,
     "docs": docs,
     "vendored": vendored,

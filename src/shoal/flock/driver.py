@@ -91,7 +91,7 @@ class Orders:
 
 
 class Flock(AnyKey):
-    """A service and a listener (see ``transport.base``), and the surroundings of a worker's driver."""
+    """A service and a listener (see ``net.base``), and the surroundings of a worker's driver."""
 
     def __init__(
         self, orders: Orders, places: Paths, *, child_module: str = "shoal.trainer.child", pace_s: float = 0.0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import grpc
 
 AUTHORITY_VALID_DAYS = 3650
-#: Members renew theirs by themselves (see `transport.renew`), so a stolen one is soon of no use.
+#: Members renew theirs by themselves (see `net.renewal`), so a stolen one is soon of no use.
 MEMBER_VALID_DAYS = 30.0
 
 #: Key and certificate live in one file, so that a crash while renewing leaves the old pair or the new, never a mixture.

@@ -41,7 +41,7 @@ ELEMENTS_MAX = 1 << 24
 #: Bins of a histogram.
 BINS = 1024
 
-#: Kind -> how many sums it has; None: see ``_shape_problem``.
+#: Kind -> how many sums it has, or None if that depends on the metric (``shape_problem``).
 KINDS: dict[str, int | None] = {"mean": 2, "ratio": 2, "f1": 3, "confusion": None, "histogram": 2 * BINS}
 
 #: Kinds whose sums are counts.

@@ -24,7 +24,7 @@ HEARTBEAT_MOST_S = 600.0
 
 
 class PersistentLink:
-    """A listener (see ``transport.base``) on the streams to one peer, which connects again and again.
+    """A listener (see ``net.base``) on the streams to one peer, which connects again and again.
 
     A line of its own kind says how it connects and when it dials again, and takes what it expects from its peer.
     """

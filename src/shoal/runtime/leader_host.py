@@ -51,7 +51,7 @@ class LeaderHostApi(Protocol):
 
 
 class LeaderHost(AnyKey):
-    """A service (see ``transport.base``), the place of leaders and aggregators, and the judge of callers."""
+    """A service (see ``net.base``), the place of leaders and aggregators, and the judge of callers."""
 
     def __init__(self, around: LeaderHostApi, *, manager: str, manager_endpoint: str, port: int = 0) -> None:
         self._around = around

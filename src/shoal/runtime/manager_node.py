@@ -183,7 +183,7 @@ async def _with_store(
 
 
 class ManagerNode:
-    """A service (see ``transport.base``), the place of leaders that are at home, and the driver of the manager."""
+    """A service (see ``net.base``), the place of leaders that are at home, and the driver of the manager."""
 
     def __init__(
         self,

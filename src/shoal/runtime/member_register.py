@@ -73,7 +73,7 @@ _STANDS = {"enrolled": "a member like any other", "pending": "not approved yet",
 
 
 class MemberRegister:
-    """Also the tokens of an enrolment server (``transport.tokens``) and the members of a server (``transport.access``).
+    """Also the tokens of an enrolment server (``identity.tokens``) and the members of a server (``net.access``).
 
     What it says of a member is read from memory, for it is asked for every message; ``refresh`` and ``catch_up`` bring
     that up to date and belong to the event loop, as do those two.

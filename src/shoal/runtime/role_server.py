@@ -92,7 +92,7 @@ class SessionFeature(Protocol):
 
 
 class RoleServer:
-    """A listener (see ``transport.base``) to the nodes that call this one."""
+    """A listener (see ``net.base``) to the nodes that call this one."""
 
     def __init__(self, router: HostRouter, place: ServerApi) -> None:
         self._router = router

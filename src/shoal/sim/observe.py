@@ -15,7 +15,7 @@ class Step(NamedTuple):
 
     at_s: float
     node: str
-    #: ``manager``, ``leader``, ``subleader`` or ``worker``.
+    #: ``manager``, ``leader``, ``aggregator`` or ``worker``.
     role: str
     #: Empty for the manager.
     job: str

@@ -3,7 +3,7 @@
 A pipe would carry the same in pieces of 64 kB, and on a busy machine each waits for its turn: a tile took a hundred
 times as long to hand over as to multiply.
 
-As in ``training.shared``: its owner maps it only if it is sealed against being cut short, and copies otherwise.
+As in ``trainer.shared``: its owner maps it only if it is sealed against being cut short, and copies otherwise.
 """
 
 from __future__ import annotations

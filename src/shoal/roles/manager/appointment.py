@@ -1,6 +1,6 @@
 """The leader of a job: the manager chooses a node, appoints it, tells its workers, asks it to hand over, lets it go.
 
-The manager writes a term down before any node hears of it. ``succession`` decides which events change a leader; this
+The manager writes a term down before any node hears of it. ``failover`` decides which events change a leader; this
 part changes it.
 """
 

@@ -115,7 +115,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class StartAggregator:
-    """Set up an aggregator here, listen for its members, and call ``on_seconded``."""
+    """Set up an aggregator here, listen for its members, and call ``on_aggregator_set_up``."""
 
     form: SetUpAggregator
     leader: str
