@@ -166,7 +166,7 @@ def test_both_lists_are_refused() -> None:
     _agree_all(opening, states)
     request = opening.request(0)
     envelope = party.group.edges_envelope(5, seals[5], 0)
-    with pytest.raises(PeerViolation, match="no neighbour in the sum"):
+    with pytest.raises(PeerViolation, match="not a neighbour in the sum"):
         states[0].open(request.macs, request.envelopes, {5: envelope})  # type: ignore[attr-defined]
     # Nor does it open the share of the lost device in the place of another.
     swapped = party.group.own_envelope(5, seals[5], 0) + request.envelopes[33:]

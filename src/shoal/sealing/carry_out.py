@@ -1,4 +1,5 @@
-"""A device's secrets in memory, and how a request is carried out with them. Both drivers use it; chance is theirs."""
+"""A device's secrets in memory, and the code that fulfils a role's requests with them. Both drivers use it and pass in
+the randomness."""
 
 from __future__ import annotations
 
@@ -17,26 +18,26 @@ from shoal.sealing.request import MasksRequest, SealRequest
 
 
 def statement(*, cluster: str, job: str, term: int, node: str, public: bytes, nonce: bytes) -> bytes:
-    """What a device signs. It begins as nothing else does that the key of a certificate signs."""
+    """Return the text that a device signs. Nothing else that a certificate's key signs has this prefix."""
     told = [cluster, job, str(term), node, public.hex(), nonce.hex()]
     return b"shoal seal key 2\n" + "\n".join(told).encode()
 
 
 class DeviceKeys:
-    """The private key of one job and term. It lasts as long as the process."""
+    """The private key for one job and term. It is never stored, so it lasts only as long as the process."""
 
     def __init__(self, private: bytes) -> None:
         self._private = private
         self.public = public_of(private)
-        #: (name, public key) -> the key of the two.
+        #: (name, public key) of another node -> the key that this device shares with it.
         self._pairs: dict[tuple[str, bytes], bytes] = {}
 
     def seal(self, request: SealRequest, *, entropy: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
-        """Words and seals for the leader, and what the device keeps."""
+        """Return the masked words and the seals for the leader, and the state that the device keeps."""
         base = trained_on(request.model, version=request.version, epoch=request.epoch)
         label, members = replace(request.label, base=base), request.label.members
         if members[request.place][1] != self.public:
-            raise PeerViolation("the group has another key of this device")
+            raise PeerViolation("the group has a public key for this device that is not its current one")
         mine = members[request.place]
         others = range(len(members)) if request.helper is None else ()
         keys = {other: self._pair(mine, members[other]) for other in others if other != request.place}
@@ -61,9 +62,9 @@ class DeviceKeys:
         return words, seals, kept
 
     def sum_masks(self, request: MasksRequest) -> np.ndarray:
-        """The masks of the members in a sum, added up: what a helper knows of it."""
+        """Return the sum of these members' masks. A helper knows this sum and none of the updates."""
         if request.helper[1] != self.public:
-            raise PeerViolation("the question is for another key of this helper")
+            raise PeerViolation("the request names a public key for this helper that is not its current one")
         members = request.label.members
         keys = {place: self._pair(request.helper, members[place]) for place in request.envelopes}
         label = request.label.digest()

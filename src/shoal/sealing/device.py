@@ -1,8 +1,9 @@
-"""One update sealed under one label: its masks, and what the device may still say of it. Pure; chance is an argument.
+"""One update sealed under one label: its masks, and what the device may still reveal about it. Pure; randomness is an
+argument.
 
-The promise of a device, whatever a leader asks: under a label it agrees to one set of members, and says nothing but
-that until enough members of the whole group prove that they agreed to the same set. What it gives then follows from
-that set only: shares of the own seeds of members in the set, and edges to members outside it.
+Whatever a leader asks, a device promises this: under a label it agrees to one set of members. It reveals nothing else
+until enough members of the entire group prove that they agreed to the same set. What it reveals then depends only on
+that set: shares of the own seeds of members in the set, and the seeds of edges to members outside it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shoal.sealing.noise import NoisePoint
 from shoal.sealing.shamir import CHANCE_BYTES, SHARE_BYTES, split
 from shoal.sealing.stream import add_all, stream
 
-#: The chance that sealing one update takes: the device's own seed, the rounding, and the shares.
+#: Random bytes that sealing one update takes: for the device's own seed, the rounding, and the shares.
 ENTROPY_BYTES = 96
 
 _OWN, _EDGES = b"own", b"edges"
@@ -30,53 +31,55 @@ _OWN, _EDGES = b"own", b"edges"
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """A device's place in a group, and the secrets that it shares with the other members."""
+    """A device's place in a group, and the keys that it shares with the other members."""
 
     group: MaskGraph
     place: int
     label: bytes
-    #: Other member -> the key of the two. Where a helper opens sums, a device shares none with other members.
+    #: Other member -> the key that both devices share. Empty if a helper opens sums.
     keys: Mapping[int, bytes] = field(repr=False)
 
     def __post_init__(self) -> None:
         others = set(range(self.group.size)) - {self.place} if self.group.near[self.place] else set()
         if set(self.keys) != others:
-            raise Misuse("a seat has a key for each other member")
+            raise Misuse("GroupPlace.keys must have exactly one key for each other member")
 
 
 class SealedUpdate:
-    """What a device keeps of an update that it sealed. Its words are sent and not kept."""
+    """The state that a device keeps for an update that it sealed. The device sends the words and does not keep them."""
 
     def __init__(self, seat: GroupPlace) -> None:
         self._seat = seat
-        #: The set that this device agreed to.
+        #: The set of members that this device agreed to.
         self._present: frozenset[int] | None = None
-        #: The places that the words are of; None: all.
+        #: Indices of the update that the words cover, or None for all of them.
         self.places: np.ndarray | None = None
 
     @property
     def size(self) -> int:
-        """Members of the group."""
+        """Number of members of the group."""
         return self._seat.group.size
 
     def envelopes_of(self, members: tuple[int, ...], joined: bytes) -> dict[int, bytes]:
-        """The envelopes with edges of these members, which came in one piece."""
+        """Divide ``joined`` into the envelopes with the edges of these members."""
         sizes = [self._seat.group.edges_bytes(member) for member in members]
         if sum(sizes) != len(joined):
-            raise PeerViolation("edges of another size than this group's")
+            raise PeerViolation("the envelopes with edges have the wrong size for this group")
         ends = list(accumulate(sizes))
         return {member: joined[end - size : end] for member, size, end in zip(members, sizes, ends, strict=True)}
 
     def agree(self, present: frozenset[int]) -> bytes:
-        """Agree that the sum is of these members: a MAC for each other of them, in order. Once: another set is refused,
-        the same is answered alike."""
+        """Agree that the sum covers these members. Return a MAC for each other of them, in order. The device agrees
+        once: it gives the same answer for the same set again and refuses any other set."""
         seat, group = self._seat, self._seat.group
         if self._present is not None and present != self._present:
-            raise PeerViolation("another set of members than the one that this device agreed to")
+            raise PeerViolation("the request has another set of members than the one that this device agreed to")
         if seat.place not in present or not present <= frozenset(range(group.size)):
-            raise PeerViolation("a set that this device is not in, or of members that there are not")
+            raise PeerViolation("the set of members lacks this device, or names members that the group does not have")
         if len(present) < group.least:
-            raise PeerViolation(f"a sum of {len(present)} members, where at least {group.least} hide each other")
+            raise PeerViolation(
+                f"the leader asked for a sum of {len(present)} members, where at least {group.least} hide each other"
+            )
         self._present = present
         told = self._told(present)
         return b"".join(
@@ -85,19 +88,20 @@ class SealedUpdate:
         )
 
     def open(self, macs: bytes, envelopes: bytes, vanished: Mapping[int, bytes]) -> OpenedPart:
-        """Open this device's part of the sum that it agreed to, once enough members prove that they agreed to the same.
-        A leader may ask again for neighbours that vanished since: what is given follows from that one set.
+        """Open this device's part of the sum that it agreed to, if enough members prove that they agreed to the same
+        set. A leader may ask again for neighbours that vanished since then. The answer still depends only on that one
+        set.
 
-        ``macs``: what each other member that is present agreed to, in order, zeros for one that said nothing;
-        ``envelopes``: those of present neighbours to this device, in order; ``vanished``: those with shares of edges of
-        neighbours that vanished after their upload.
+        ``macs``: the MAC of each other member of the set, in order; zeros for a member that did not answer.
+        ``envelopes``: those of present neighbours to this device, in order.
+        ``vanished``: the envelopes with shares of edges, from neighbours that vanished after their upload.
         """
         seat, group, present = self._seat, self._seat.group, self._present
         if present is None:
-            raise PeerViolation("asked to open before anybody agreed on what")
+            raise PeerViolation("the leader asked to open a sum before anybody agreed to a set of members")
         near, others = group.present_near(seat.place, present), group.others(seat.place, present)
         if len(macs) != MAC_BYTES * len(others) or len(envelopes) != (SHARE_BYTES + TAG_BYTES) * len(near):
-            raise PeerViolation("an opening of another size than this group's")
+            raise PeerViolation("the request to open has the wrong size for this group")
         told = self._told(present)
         agreed = 1 + sum(
             pair.is_mac(part, seat.keys[other], seat.label, other, told)
@@ -105,7 +109,7 @@ class SealedUpdate:
         )
         if agreed < group.shape.agreed:
             raise PeerViolation(
-                f"{agreed} of at least {group.shape.agreed} members were told of the same set: the leader shows devices"
+                f"{agreed} members agreed to this set; at least {group.shape.agreed} must: the leader shows devices"
                 " different sets"
             )
         shares = [
@@ -119,7 +123,7 @@ class SealedUpdate:
     def _edges_of(self, vanished: int, envelope: bytes, present: frozenset[int]) -> bytes:
         seat, group = self._seat, self._seat.group
         if vanished not in group.present_near(seat.place, present) or len(envelope) != group.edges_bytes(vanished):
-            raise PeerViolation("edges of a member that is no neighbour in the sum")
+            raise PeerViolation("the request has edges of a member that is not a neighbour in the sum")
         plain = self._opened(vanished, _EDGES, envelope)
         shared = [other for other in group.near[vanished] if other != seat.place]
         shares = dict(zip(shared, _cut(plain, SHARE_BYTES), strict=True))
@@ -141,10 +145,10 @@ def seal(
     entropy: bytes,
     figures: np.ndarray | None = None,
 ) -> tuple[np.ndarray, bytes, SealedUpdate]:
-    """The masked words of an update, what goes to the leader with them, and what the device keeps. The masked words of
-    ``figures`` come last in what goes with them. ``entropy`` is used once."""
+    """Return the masked words of an update, the bytes that go to the leader with them, and the state that the device
+    keeps. The masked words of ``figures`` are at the end of those bytes. Use ``entropy`` only once."""
     if len(entropy) != ENTROPY_BYTES:
-        raise Misuse(f"sealing takes {ENTROPY_BYTES} bytes of chance, not {len(entropy)}")
+        raise Misuse(f"sealing takes {ENTROPY_BYTES} random bytes, not {len(entropy)}")
     own, shares = entropy[:SEED_BYTES], entropy[64:]
     words = fixed.encode(update, factor=1.0, chance=rounding_of(entropy))
     label, near = seat.label, seat.group.near[seat.place]
@@ -155,7 +159,8 @@ def seal(
 
 
 def masked_figures(words: np.ndarray, figures: np.ndarray | None, masks: Sequence[tuple[bytes, bool]]) -> bytes:
-    """Mask the words of an update in place, and return those of its figures masked by what follows in the streams."""
+    """Mask the words of an update in place. Return the words of its figures, masked with the next words of the
+    streams."""
     add_all(words, masks)
     if figures is None:
         return b""
@@ -165,7 +170,7 @@ def masked_figures(words: np.ndarray, figures: np.ndarray | None, masks: Sequenc
 
 
 def rounding_of(entropy: bytes) -> bytes:
-    """The part of what sealing takes that values are rounded with, and that noise is drawn from."""
+    """Return the part of the entropy that rounds the values and, in a private job, makes the noise."""
     return entropy[32:64]
 
 

@@ -1,7 +1,7 @@
-"""Figures of a training as words of the sealed sum: the leader learns their mean over the group. Knows no masks.
+"""Training figures as words of the sealed sum, so that the leader learns only their mean over the group.
 
-A figure of one device is an oracle on its examples: with a crafted model, the loss of one lease tells a value of one
-example. So the loss and whether the training diverged are words of the sum, and other figures are not told.
+A figure of one device leaks its examples: with a crafted model, the loss of one lease reveals a value of one example.
+So the loss and whether the training diverged are words of the sum. The device sends no other figures.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ import numpy as np
 
 from shoal.sealing.fixed import FixedPoint, word_type
 
-#: The figures: the mean loss of an example as a part of ``LOSS_MAX``, and whether the training diverged.
+#: The figures: the mean loss per example divided by ``LOSS_MAX``, and whether the training diverged.
 FIGURES = 2
 
-#: A mean loss above this is told as this.
+#: A device reports a larger mean loss as this value.
 LOSS_MAX = 64.0
 
-#: What a figure takes in a sum.
+#: Bytes per figure in a sum.
 FIGURE_BYTES = 4
 
 
 def words_per_figure(bits: int) -> int:
-    """A word of 16 bits is too coarse for a loss in a sum of many devices, so that a figure takes two."""
+    """Return how many words a figure takes: two of 16 bits, since one is too coarse for a loss in a sum of many
+    devices."""
     return 8 * FIGURE_BYTES // bits
 
 
 def encode_figures(figures: Sequence[float], fixed: FixedPoint) -> np.ndarray:
-    """Figures from 0 to 1 as words: of 16 bits, the whole steps and then the rest. Devices count alike: with weights
-    that the leader knows, a sum of figures that are 0 or 1 would tell whose they are."""
+    """Encode figures from 0 to 1 as words. With 16 bits, the first word has the integer steps and the second the rest.
+    Devices have equal weights: with weights that the leader knows, a sum of figures that are 0 or 1 would reveal which
+    devices they belong to."""
     limit, words = fixed.limit, []
     for figure in figures:
         steps = min(max(figure, 0.0), 1.0) * limit
@@ -41,7 +43,7 @@ def encode_figures(figures: Sequence[float], fixed: FixedPoint) -> np.ndarray:
 
 
 def decode_figures(total: np.ndarray, fixed: FixedPoint, *, times: float) -> list[float]:
-    """The figures of a sum, each multiplied by ``times``."""
+    """Return the figures of a sum, each multiplied by ``times``."""
     limit, sums = fixed.limit, [int(word) for word in fixed.signed(total)]
     if words_per_figure(fixed.bits) == 1:
         return [times * one / limit for one in sums]

@@ -1,7 +1,8 @@
-"""Sealed sums that a helper opens: one mask a device, whose seed goes to the helper alone. Pure; chance is an argument.
+"""Sealed sums that a helper opens: one mask per device, whose seed only the helper learns. Pure; randomness is an
+argument.
 
-The leader has the masked words of every device and no seed, the helper has seeds and no words. Neither learns anything
-of one update without the other. An envelope opens for one device, one helper and one label, and for nothing else.
+The leader has the masked words of every device but no seed; the helper has the seeds but no words. Neither learns
+anything about one update without the other. An envelope opens only for its device, its helper and its label.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def seal_for_helper(
     entropy: bytes,
     figures: np.ndarray | None = None,
 ) -> tuple[np.ndarray, bytes]:
-    """The masked words of an update, and the envelope with their seed, followed by the masked words of its figures.
-    ``key``: that of the device and the helper; ``entropy`` is used once."""
+    """Return the masked words of an update, and the envelope with their seed followed by the masked words of its
+    figures. ``key`` is the key that the device and the helper share. Use ``entropy`` only once."""
     if len(entropy) != ENTROPY_BYTES:
-        raise Misuse(f"sealing takes {ENTROPY_BYTES} bytes of chance, not {len(entropy)}")
+        raise Misuse(f"sealing takes {ENTROPY_BYTES} random bytes, not {len(entropy)}")
     seed = entropy[:SEED_BYTES]
     words = fixed.encode(update, factor=1.0, chance=rounding_of(entropy))
     masked = masked_figures(words, figures, [(pair.mask_key(seed, label), False)])
@@ -44,8 +45,8 @@ def seal_for_helper(
 def sum_of_masks(
     keys: Mapping[int, bytes], envelopes: Mapping[int, bytes], label: bytes, *, words: int, bits: int
 ) -> np.ndarray:
-    """The masks of these members, added up. ``keys``: of each member and the helper. Raises PeerViolation, before any
-    mask is made, for an envelope that its member did not close for this helper and this label."""
+    """Return the sum of these members' masks. ``keys`` has the key that each member shares with the helper. Raises
+    PeerViolation, before it makes any mask, if a member did not close its envelope for this helper and this label."""
     seeds = [
         pair.unclose(keys[place], label, place, _HELPER, envelope) for place, envelope in sorted(envelopes.items())
     ]

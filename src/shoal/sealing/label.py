@@ -1,8 +1,8 @@
-"""The label of a group: everything that its members must see alike. Masks are made of it, so that no mask fits two.
+"""The label of a group: everything that its members must see alike. Masks depend on it, so no mask fits two labels.
 
-Terms are durable before use and never given twice, and a leader counts its groups: no two groups have one label,
-whatever dies. The model, its version and its epoch are in it too, as each device trained on them: a leader that tells
-devices different ones gets noise.
+Terms are durable before use and never reused, and a leader numbers its groups: no two groups have the same label,
+whichever process dies. The label also has the model, its version and its epoch, as each device trained on them. A
+leader that sends devices different ones gets noise.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 
 def trained_on(model: bytes, *, version: int, epoch: int) -> bytes:
-    """What members must have trained on alike: the digest of the model, its version and its epoch. From the version a
-    device works out the learning rate, by the plan that the operator signed."""
+    """Return a digest of what all members must have trained on: the model's digest, its version and its epoch. A
+    device computes the learning rate from the version, by the plan that the operator signed."""
     return hashlib.sha256(b"shoal seal base 2\n" + json.dumps([model.hex(), version, epoch]).encode()).digest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    #: The operator's signature under the job: of one cluster, and of this job with all that it says.
+    #: The operator's signature of the job. It covers the cluster and the entire job description.
     origin: str
     job: str
     term: int
-    #: Always 0: the way that words go is no part of what members must see alike.
+    #: Always 0: the route that words take is not part of what members must see alike.
     formation: int
     group: int
     #: Name and public key of every member, in the order of their places.
@@ -34,16 +34,16 @@ class Label:
     weight_most: int
     #: What the members trained on (``trained_on``).
     base: bytes = b""
-    #: The hash of the places that words are of; empty: they are of the whole model.
+    #: The hash of the model's indices that the words cover, or empty if they cover the entire model.
     places: bytes = b""
 
     @property
     def turn(self) -> tuple[int, int]:
-        """Labels of a device grow: a label that is not above its newest is refused."""
+        """The order of labels. A device refuses a label that is not above its newest."""
         return self.term, self.group
 
     def digest(self) -> bytes:
-        """All of it, in one form only."""
+        """Return the hash of the label in its only encoding."""
         told = [
             self.origin,
             self.job,

@@ -1,8 +1,8 @@
-"""Updates as whole numbers of a bounded length, with a share of noise that nobody else knows. Knows no masks.
+"""Updates as integers with a bounded L2 norm, plus a noise share that only the device knows.
 
-Noise is drawn exactly: a table has the chance of each number to 127 bits, and the chance comes from a cipher. Numbers
-that less than one draw in 2^99 would exceed do not occur, so that a device adds a bounded number and no sum ever
-wraps.
+Noise is sampled exactly: a table has the probability of each number to 127 bits, and the random bits come from a
+cipher. Noise is truncated at a value that fewer than one sample in 2^99 would exceed. So a device adds a bounded
+number, and no sum ever wraps around.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ import numpy as np
 
 from shoal.errors import Misuse
 
-#: Values are cut off beyond so many deviations: less than one draw in 2^99. The table begins a little further out,
-#: where it is guessed: what is wrong with the guess is gone after a few terms.
+#: Noise is truncated at this many standard deviations: fewer than one sample in 2^99 is beyond. The recurrence for the
+#: table starts a little further out with a guessed value, whose error vanishes after a few terms.
 _DEVIATIONS = 12.0
 _BEYOND = 1.2
 _NEAR = 64
 
-#: A table stores its chances in so many bits. Their first ``_FIRST_BITS`` decide all but a few draws.
+#: Bits per probability in a table. The first ``_FIRST_BITS`` of them decide all but a few samples.
 _BITS, _FIRST_BITS = 127, 63
 
-#: So many bits find a place in a table that is right, or right but for one, for all but the rarest numbers.
+#: This many bits find the right table entry, or the one before it, for all but the rarest numbers.
 _GUIDE_BITS = 16
 
-#: Tries to round an update so that it stays as short as it has to be. Then it is rounded towards zero.
+#: Attempts to round an update at random within the length limit. After them it is rounded towards zero.
 _TRIES_MAX = 4
 
-#: Sums are of numbers from -2^31 to 2^31 - 1.
+#: Sums are integers from -2^31 to 2^31 - 1.
 _SUM_MOST = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class NoisePoint:
-    """Updates of at most ``clip``, in ``length`` steps, each value with Skellam noise of ``variance`` steps squared."""
+    """Updates of norm at most ``clip``, in ``length`` steps; each value has Skellam noise of ``variance`` steps
+    squared."""
 
     clip: float
     length: int
@@ -46,20 +47,26 @@ class NoisePoint:
 
     def __post_init__(self) -> None:
         if not 0 < self.clip < math.inf or min(self.length, self.variance, self.devices) < 1:
-            raise Misuse(f"noise of {self.variance} for {self.devices} updates of {self.length} steps or {self.clip}")
+            raise Misuse(
+                f"noise of variance {self.variance} for {self.devices} updates of {self.length} steps and clip"
+                f" {self.clip}: each must be positive"
+            )
         if self.devices * (self.length + largest(self.variance)) > _SUM_MOST:
-            raise Misuse(f"a sum of {self.devices} devices with noise of {self.variance} wraps")
+            raise Misuse(
+                f"the sum over {self.devices} devices with noise of variance {self.variance} wraps around:"
+                " use fewer devices"
+            )
 
     @property
     def steps(self) -> float:
-        """How many steps the value 1 has."""
+        """Steps per 1.0."""
         return self.length / self.clip
 
     def encode(self, values: np.ndarray, *, factor: float, chance: bytes) -> np.ndarray:
-        """These values in steps, with noise. Every device counts alike: ``factor`` is 1."""
+        """Return these values in steps, with noise. Every device has the same weight, so ``factor`` must be 1."""
         if factor != 1:
-            raise Misuse(f"a weight of {factor}, where every device counts alike")
-        # What becomes of such a value as a whole number differs between processors.
+            raise Misuse(f"the weight factor is {factor}; it must be 1, since every device has the same weight")
+        # Processors differ in how they convert such a value to an integer.
         if not np.isfinite(values).all():
             raise Misuse("the update has values that are not finite: it cannot be sealed")
         rounding, noise = _keys(chance)
@@ -67,16 +74,17 @@ class NoisePoint:
         return words.astype("<u4")
 
     def noise(self, size: int, *, chance: bytes) -> np.ndarray:
-        """The noise in what was encoded with this chance."""
+        """Return the noise that ``encode`` added with this chance."""
         return drawn(self.variance, size, _keys(chance)[1])
 
     def decode(self, total: np.ndarray, *, times: float) -> np.ndarray:
-        """A sum as float32, multiplied by ``times``."""
+        """Return a sum as float32, multiplied by ``times``."""
         return (total.view("<i4").astype(np.float64) * (times / self.steps)).astype(np.float32)
 
     def _rounded(self, values: np.ndarray, key: bytes) -> np.ndarray:
-        """Whole numbers whose squares add up to ``length`` squared at most, whatever the values are. Each is rounded up
-        as likely as it is far from the step below; where that makes the update too long it is shortened first."""
+        """Return integers whose squares sum to at most ``length`` squared, whatever the values are. Rounding is random:
+        the probability of rounding up is the distance to the step below. If the result is too long, the update is
+        shortened and rounded again."""
         from shoal.sealing.stream import stream
 
         source, most = stream(key), float(self.length) ** 2
@@ -87,11 +95,11 @@ class NoisePoint:
             below = np.floor(steps)
             chances = np.frombuffer(source.update(bytes(4 * steps.size)), dtype="<u4")
             below += (steps - below) * 2.0**32 > chances
-            # Exact: the squares of a vector this short are whole numbers below 2^53.
+            # Exact: the squares of a vector this short are integers below 2^53.
             squares = float(np.dot(below, below))
             if squares <= most:
                 return below.astype(np.int64)
-            # What is expected of the squares of rounded numbers is convex, and 0 for none: this much is enough.
+            # The expected sum of squares after rounding is convex in the scale, and 0 at 0: this scale is small enough.
             steps *= most / squares * (1 - 1e-3)
         whole = np.trunc(steps)
         while float(np.dot(whole, whole)) > most:
@@ -100,7 +108,7 @@ class NoisePoint:
 
 
 def _keys(chance: bytes) -> tuple[bytes, bytes]:
-    """One for rounding and one for noise: neither tells anything of the other."""
+    """Return one key for rounding and one for noise. Neither reveals anything about the other."""
     from shoal.sealing.stream import stream
 
     both = stream(chance).update(bytes(64))
@@ -108,12 +116,12 @@ def _keys(chance: bytes) -> tuple[bytes, bytes]:
 
 
 def largest(variance: int) -> int:
-    """No noise of this variance is larger."""
+    """Return the bound of noise of this variance."""
     return math.ceil(_DEVIATIONS * math.sqrt(variance)) + _NEAR
 
 
 def drawn(variance: int, size: int, key: bytes) -> np.ndarray:
-    """So many Skellam numbers, by the stream of this key (32 bytes), which is used for nothing else."""
+    """Return ``size`` Skellam samples from the stream of this key (32 bytes). The key must serve no other purpose."""
     from shoal.sealing.stream import stream
 
     table, source = table_of(variance), stream(key)
@@ -122,10 +130,11 @@ def drawn(variance: int, size: int, key: bytes) -> np.ndarray:
 
 
 class ChanceTable:
-    """The chance that a number is no further from zero than each number, from 0 on, as whole numbers of 127 bits."""
+    """The probability that a number is at most n away from zero, for each n from 0 on, as 127-bit integers."""
 
     def __init__(self, first: np.ndarray, last: np.ndarray) -> None:
-        """``first`` 63 bits of each, and the ``last`` 64. The last number has all: 2^63."""
+        """``first`` has the first 63 bits of each entry and ``last`` the other 64. The last entry is 1.0: 2^63 in
+        ``first``."""
         self.first, self.last = first, last
         begins = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(_FIRST_BITS - _GUIDE_BITS)
         self.guide = np.searchsorted(first, begins, side="right")
@@ -140,8 +149,8 @@ class ChanceTable:
 
 
 def picked(bits: np.ndarray, table: ChanceTable, *, more: Callable[[], int]) -> np.ndarray:
-    """The number of each 64 bits: the lowest is its sign, the others say where in the table it is. Where these are no
-    more than the beginning of an entry, ``more`` decides."""
+    """Return the number that each 64 bits select: the lowest bit is its sign, the others select the table entry. If
+    they equal the first bits of an entry, ``more`` supplies the bits that decide."""
     wanted, first, last = bits >> np.uint64(1), table.first, table.last
     numbers = table.find(wanted)
     for at in np.flatnonzero(first[np.maximum(numbers, 1) - 1] == wanted):
@@ -153,8 +162,9 @@ def picked(bits: np.ndarray, table: ChanceTable, *, more: Callable[[], int]) -> 
 
 @lru_cache(maxsize=4)
 def table_of(variance: int) -> ChanceTable:
-    """Of Skellam numbers. Their chances are as modified Bessel functions I_k of the variance v, for which I_{k-1} =
-    I_{k+1} + (2k/v)·I_k: stable downwards (Miller's algorithm), here in whole numbers."""
+    """Return the table of Skellam numbers. Their probabilities are proportional to the modified Bessel functions I_k of
+    the variance v, for which I_{k-1} = I_{k+1} + (2k/v)·I_k. The recurrence is stable downwards (Miller's algorithm);
+    here it runs in integers."""
     most = largest(variance)
     above, here = 0, 1 << 128
     chances = [0] * (most + 1)

@@ -1,6 +1,6 @@
-"""The leader's side of one sealed sum: it asks members for shares, and takes the masks off with their answers. Pure.
+"""The leader's side of one sealed sum: it asks members for shares and uses them to remove the masks. Pure.
 
-The leader holds no key. It opens a sum with the shares that members give it, and with nothing else.
+The leader has no key. It can open a sum only with the shares that members give it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_MAC = bytes(MAC_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What a member is given to open its part."""
+    """The request to one member to open its part of the sum."""
 
     macs: bytes
     envelopes: bytes
@@ -30,19 +30,19 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """A seed, and whether its words were added to the sum or taken off."""
+    """A seed, and whether its words were added to the sum or subtracted."""
 
     seed: bytes = field(repr=False)
     was_added: bool
 
 
 class SumOpening:
-    """From the moment the set of uploads is fixed to the seeds of all masks that are left in their sum."""
+    """The opening of one sum: from a fixed set of uploads to the seeds of all masks that remain in their sum."""
 
     def __init__(self, group: MaskGraph, seals: Mapping[int, bytes], label: bytes = b"") -> None:
         self.group = group
         self.label = label
-        #: Member of the sum -> what came with its words.
+        #: Member of the sum -> the seals that came with its words.
         self._seals = dict(seals)
         self.present = frozenset(seals)
         self._macs: dict[int, dict[int, bytes]] = {}
@@ -50,45 +50,45 @@ class SumOpening:
         self._edges: dict[tuple[int, int], bytes] = {}
         self._own_shares: dict[int, dict[int, bytes]] = {}
         self._edge_shares: dict[tuple[int, int], dict[int, bytes]] = {}
-        #: Members that answered each of the two.
+        #: Members that answered the request to agree, and the request to open.
         self.agreed: set[int] = set()
         self.opened: set[int] = set()
-        #: Members of the sum whose edges are asked of their neighbours, since they do not answer themselves.
+        #: Members of the sum that stopped answering. The leader asks their neighbours for their edges.
         self.vanished: frozenset[int] = frozenset()
-        #: Member that opened -> the vanished neighbours for which it did.
+        #: Member that opened -> the vanished neighbours whose edges it gave.
         self._opened_for: dict[int, frozenset[int]] = {}
 
     def on_agreed(self, member: int, macs: bytes) -> None:
         others = self.group.others(member, self.present)
         if len(macs) != MAC_BYTES * len(others):
-            raise PeerViolation("an agreement of another size than its group's")
+            raise PeerViolation("the agreement has the wrong size for its group")
         self._macs[member] = {other: macs[MAC_BYTES * at :][:MAC_BYTES] for at, other in enumerate(others)}
         self.agreed.add(member)
 
     @property
     def may_open(self) -> bool:
-        """Enough members answered for each of them to open."""
+        """Whether enough members agreed for each of them to open its part."""
         return len(self.agreed) >= self.group.shape.agreed
 
     def begin(self) -> None:
-        """Members that have not agreed by now have vanished."""
+        """Treat members that have not agreed by now as vanished."""
         self.vanished = self.present - self.agreed
 
     def begin_again(self) -> bool:
-        """Members that have not opened by now have vanished too. Returns whether others can give what is missing for
-        that: then they are to be asked once more."""
+        """Treat members that have not opened by now as vanished too. Return whether their neighbours can give what is
+        missing, so that the leader must ask them once more."""
         before, self.vanished = self.vanished, self.vanished | (self.present - self.opened)
         return any(self.group.absent_near(member, self.present) for member in self.vanished - before)
 
     @property
     def awaited(self) -> set[int]:
-        """Members that were asked to open and have not given all they were asked for."""
+        """Members that were asked to open and have not given everything yet."""
         told = self._opened_for
         missing = {one for one in self.opened if not set(self._vanished_near(one)) <= told[one]}
         return missing | (self.agreed - self.opened - self.vanished)
 
     def _vanished_near(self, member: int) -> tuple[int, ...]:
-        """The vanished neighbours of a member whose edges do not all cancel."""
+        """Return the vanished neighbours of a member whose edges do not all cancel."""
         near = self.group.present_near(member, self.present)
         return tuple(other for other in near if other in self.vanished and self.group.absent_near(other, self.present))
 
@@ -105,15 +105,15 @@ class SumOpening:
         )
 
     def on_opened(self, member: int, part: OpenedPart, vanished: tuple[int, ...]) -> None:
-        """``vanished``: the neighbours of whose edges the part has shares. Raises PeerViolation for what is no part of
-        this sum."""
+        """Record a member's part. ``vanished``: the neighbours whose edge shares the part has. Raises PeerViolation if
+        the part does not fit this sum."""
         near, absent_near = self.group.present_near(member, self.present), self.group.absent_near(member, self.present)
         if not set(vanished) <= set(near):
-            raise PeerViolation("an opening with edges of members that are no neighbours in the sum")
+            raise PeerViolation("the opening has edges of members that are not neighbours in the sum")
         wanted = [(other, absent) for other in vanished for absent in self.group.absent_near(other, self.present)]
         told = (len(part.shares), len(part.edges), len(part.vanished_edges))
         if told != (SHARE_BYTES * len(near), SEED_BYTES * len(absent_near), SHARE_BYTES * len(wanted)):
-            raise PeerViolation("an opening of another size than its group's")
+            raise PeerViolation("the opening has the wrong size for its group")
         for at, other in enumerate(near):
             self._own_shares.setdefault(other, {})[member + 1] = part.shares[SHARE_BYTES * at :][:SHARE_BYTES]
         for at, other in enumerate(absent_near):
@@ -126,7 +126,7 @@ class SumOpening:
 
     @property
     def is_enough(self) -> bool:
-        """There are as many shares of each mask as it takes."""
+        """Whether there are enough shares for each mask."""
         needed = self.group.shape.threshold
         edges = ((one, absent) for one in self.present for absent in self.group.absent_near(one, self.present))
         return all(len(self._own_shares.get(member, ())) >= needed for member in self.present) and all(
@@ -134,7 +134,7 @@ class SumOpening:
         )
 
     def masks(self) -> list[Mask]:
-        """Every mask that is left in the sum. Raises PeerViolation where shares make no mask of a member."""
+        """Return every mask that remains in the sum. Raises PeerViolation if the shares do not make a member's mask."""
         found = []
         for member in sorted(self.present):
             own, edges = self.group.commitments(member, self._seals[member])
@@ -144,7 +144,7 @@ class SumOpening:
         return found
 
     def _edge(self, member: int, other: int, commit: bytes) -> bytes:
-        """The edge as its member gave it, or else from the shares of the member's neighbours."""
+        """Return the edge's seed as its member gave it, or else from the shares of the member's neighbours."""
         from shoal.sealing.pair import commitment
 
         seed = self._edges.get((member, other))
@@ -158,11 +158,11 @@ class SumOpening:
         for seed in candidates(shares, needed=self.group.shape.threshold):
             if commitment(seed, self.label) == commit:
                 return seed
-        raise PeerViolation(f"no {self.group.shape.threshold} shares make the mask that member {member} committed to")
+        raise PeerViolation(f"no {self.group.shape.threshold} shares give the mask that member {member} committed to")
 
 
 def unmask(total: np.ndarray, masks: list[Mask], label: bytes, *, start: int = 0) -> None:
-    """Take the masks off a sum, in place; ``start``: it is a part of the sum that begins there."""
+    """Remove the masks from a sum, in place. ``start`` is the index at which this part of the sum begins."""
     from shoal.sealing.pair import mask_key
     from shoal.sealing.stream import add_all
 

@@ -1,6 +1,6 @@
-"""What two devices share and no other has: a key from X25519, and what is made of it for one label. Pure functions.
+"""Secrets that two devices share: a key from X25519, and the values derived from it for one label. Pure functions.
 
-Each use has a name of its own in what is hashed, so that no value serves two ends.
+Each use hashes its own name, so that no value serves two purposes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ SEED_BYTES = 16
 MAC_BYTES = 16
 COMMIT_BYTES = 16
 
-#: What an envelope has beyond its contents.
+#: Bytes that an envelope adds to its contents.
 TAG_BYTES = 16
 
-#: An envelope's key is used for one message, so that the nonce may be anything.
+#: An envelope's key encrypts only one message, so the nonce may be anything.
 _NONCE = bytes(12)
 
 
@@ -34,37 +34,38 @@ def public_of(private: bytes) -> bytes:
 
 
 def pair_key(private: bytes, mine: tuple[str, bytes], other: tuple[str, bytes]) -> bytes:
-    """The key of two devices, each a name and a public key. Raises PeerViolation for a key that fits every secret."""
+    """Return the key of two devices, each a name and a public key. Raises PeerViolation for a public key that gives
+    every device the same secret."""
     try:
         secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other[1]))
     except ValueError:
-        raise PeerViolation("a public key that gives every device the same secret", peer=other[0]) from None
+        raise PeerViolation("the public key gives every device the same secret", peer=other[0]) from None
     ends = b"".join(len(name).to_bytes(2, "big") + name.encode() + key for name, key in sorted((mine, other)))
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=b"shoal seal pair 1\n" + ends).derive(secret)
 
 
 def _made(key: bytes, use: bytes, *parts: bytes) -> bytes:
-    """HKDF's expand step for one block: a key of its own for each use."""
+    """Return a separate key for each use, by HKDF's expand step for one block."""
     return hmac.new(key, b"\0".join((b"shoal seal 1", use, *parts)) + b"\x01", hashlib.sha256).digest()
 
 
 def edge_seed(key: bytes, label: bytes) -> bytes:
-    """The seed of the mask that one of the two adds and the other takes off."""
+    """Return the seed of the mask that one of the two devices adds and the other subtracts."""
     return _made(key, b"edge", label)[:SEED_BYTES]
 
 
 def mask_key(seed: bytes, label: bytes) -> bytes:
-    """The key of the stream that a seed, of an edge or a device's own, stands for."""
+    """Return the key of the mask's stream, from the seed of an edge or a device's own seed."""
     return _made(seed, b"mask", label)
 
 
 def commitment(seed: bytes, label: bytes) -> bytes:
-    """By this a leader knows the right seed when it is put together from shares."""
+    """Return the value by which a leader recognises the right seed after joining its shares."""
     return _made(seed, b"commit", label)[:COMMIT_BYTES]
 
 
 def agree_mac(key: bytes, label: bytes, sender: int, present: bytes) -> bytes:
-    """That a device was told of this set, for the other of the two."""
+    """Return the MAC that proves to the other of the two devices that the sender agreed to this set."""
     return _made(key, b"agree", label, sender.to_bytes(4, "big"), present)[:MAC_BYTES]
 
 
@@ -73,16 +74,16 @@ def is_mac(mac: bytes, key: bytes, label: bytes, sender: int, present: bytes) ->
 
 
 def close(key: bytes, label: bytes, sender: int, kind: bytes, contents: bytes) -> bytes:
-    """An envelope for the other of the two."""
+    """Return an envelope that only the other of the two devices can open."""
     return ChaCha20Poly1305(_envelope_key(key, label, sender, kind)).encrypt(_NONCE, contents, None)
 
 
 def unclose(key: bytes, label: bytes, sender: int, kind: bytes, envelope: bytes) -> bytes:
-    """What is in an envelope. Raises PeerViolation for one that this sender did not close under this label."""
+    """Return the contents of an envelope. Raises PeerViolation if this sender did not close it under this label."""
     try:
         return ChaCha20Poly1305(_envelope_key(key, label, sender, kind)).decrypt(_NONCE, envelope, None)
     except InvalidTag:
-        raise PeerViolation(f"an envelope that member {sender} did not close for this group") from None
+        raise PeerViolation(f"the message has an envelope that member {sender} did not close for this group") from None
 
 
 def _envelope_key(key: bytes, label: bytes, sender: int, kind: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Shamir's secret sharing (1979): any ``needed`` shares give the secret back, fewer tell nothing. Knows no devices.
+"""Shamir's secret sharing (1979): any ``needed`` shares restore the secret; fewer reveal nothing about it.
 
 Numbers modulo 2^130 - 5, the prime of Poly1305: 16 bytes fit below it, and a share takes 17.
 """
@@ -15,17 +15,21 @@ PRIME = (1 << 130) - 5
 SECRET_BYTES = 16
 SHARE_BYTES = 17
 
-#: Bytes of chance for one coefficient: so many that its remainder favours no number by more than 2^-126.
+#: Random bytes per coefficient: enough that the remainder favours no number by more than 2^-126.
 CHANCE_BYTES = 32
 
-#: Ways to leave out wrong shares that are tried before a secret is given up.
+#: Subsets of shares that are tried before a secret is given up.
 _TRIES_MAX = 2000
 
 
 def split(secret: bytes, places: Sequence[int], *, needed: int, chance: bytes) -> list[bytes]:
-    """One share of a secret for each place. Any ``needed`` of them join to it. Places are distinct numbers from 1."""
+    """Return one share of a secret for each place. Any ``needed`` of them restore it. Places are distinct numbers from
+    1."""
     if len(secret) != SECRET_BYTES or len(chance) != CHANCE_BYTES * (needed - 1):
-        raise Misuse(f"a secret of {len(secret)} bytes with {len(chance)} bytes of chance for {needed} shares")
+        raise Misuse(
+            f"the secret has {len(secret)} bytes, with {len(chance)} random bytes for {needed} shares; it must have"
+            f" {SECRET_BYTES}, with {CHANCE_BYTES} random bytes per share but one"
+        )
     parts = (chance[at : at + CHANCE_BYTES] for at in range(0, len(chance), CHANCE_BYTES))
     # The secret is the value at 0.
     coefficients = [int.from_bytes(secret, "big"), *(int.from_bytes(part, "big") % PRIME for part in parts)]
@@ -41,7 +45,7 @@ def _value(coefficients: Sequence[int], place: int) -> int:
 
 
 def join(shares: Mapping[int, bytes]) -> bytes | None:
-    """Join shares, by place, to their secret. None: one of the shares is wrong."""
+    """Join shares, by place, to their secret. Return None if one of the shares is wrong."""
     places = tuple(sorted(shares))
     factors = _factors(places)
     total = sum(f * int.from_bytes(shares[place], "big") for f, place in zip(factors, places, strict=True)) % PRIME
@@ -49,7 +53,8 @@ def join(shares: Mapping[int, bytes]) -> bytes | None:
 
 
 def candidates(shares: Mapping[int, bytes], *, needed: int) -> Iterator[bytes]:
-    """Try subsets of ``needed`` shares in a fixed order: if some shares are wrong, a later subset has none of them."""
+    """Yield the secret of each subset of ``needed`` shares, in a fixed order. If some shares are wrong, a later subset
+    has none of them."""
     for places in islice(combinations(sorted(shares), needed), _TRIES_MAX):
         if (secret := join({place: shares[place] for place in places})) is not None:
             yield secret
@@ -57,7 +62,7 @@ def candidates(shares: Mapping[int, bytes], *, needed: int) -> Iterator[bytes]:
 
 @lru_cache(maxsize=4096)
 def _factors(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's coefficient of each share at 0."""
+    """Return Lagrange's coefficient of each share at 0."""
     factors = []
     for one in places:
         above = below = 1

@@ -1,8 +1,8 @@
-"""Secret words from a 32-byte key: ChaCha20, from any place on. Knows nothing of what they hide.
+"""Secret words from a 32-byte key: a ChaCha20 stream that can start at any word.
 
-A mask is as secret as its source is unpredictable. Numpy's generators (PCG, Philox) are made for statistics: what they
-draw next can be worked out from what they drew. ChaCha20 rather than AES because boards without AES instructions are
-many (Raspberry Pi 3 and 4), and it is fast on all.
+A mask is as secret as its source is unpredictable. Numpy's generators (PCG, Philox) are made for statistics: their next
+numbers can be computed from their last ones. We use ChaCha20 and not AES because many boards have no AES instructions
+(Raspberry Pi 3 and 4), and ChaCha20 is fast on all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
-#: ChaCha20 makes so many bytes at a time (RFC 8439, §2.3) and can begin with any of these blocks.
+#: ChaCha20 makes this many bytes per block (RFC 8439, §2.3) and can start at any block.
 _BLOCK_BYTES = 64
 
 #: Bytes made at a time: they stay in a core's second-level cache until they are added.
@@ -22,23 +22,24 @@ _ZEROS = bytes(_AT_ONCE_BYTES)
 
 
 def stream(key: bytes, *, block: int = 0) -> CipherContext:
-    """The words of this key from a block on. A key is used for one purpose, once: so the nonce may be anything."""
+    """Return the stream of this key from a block on. A key serves one purpose, once, so the nonce may be anything."""
     return Cipher(algorithms.ChaCha20(key, block.to_bytes(4, "little") + bytes(12)), mode=None).encryptor()
 
 
 def words(key: bytes, count: int) -> np.ndarray:
-    """The first words of this key."""
+    """Return the first ``count`` words of this key."""
     return np.frombuffer(stream(key).update(bytes(4 * count)), dtype="<u4")
 
 
 def add_words(to: np.ndarray, key: bytes, *, take_off: bool = False, start: int = 0) -> None:
-    """Add the words of this key to a vector, in place; ``start``: where this part of it begins."""
+    """Add the words of this key to a vector, in place. ``start`` is the index at which this part of the vector
+    begins."""
     add_all(to, [(key, take_off)], start=start)
 
 
 def add_all(to: np.ndarray, keys: Sequence[tuple[bytes, bool]], *, start: int = 0) -> None:
-    """Add the words of each of these keys, or take them off where it says True; modulo what a word of the vector holds,
-    of 32 or 16 bits. A block of the vector stays in the cache until every key had its turn."""
+    """Add the words of each key, or subtract them if its flag is True, modulo 2^32 or 2^16 by the vector's type. A
+    block of the vector stays in the cache until every key is added."""
     width = to.itemsize
     per_block = _BLOCK_BYTES // width
     sources = []
