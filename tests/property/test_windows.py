@@ -79,5 +79,5 @@ def test_two_windows_fit_in_what_a_device_keeps(cache_bytes, window):
 def test_what_is_no_window():
     with pytest.raises(Misuse, match="at least one"):
         WindowShuffle([3], seed=0, window=0)
-    with pytest.raises(Misuse, match="there is no batch 2: the epoch has 2 of 2"):
+    with pytest.raises(Misuse, match="batch 2 does not exist: the epoch has 2 batches of 2"):
         WindowShuffle([3], seed=0, window=1).batch(0, 2, 2)

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
-#: Before anything is known: generous, a cold device compiles and warms up.
+#: Before any measurement: generous, since a cold device compiles and warms up.
 FIRST_S = 60.0
-#: About what it takes to start a trainer again: to end one that is only slow costs as much as to wait that long.
+#: About the time to restart a trainer: ending one that is only slow costs as much as waiting that long.
 SHORTEST_S = 3.0
 #: A home uplink of 1 Mb/s: the first lease of a large model must have time to arrive.
 SLOWEST_LINK_BYTES_PER_S = 125_000
@@ -17,18 +17,18 @@ LONGEST_S = 300.0
 #: A lease that takes this many times the median is given to someone else.
 PATIENCE = 8.0
 
-#: How far the first allowance grows when leases run out before any came back.
+#: The largest factor by which the first allowance grows when leases expire before any came back.
 STRETCH_MAX = 16.0
 
-#: Returns needed before the median is trusted.
+#: Returned leases that are needed before the median is trusted.
 _ENOUGH = 8
 
 
-#: A worker that has returned leases before is waited for this many times its own median, or this many times the longest
-#: but one of late, and at least so long; then its batches go to others, while it may finish. Twice as long each time
-#: that was too soon. Every other worker may stand idle meanwhile, so it is not much: but only where others return
-#: updates meanwhile, and show that this worker alone is late. Where no other does, the leader, the network or the
-#: machine may have paused, and all of them are waited for up to ``TOGETHER_TIMES`` as long.
+#: How long a leader waits for a worker that has returned leases before: this many times its own median, or this many
+#: times its second-longest recent lease, and at least ``OWN_SHORTEST_S``. Then its batches go to others, though it may
+#: still finish. The wait doubles each time it was too short. It is short because every other worker may be idle
+#: meanwhile. It applies only while others return updates, which shows that only this worker is late. Otherwise the
+#: leader, the network or the machine may have paused, and the leader waits up to ``TOGETHER_TIMES`` as long for all.
 OWN_PATIENCE = 2.0
 TOGETHER_TIMES = 4.0
 OWN_LONG_PATIENCE = 1.5
@@ -38,8 +38,8 @@ OWN_MANY = 5
 
 
 def wait_s(own_s: Sequence[float], *, stretch: float, longest_s: float) -> float:
-    """How long a leader waits for a worker whose recent leases took this long: a round waits for its last lease, so a
-    worker is judged by its own pace as soon as it has one."""
+    """Return how long a leader waits for a worker whose recent leases took this long. A round waits for its last lease,
+    so a worker is compared with its own pace as soon as that is known."""
     if len(own_s) < OWN_ENOUGH:
         return longest_s
     ordered_s = sorted(own_s)
@@ -50,7 +50,7 @@ def wait_s(own_s: Sequence[float], *, stretch: float, longest_s: float) -> float
 
 
 class LeaseClock:
-    """Remembers recent durations and says what to allow the next lease."""
+    """Remembers recent durations and gives the time limit of the next lease."""
 
     def __init__(self, *, fixed_s: float = 0.0, transfer_bytes: int = 0) -> None:
         self._fixed_s = fixed_s
@@ -60,9 +60,10 @@ class LeaseClock:
         self._stretch = 1.0
 
     def expired(self) -> None:
-        """A lease ran out. While none has come back, the next is given longer: all may be this slow.
+        """Record that a lease expired. Until one has come back, the next lease gets longer: all workers may be this
+        slow.
 
-        Once one has, the others are stuck rather than slow, and waiting twice as long for each would hold up everyone.
+        Once one has come back, the others are stuck and not slow. Doubling the wait for each would then delay everyone.
         """
         if not self._recent:
             self._stretch = min(2 * self._stretch, STRETCH_MAX)
@@ -73,7 +74,7 @@ class LeaseClock:
 
     @property
     def typical_s(self) -> float:
-        """The median of recent leases; 0 while nothing came back."""
+        """The median of recent leases, or 0 until one comes back."""
         if self._median_s is None:
             self._median_s = median(self._recent) if self._recent else 0.0
         return self._median_s
@@ -83,5 +84,5 @@ class LeaseClock:
             return self._fixed_s
         if len(self._recent) < _ENOUGH:
             return self._first_s * self._stretch
-        # A large model on a slow link takes longer than LONGEST_S by nature: then what the transfer needs is the cap.
+        # A large model on a slow link takes longer than LONGEST_S: then the time for the transfer is the limit.
         return min(max(LONGEST_S, self._first_s), max(SHORTEST_S, PATIENCE * self.typical_s))

@@ -1,10 +1,10 @@
 """The ledger: which batches of an epoch are free, leased, merged or applied. Pure state; time is an argument.
 
 A batch moves free -> leased -> merged -> applied, and back to free if its lease ends without an update. Merged
-means summed into a partial that no version holds yet; applied means part of a version. A snapshot keeps only
-what is applied, so a ledger and a model restored together always agree.
+means summed into a partial that no version contains yet; applied means part of a version. A snapshot keeps only
+applied batches, so a ledger and a model restored together always agree.
 
-A worker that asks gets the next free batch; or, once an epoch is divided, the next of its own share (``partition``).
+A worker that asks gets the next free batch or, once an epoch is divided, the next of its own share (``partition``).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from shoal.scheduling.partition import BatchPartition
 
 FREE, LEASED, MERGED, APPLIED = range(4)
 
-#: Ended leases are remembered this long, so that a late update is told what became of its lease.
+#: Number of ended leases to remember, so that the sender of a late update learns what became of its lease.
 _REMEMBERED = 4096
 
-#: What is remembered of each: a fate may quote a stack trace, and 4096 of those are megabytes.
+#: Characters to remember per ended lease: a fate may quote a stack trace, and 4096 of those are megabytes.
 _FATE_MAX_CHARS = 200
 
 #: State of a batch -> whether a snapshot keeps it.
@@ -33,7 +33,7 @@ _IS_APPLIED = bytes(state == APPLIED for state in range(256))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """Batches lent to a worker until a deadline, to be trained on one version."""
+    """Batches that a worker trains on one version until a deadline."""
 
     id: int
     worker: str
@@ -42,13 +42,13 @@ class Lease:
     version: int
     issued_s: float
     deadline_s: float
-    #: What the deadline may be put off to while it is not its worker's fault.
+    #: The latest time to which the deadline may be extended while the delay is not the worker's fault.
     latest_s: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """One batch's place in the surviving history."""
+    """One batch's place in the durable history."""
 
     epoch: int
     batch: int
@@ -69,13 +69,13 @@ class Ledger:
 
     def __init__(self, *, batches: int, epoch: int = 0) -> None:
         if batches < 1:
-            raise Misuse("a ledger needs at least one batch")
+            raise Misuse("give the ledger at least one batch")
         self.batches = batches
         self.epoch = epoch
         self._state = bytearray(batches)
         self._next = 0
         self._returned: list[int] = []
-        #: Has all that is free, once this epoch is divided: nothing is returned or next then.
+        #: All free batches, once this epoch is divided. ``_returned`` and ``_next`` are unused then.
         self._shares: BatchPartition | None = None
         self._leases: dict[int, Lease] = {}
         self._by_worker: dict[str, set[int]] = {}
@@ -83,10 +83,10 @@ class Ledger:
         self._merged: list[Lease] = []
         self._ended: OrderedDict[int, str] = OrderedDict()
         self._applied_count = 0
-        #: Batches of this epoch that are not trained.
+        #: Batches of this epoch that will not be trained.
         self.waived = 0
 
-    # What there is -------------------------------------------------------------------------------
+    # State -----------------------------------------------------------------------------------------
 
     @property
     def applied(self) -> int:
@@ -94,12 +94,12 @@ class Ledger:
 
     @property
     def outstanding(self) -> int:
-        """Leases that may still bring an update."""
+        """Number of leases that may still return an update."""
         return len(self._leases)
 
     @property
     def merged(self) -> int:
-        """Leases that were merged since the last version."""
+        """Number of leases that were merged since the last version."""
         return len(self._merged)
 
     @property
@@ -108,34 +108,34 @@ class Ledger:
 
     @property
     def sharers(self) -> tuple[str, ...]:
-        """The workers that share this epoch, by name; none while any worker may get the next batch."""
+        """The workers that share this epoch, by name. Empty while any worker may get the next batch."""
         return self._shares.workers if self._shares is not None else ()
 
     @property
     def has_orphans(self) -> bool:
-        """Something is free that was lent to a worker who has no share any more: it is nobody's."""
+        """Whether a free batch belongs to nobody, because the worker that had it has no share any more."""
         return self._shares is not None and self._shares.has_orphans
 
     def left_for(self, worker: str) -> int:
-        """Batches of its own that a worker was not lent yet, in an epoch that is divided."""
+        """Return how many of its own batches a worker has not been leased yet, in a divided epoch."""
         return self._shares.left(worker) if self._shares is not None else 0
 
     @property
     def finished(self) -> bool:
-        """Every batch of this epoch was applied."""
+        """Whether every batch of this epoch was applied."""
         return self._applied_count == self.batches
 
     def held_by(self, worker: str) -> list[Lease]:
         return [self._leases[i] for i in sorted(self._by_worker.get(worker, ()))]
 
     def get(self, lease_id: int) -> Lease | None:
-        """The lease of this number, if an update may still come for it."""
+        """Return the lease with this number if an update may still come for it, else None."""
         return self._leases.get(lease_id)
 
     def leases(self) -> list[Lease]:
         return [self._leases[i] for i in sorted(self._leases)]
 
-    # What happens to it ----------------------------------------------------------------------------
+    # Changes ---------------------------------------------------------------------------------------
 
     def lease(
         self,
@@ -148,7 +148,8 @@ class Ledger:
         deadline_s: float,
         latest_s: float = math.inf,
     ) -> Lease | None:
-        """Lend up to ``count`` free batches, those that came back first. None when nothing is free for this worker."""
+        """Lease up to ``count`` free batches, those that came back first. Return None if none is free for this
+        worker."""
         if lease_id in self._leases or lease_id in self._ended:
             raise Misuse(f"lease {lease_id} was used before")
         taken: list[int] = [] if self._shares is None else self._shares.take(worker, count)
@@ -178,7 +179,7 @@ class Ledger:
         return lease
 
     def find(self, lease_id: int, worker: str) -> Lease | Refusal:
-        """The lease a worker speaks of, or why it cannot be served: expired, merged before, someone else's."""
+        """Return the lease that a worker names, or why it is refused: expired, merged before, or another worker's."""
         lease = self._leases.get(lease_id)
         if lease is None:
             fate = self._ended.get(lease_id, "is not known to this leader")
@@ -188,14 +189,14 @@ class Ledger:
         return lease
 
     def merge(self, lease: Lease) -> None:
-        """The update of this lease is in the partial now."""
+        """Record that the update of this lease is in the partial now."""
         self._end(lease, "was merged already: a duplicate")
         for batch in lease.batches:
             self._move(batch, LEASED, MERGED)
         self._merged.append(lease)
 
     def release(self, lease: Lease, *, fate: str) -> None:
-        """Give the batches of a lease back. ``fate`` completes 'lease 7 ...' in a later answer."""
+        """Free the batches of a lease. ``fate`` completes 'lease 7 ...' in a later answer."""
         self._end(lease, fate)
         for batch in lease.batches:
             self._move(batch, LEASED, FREE)
@@ -205,9 +206,10 @@ class Ledger:
                 heapq.heappush(self._returned, batch)
 
     def split(self, lease: Lease, parts: Mapping[int, tuple[str, tuple[int, ...]]]) -> list[Lease]:
-        """Make leases of a lease: by number, each with a worker and some of its batches, which are all of them."""
+        """Divide a lease into several, each with its number, a worker and some of the batches. They must cover all of
+        its batches."""
         if sorted(batch for _, batches in parts.values() for batch in batches) != sorted(lease.batches):
-            raise Misuse(f"lease {lease.id} has other batches than its parts")
+            raise Misuse(f"the parts of lease {lease.id} have other batches than the lease")
         if any(number in self._leases or number in self._ended for number in parts):
             raise Misuse(f"a part of lease {lease.id} has a number that was used before")
         self._end(lease, "is done: it came back in parts")
@@ -221,9 +223,9 @@ class Ledger:
         return made
 
     def divide(self, workers: Iterable[str]) -> None:
-        """From now to the end of this epoch, what is free belongs to these workers in equal shares. May be done again.
+        """Divide the free batches equally among these workers, until this epoch ends. May be called again.
 
-        What is lent or merged stays as it is; what comes back is its holder's, if it has a share.
+        Leased or merged batches stay as they are. A batch that comes back belongs to its worker, if that has a share.
         """
         free = self._shares.batches() if self._shares is not None else self._undivided()
         self._shares = BatchPartition(free, workers)
@@ -235,12 +237,12 @@ class Ledger:
         return [*self._returned, *ahead]
 
     def extend(self, lease: Lease, *, deadline_s: float) -> None:
-        """Give a lease a new deadline: the work is done and waits for its turn to be sent, or its turn has come."""
+        """Give a lease a new deadline: its update is ready and waits for its turn to upload, or its turn has come."""
         self._leases[lease.id] = replace(lease, deadline_s=deadline_s)
         heapq.heappush(self._deadlines, (deadline_s, lease.id))
 
     def put_off(self, by_s: float) -> None:
-        """Give every lease that much longer."""
+        """Extend every lease by this many seconds."""
         for lease in self.leases():
             if lease.deadline_s < math.inf:
                 later = replace(lease, deadline_s=lease.deadline_s + by_s, latest_s=lease.latest_s + by_s)
@@ -248,7 +250,7 @@ class Ledger:
                 heapq.heappush(self._deadlines, (later.deadline_s, lease.id))
 
     def late(self, now_s: float) -> list[Lease]:
-        """Leases whose deadline has passed, without taking them back."""
+        """Return leases whose deadline has passed, without taking them back."""
         if self.next_deadline_s > now_s:
             return []
         return [lease for lease in self.leases() if lease.deadline_s <= now_s]
@@ -269,13 +271,13 @@ class Ledger:
 
     @property
     def next_deadline_s(self) -> float:
-        """When the next lease may run out; not before. Infinite while nothing is lent."""
+        """A time before which no lease expires. Infinite while nothing is leased."""
         while self._deadlines and self._deadlines[0][1] not in self._leases:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def apply(self, version: int) -> list[Applied]:
-        """Everything merged is part of ``version``."""
+        """Record that all merged batches are part of ``version``."""
         rows = [
             Applied(epoch=lease.epoch, batch=batch, version=version, node=lease.worker, lease=lease.id)
             for lease in self._merged
@@ -288,10 +290,10 @@ class Ledger:
         return rows
 
     def waive(self) -> None:
-        """Train nothing more in this epoch. Only where a batch stands for a lease on a device's own examples, and no
-        example is left out by it."""
+        """Skip the rest of this epoch. Only for jobs where a batch stands for a lease on a device's own examples, so
+        that no example is left out."""
         if self._leases or self._merged:
-            raise Misuse(f"epoch {self.epoch} is not over: {self.outstanding} leases are out")
+            raise Misuse(f"epoch {self.epoch} cannot be waived: {self.outstanding} leases are out")
         self.waived = self.batches - self._applied_count
         self._applied_count = self.batches
         self._state = bytearray([APPLIED]) * self.batches
@@ -299,7 +301,7 @@ class Ledger:
         self._returned.clear()
 
     def next_epoch(self) -> None:
-        """Begin again with every batch free. Only a finished epoch ends."""
+        """Begin the next epoch with every batch free. Raises Misuse if this epoch is not finished."""
         if not self.finished or self._leases or self._merged:
             raise Misuse(f"epoch {self.epoch} is not finished: {self.applied} of {self.batches} batches applied")
         self.epoch += 1
@@ -310,10 +312,10 @@ class Ledger:
         self._deadlines.clear()
         self._applied_count = self.waived = 0
 
-    # What survives ---------------------------------------------------------------------------------
+    # Snapshots -------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """What is applied, as JSON values. Leases and merged batches are free again after a restore."""
+        """Return the applied batches as JSON values. Leased and merged batches are free again after a restore."""
         return {"epoch": self.epoch, "batches": self.batches, "applied": _runs(self._state.translate(_IS_APPLIED))}
 
     @classmethod
@@ -322,7 +324,7 @@ class Ledger:
         end = 0
         for start, stop in snapshot["applied"]:
             if not end <= start < stop <= ledger.batches:
-                raise Misuse("a ledger snapshot names batches twice, or some that do not exist")
+                raise Misuse("the ledger snapshot names a batch twice, or a batch that does not exist")
             end = stop
             ledger._state[start:stop] = bytes([APPLIED]) * (stop - start)
             ledger._applied_count += stop - start
@@ -330,7 +332,7 @@ class Ledger:
         return ledger
 
     def check(self) -> None:
-        """Raise if the ledger contradicts itself. For tests and simulations."""
+        """Raise Misuse if the ledger contradicts itself. For tests and simulations."""
         leased = sorted(batch for lease in self._leases.values() for batch in lease.batches)
         merged = sorted(batch for lease in self._merged for batch in lease.batches)
         by_state = [[i for i, s in enumerate(self._state) if s == state] for state in range(4)]
@@ -342,7 +344,7 @@ class Ledger:
             raise Misuse("the ledger lost a batch")
 
     def _skip_applied(self) -> None:
-        """Keep ``_next`` on a free batch, or at the end: after a restore, applied ones may lie ahead."""
+        """Move ``_next`` to a free batch, or to the end: after a restore, later batches may be applied already."""
         while self._next < self.batches and self._state[self._next] == APPLIED:
             self._next += 1
 
@@ -363,7 +365,7 @@ class Ledger:
 
 
 def _runs(flags: bytes | bytearray) -> list[list[int]]:
-    """[0,1,1,0,1] -> [[1,3],[4,5]]: an epoch is mostly one run."""
+    """Return runs of set flags: [0,1,1,0,1] -> [[1,3],[4,5]]. An epoch is mostly one run."""
     runs: list[list[int]] = []
     at = flags.find(1)
     while at >= 0:

@@ -1,9 +1,10 @@
-"""Which requests for work are accepted, with how much, and when the others shall ask again. Pure state.
+"""Which requests for work are accepted, with how many examples, and when the other devices should ask again. Pure
+state.
 
 FLeet §2.1 and §2.4: request -> size (the profilers) -> similarity -> the controller's thresholds -> task. A threshold
-is a percentile of what was asked lately: the smallest so many of a hundred tasks are refused, and the most similar
-(§3.5, Figure 15: the small ones are hardly missed). With ``utility_percentile`` the least useful by Oort are refused
-too, but for a drawn few who are tried all the same. When refused devices return is ``steering``.
+is a percentile of recent requests: the smallest tasks and the most similar labels are refused (§3.5, Figure 15 shows
+that the small ones are hardly missed). With ``utility_percentile`` the requests with the lowest utility by Oort are
+refused too, except for a random share of them. ``steering`` decides when refused devices return.
 """
 
 from __future__ import annotations
@@ -20,34 +21,36 @@ from shoal.scheduling.profile.features import Features
 from shoal.scheduling.profile.sizing import FIRST_EXAMPLES, Profiler, check_budget
 from shoal.scheduling.steering import Steering
 
-#: Requests that percentiles are of.
+#: Recent requests that the percentiles are computed over.
 WINDOW = 500
-#: With fewer, there are no thresholds yet.
+#: With fewer requests there are no thresholds yet.
 ENOUGH = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkRequest:
-    """A device asks for work."""
+    """A device's request for work."""
 
     features: Features
-    #: What it has to train on.
+    #: Examples that the device can train on.
     examples_held: int
-    #: How alike its labels are to what was learned from so far, from 0 to 1; None: not told.
+    #: Similarity of its labels to the labels trained on so far, from 0 to 1, or None if the device does not report it.
     similarity: float | None = None
-    #: What a task may take of this device, by the name of a budget, where that differs from the budget's own; None: as
-    #: much as it takes.
+    #: What a task may cost this device, by the name of a budget, where that differs from the budget's own value. None
+    #: means no limit.
     budgets: Mapping[str, float | None] = field(default_factory=dict)
-    #: What its update is worth (``utility.oort_utility``); None: not known, as of one that never trained.
+    #: The utility of its update (``utility.oort_utility``), or None if unknown, as for a device that never trained.
     utility: float | None = None
 
     def __post_init__(self) -> None:
         if self.examples_held < 0:
-            raise Misuse(f"a device cannot hold {self.examples_held} examples")
+            raise Misuse(f"examples_held is {self.examples_held}; it must be 0 or more")
         if self.similarity is not None and not 0 <= self.similarity <= 1:
-            raise Misuse(f"similarity is from 0 to 1, not {self.similarity}; None if not told")
+            raise Misuse(
+                f"similarity is {self.similarity}; it must be from 0 to 1, or None if the device does not report it"
+            )
         if self.utility is not None and not (math.isfinite(self.utility) and self.utility >= 0):
-            raise Misuse(f"utility is 0 or more, not {self.utility}; None if not known")
+            raise Misuse(f"utility is {self.utility}; it must be 0 or more, or None if unknown")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,23 +67,23 @@ class RequestRefused:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What is refused, in hundredths of the requests; 0 refuses none for that reason."""
+    """Percentage of requests to refuse for each reason. 0 refuses none for that reason."""
 
     size_percentile: float = 0.0
     similarity_percentile: float = 0.0
     utility_percentile: float = 0.0
-    #: Of those whose utility is too low, so many are accepted: utilities are old, and devices change.
+    #: Share of requests with too low a utility that are accepted anyway: utilities are old, and devices change.
     explore: float = 0.1
 
     def __post_init__(self) -> None:
         shares = (self.size_percentile, self.similarity_percentile, self.utility_percentile)
         if not all(0 <= share < 100 for share in shares) or not 0 <= self.explore <= 1:
-            raise Misuse("percentiles are from 0 to below 100, and explore is from 0 to 1")
+            raise Misuse("set percentiles from 0 to below 100, and explore from 0 to 1")
 
 
 class Recent:
-    """The last values of one kind. All that were asked count, not only what was accepted: else a threshold would be a
-    percentile of what passed it, and rise for ever."""
+    """The last values of one kind. All requests count, not only accepted ones. Otherwise a threshold would be a
+    percentile of the values above itself, and would rise for ever."""
 
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=WINDOW)
@@ -89,16 +92,16 @@ class Recent:
         self._values.append(value)
 
     def percentile(self, percent: float) -> float | None:
-        """None while there are too few."""
+        """Return the percentile, or None while there are too few values."""
         return float(np.percentile(np.array(self._values), percent)) if len(self._values) >= ENOUGH else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What a task may take of one thing, and who knows what it takes."""
+    """The limit of one resource per task, and the profiler that predicts what a task takes of it."""
 
     profiler: Profiler
-    #: None if each request names its own.
+    #: The limit, or None if each request has its own.
     budget: float | None
 
     def __post_init__(self) -> None:
@@ -117,10 +120,10 @@ class Intake:
         rules: Rules | None = None,
         unsized: int = FIRST_EXAMPLES,
     ) -> None:
-        """``budgets``: by name, such as "time" and "energy"; the smallest size holds. ``unsized``: the examples of a
-        task to which no budget applies."""
+        """``budgets``: by name, such as "time" and "energy"; the smallest resulting size applies. ``unsized``: the
+        examples of a task to which no budget applies."""
         if not budgets:
-            raise Misuse("a task is sized by at least one budget")
+            raise Misuse("set at least one budget to size tasks")
         self._budgets = dict(budgets)
         self._steering = steering
         self._rules = rules or Rules()
@@ -128,13 +131,13 @@ class Intake:
         self._sizes, self._similarities, self._utilities = Recent(), Recent(), Recent()
 
     def decide(self, request: WorkRequest, *, now_s: float, draw: float) -> Accepted | RequestRefused:
-        """``draw``: a number in [0, 1) from the caller's chance."""
+        """Accept or refuse a request. ``draw`` is a random number in [0, 1)."""
         device = request.features.device
         if not self._steering.arrives(device, now_s=now_s):
             refused = "more devices ask than the pace allows"
         else:
             examples, why = self._size(request)
-            # Thresholds are of the past: what is asked now is judged by them, then counts.
+            # Thresholds come from earlier requests: compare this request with them first, and count it afterwards.
             refused = self._why_not(request, examples, draw)
             self._count(request, examples)
             if not refused:
@@ -143,14 +146,15 @@ class Intake:
         return RequestRefused(retry_after_s=self._steering.appoint(device, now_s=now_s, draw=draw), reason=refused)
 
     def done(self, features: Features, examples: int, spent: Mapping[str, float]) -> None:
-        """A task took this much of each thing, by the name of its budget; what was not measured is left out."""
+        """Record what a task took of each resource, by the name of its budget. Resources that were not measured are
+        missing."""
         for name, amount in spent.items():
             if name not in self._budgets:
-                raise Misuse(f"there is no budget {name!r}: there are {', '.join(self._budgets)}")
+                raise Misuse(f"budget {name!r} does not exist; the budgets are {', '.join(self._budgets)}")
             self._budgets[name].profiler.observed(features, examples, amount)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """What profilers have learned, under the names of their budgets."""
+        """Return the profilers' learned state, by the names of their budgets."""
         return {
             f"{name}.{key}": array
             for name, each in self._budgets.items()
@@ -158,14 +162,15 @@ class Intake:
         }
 
     def restore(self, learned: Mapping[str, np.ndarray]) -> None:
-        """Go on from a snapshot; raises Misuse where it is none. A budget that it does not know begins with nothing."""
+        """Restore a snapshot. Raises Misuse if it is invalid. A budget that the snapshot does not have starts from
+        nothing."""
         for name, each in self._budgets.items():
             start = f"{name}."
             own = {key.removeprefix(start): array for key, array in learned.items() if key.startswith(start)}
             each.profiler.restore(own)
 
     def come_again_s(self, device: str, *, now_s: float, draw: float) -> float:
-        """When one that has done its work shall ask for more."""
+        """Return the seconds until a device that has done its work should ask for more."""
         return self._steering.appoint(device, now_s=now_s, draw=draw)
 
     def _size(self, request: WorkRequest) -> tuple[int, str]:
@@ -183,11 +188,11 @@ class Intake:
         return sizings[name].examples, f"{name}: {sizings[name].reason}"
 
     def _why_not(self, request: WorkRequest, examples: int, draw: float) -> str:
-        """Empty: it is accepted."""
+        """Return why the request is refused, or an empty text if it is accepted."""
         rules = self._rules
         if not examples:
             return "it has no examples"
-        # Less or more than the threshold, not equal to it: where all are alike, all are accepted.
+        # Strictly below or above the threshold: if all requests are equal, all are accepted.
         least = self._sizes.percentile(rules.size_percentile) if rules.size_percentile else None
         if least is not None and examples < least:
             return f"{examples} examples: {rules.size_percentile:g} % of requests are below {least:.0f}"

@@ -72,7 +72,7 @@ def shape_of(devices: int, liars: int, lost: float) -> GraphShape:
         return GraphShape(devices, neighbours, neighbours - 1 - gone, agreed, liars, gone)
     if agreed > devices - 1:
         raise Misuse(
-            f"{liars} of {devices} devices in a sum may collude, so the sum would hide nobody. Let more devices take"
+            f"{liars} of {devices} devices in a sum may collude, so the sum hides nobody. Let more devices take"
             " part, or name a smaller share that may collude"
         )
     return GraphShape(devices, devices - 1, agreed, agreed, liars, gone)

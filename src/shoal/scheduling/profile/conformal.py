@@ -1,13 +1,13 @@
 """A margin that keeps a chosen share of tasks within budget, whatever the process. Wraps any profiler.
 
-A task is bounded by α̂ · e^(q · spread), where spread is what the profiler says of its own doubt. After each task
+A task is bounded by α̂ · e^(q · spread), where spread is the profiler's own uncertainty. After each task
 
     q ← q + step · (1{over the bound} - α)                        (Gibbs and Candès 2021, on the score itself)
 
-so that over a long run the share over the bound comes to α, even if devices drift and nothing is normal: the sum of
-(1 - α) for those over and -α for the rest is the way that q went, and q does not go far. One q for all devices, since a
-device alone has too few tasks; what differs between them is their spread. First tasks of devices have a q of their own:
-they rest on a regression, whose doubt is of another kind, and they are given more room.
+so that over a long run the share of tasks over the bound approaches α, even if devices drift and nothing is normally
+distributed. The reason: each task over the bound adds (1 - α) steps to q and each other task subtracts α, and q
+stays bounded. There is one q for all devices, since one device has too few tasks; devices differ in their spread. First
+tasks of devices have a separate q with more room: they depend on a regression, whose uncertainty is of another kind.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from shoal.errors import Misuse
 from shoal.scheduling.profile.features import Features
 from shoal.scheduling.profile.sizing import CostPrediction, Profiler, Sizing, check_budget
 
-#: Of all tasks. More would stay within the budget, but leave more of it unused too.
+#: Share of all tasks within budget. A larger share would leave more of the budget unused.
 WITHIN = 0.84
 STEP = 0.1
-#: Where q stays, and where a margin does: beyond, nearly nothing would be asked of anyone, or far too much.
+#: Limits of q, and of a margin: beyond them devices would get nearly nothing, or far too much.
 Q_LEAST, Q_MOST = -40.0, 40.0
 MARGIN_LEAST, MARGIN_MOST = -1.0, 3.0
 
-#: Of first tasks, at least: one too small costs little, and nobody can take back one too large.
+#: Share of first tasks within budget, at least: a task that is too small costs little, one too large cannot be undone.
 COLD_WITHIN = 0.9
 
-#: Devices whose task may still be under way.
+#: Devices whose task may still be running.
 PROMISES_KEPT = 100_000
 
-#: For a profiler that says nothing of its doubt.
+#: The spread for a profiler that has none.
 PLAIN_SPREAD = 0.1
 
 
@@ -45,10 +45,10 @@ class Margin:
 
     def __init__(self, *, within: float, step: float = STEP) -> None:
         if not 0.5 <= within < 1:
-            raise Misuse(f"a share of tasks within budget is from 0.5 to below 1, not {within}")
+            raise Misuse(f"the share of tasks within budget is {within}; it must be from 0.5 to below 1")
         self.over_wanted = 1 - within
         self._step = step
-        #: Where it would be if what profilers say of their doubt were true, and normal.
+        # The right value if the profiler's uncertainty were correct and errors normally distributed.
         self.q = NormalDist().inv_cdf(within)
 
     def observed(self, *, is_over: bool) -> None:
@@ -57,21 +57,21 @@ class Margin:
 
 
 class WithMargin(Profiler):
-    """A profiler, sized so that ``within`` of the tasks stay within their budget."""
+    """A profiler with a margin, so that a share ``within`` of the tasks stays within budget."""
 
     def __init__(self, profiler: Profiler, *, within: float = WITHIN, step: float = STEP) -> None:
         super().__init__(unit=profiler.unit)
         self._profiler = profiler
         self.margin = Margin(within=within, step=step)
         self.cold_margin = Margin(within=max(within, COLD_WITHIN), step=step)
-        #: Device -> what an example of its last task may take, and the margin that answers for it.
+        #: Device -> the most that an example of its last task may take, and the margin that this used.
         self._promised: OrderedDict[str, tuple[float, Margin]] = OrderedDict()
 
     def predict(self, features: Features) -> CostPrediction | None:
         return self._profiler.predict(features)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Without what was promised of tasks that are under way: nobody hears what became of those."""
+        """Return the state without the running tasks: their outcome will not be known after a restore."""
         learned = self._profiler.snapshot()
         return {**learned, "margins": np.array([self.margin.q, self.cold_margin.q])} if learned else {}
 
@@ -80,7 +80,7 @@ class WithMargin(Profiler):
             return
         margins = learned.get("margins", np.empty(0))
         if margins.shape != (2,) or not ((margins >= Q_LEAST) & (margins <= Q_MOST)).all():
-            raise Misuse("margins that cannot be")
+            raise Misuse("the snapshot's margins are out of range")
         self._profiler.restore(learned)
         self.margin.q, self.cold_margin.q = float(margins[0]), float(margins[1])
         self._promised.clear()
@@ -99,9 +99,10 @@ class WithMargin(Profiler):
         return self.sized(prediction, budget, margin=margin)
 
     def observed(self, features: Features, examples: int, spent: float) -> None:
-        """Whether it was over is asked of the bound, not of the budget: a device that had fewer examples than it was
-        asked for, or cannot do even one in time, says nothing about the margin otherwise. A task that nobody decided
-        on, as those that a new fleet is measured with, moves no margin at all."""
+        """Learn what a task took, and adjust the margin. The task is compared with its bound and not with the budget: a
+        device that had fewer examples than it was asked for, or that cannot train even one in time, would otherwise
+        distort the margin. A task that was not sized here, such as those that measure a new fleet, changes no
+        margin."""
         promised = self._promised.pop(features.device, None)
         if promised is not None and promised[0] > 0:
             bound, own = promised

@@ -1,4 +1,4 @@
-"""What is known of a device when it asks for work. A value; does not know how any of it was read."""
+"""A device's state when it asks for work. A value; does not depend on how it was measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shoal.errors import Misuse
 
-#: What a device may say, from and to: a figure beyond is a broken sensor or a lie, and would bend every regression.
+#: The allowed range of each feature. A value beyond it is a broken sensor or a lie, and would distort every regression.
 LIMITS: dict[str, tuple[float, float]] = {
     "memory_total_mb": (1.0, 1e8),
     "memory_available_mb": (0.0, 1e8),
@@ -18,7 +18,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "joules_per_cpu_s": (0.0, 1e4),
 }
 
-#: How a feature is called when it is told that nobody knows it.
+#: The names of features in the message that they are unknown.
 _WORDS = {
     "memory_total_mb": "memory",
     "memory_available_mb": "free memory",
@@ -26,37 +26,39 @@ _WORDS = {
     "temperature_c": "temperature",
     "load": "load",
     "battery": "battery",
-    "joules_per_cpu_s": "joules a CPU second",
+    "joules_per_cpu_s": "joules per CPU second",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Features:
-    """A device and its state. None: not known, which is allowed."""
+    """A device and its state. None if a value is unknown."""
 
-    #: This device and no other.
+    #: The device's unique name.
     device: str
-    #: What it is called in a shop; devices of one kind are much alike. Empty: not known.
+    #: Product name; devices of one kind are much alike. Empty if unknown.
     kind: str = ""
     memory_total_mb: float | None = None
     memory_available_mb: float | None = None
-    #: The highest frequency of each core, summed.
+    #: The sum of the cores' highest frequencies.
     frequency_sum_mhz: float | None = None
     temperature_c: float | None = None
     #: Processes that want to run, per CPU.
     load: float | None = None
-    #: What is left of the charge, from 0 to 1.
+    #: Remaining charge, from 0 to 1.
     battery: float | None = None
-    #: FLeet's measure of how well a device uses its energy: what it spends in a second of CPU time.
+    #: FLeet's measure of energy efficiency: joules per second of CPU time.
     joules_per_cpu_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.device:
-            raise Misuse("features belong to a device: give its name")
+            raise Misuse("give the name of the device that the features belong to")
         for name, (least, most) in LIMITS.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and least <= value <= most):
-                raise Misuse(f"{self.device}: {name} is {value}, not between {least:g} and {most:g}; None if not known")
+                raise Misuse(
+                    f"{self.device}: {name} is {value}; it must be from {least:g} to {most:g}, or None if unknown"
+                )
 
     def get(self, name: str) -> float | None:
         value: float | None = getattr(self, name)
@@ -64,6 +66,6 @@ class Features:
 
 
 def unknown(features: Features, names: tuple[str, ...]) -> str:
-    """Which of these are not known, in words; empty if all are."""
+    """Return which of these features are unknown, as text. Empty if all are known."""
     missing = [_WORDS[name] for name in names if features.get(name) is None]
-    return f"{', '.join(missing)} not known" if missing else ""
+    return f"{', '.join(missing)} unknown" if missing else ""

@@ -1,8 +1,8 @@
-"""A filter of two figures, a device's offset and what warmth does to it, seen through one sum. Pure functions.
+"""A Kalman filter of two values, a device's offset and the effect of warmth on it, observed as one sum. Pure functions.
 
     log slope = offset + k · warmth + noise
 
-Offset and k drift a little from task to task. Kalman 1960, written out for two.
+Offset and k drift a little from task to task. After Kalman 1960, written out for two values.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from dataclasses import dataclass, replace
 class KalmanState:
     offset: float
     k: float
-    #: Variances of the two and their covariance.
+    #: Variances of offset and k, and their covariance.
     offset_var: float
     k_var: float
     covar: float = 0.0
-    #: Tasks seen.
+    #: Tasks observed.
     tasks: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
-    """Deviations, as shares, and where k lies."""
+    """Relative standard deviations, and the limits of k."""
 
     offset_drift: float = 0.03
     k_drift: float = 0.01
     k_least: float = 0.0
     k_most: float = 0.8
-    #: A surprise of more than so many deviations is a jump.
+    #: An error of more than this many standard deviations is a jump.
     jump: float = 3.0
-    #: How much of a jump's square is added to the offset's variance.
+    #: Share of a jump's square that is added to the offset's variance.
     jump_share: float = 1 / 3
-    #: Of one measurement: about as much as tasks under a steady quota scatter. The same for all devices; learned for
-    #: each, from a dozen tasks, it was worse.
+    #: Standard deviation of one measurement: about as much as tasks under a steady quota vary. The same for all
+    #: devices; learning it for each, from a dozen tasks, was worse.
     noise: float = 0.05
 
 
@@ -44,12 +44,12 @@ def mean_of(state: KalmanState, warmth: float) -> float:
 
 
 def variance_of(state: KalmanState, warmth: float, *, noise: float) -> float:
-    """Of the next measurement."""
+    """Return the variance of the next measurement."""
     return state.offset_var + 2 * state.covar * warmth + state.k_var * warmth**2 + noise**2
 
 
 def updated(state: KalmanState, warmth: float, measured: float, *, tuning: Tuning) -> KalmanState:
-    """After one more measurement."""
+    """Return the state after one more measurement."""
     state = replace(
         state,
         offset_var=state.offset_var + tuning.offset_drift**2,
@@ -59,12 +59,12 @@ def updated(state: KalmanState, warmth: float, measured: float, *, tuning: Tunin
     surprise = measured - mean_of(state, warmth)
     total = variance_of(state, warmth, noise=tuning.noise)
     if surprise**2 > tuning.jump**2 * total:
-        # Something happened to the device: what was known of its offset is worth less now.
+        # Something happened to the device: the knowledge about its offset is less certain now.
         state = replace(state, offset_var=state.offset_var + tuning.jump_share * surprise**2)
         total = variance_of(state, warmth, noise=tuning.noise)
     gain_offset = (state.offset_var + state.covar * warmth) / total
     gain_k = (state.covar + state.k_var * warmth) / total
-    # Joseph's form is not needed for two figures and a positive noise; k's own limits only make it surer.
+    # Joseph's form is not needed for two values and positive noise; the limits of k make it safer still.
     return replace(
         state,
         offset=state.offset + gain_offset * surprise,

@@ -1,11 +1,12 @@
-"""Our profiler: recursive least squares on the logarithm of what an example takes. Knows neither time nor energy.
+"""Shoal's profiler: recursive least squares on the logarithm of the cost per example, in seconds or joules.
 
     log α = offset + k · (temperature - 30) / 15
 
-A logarithm cannot make a slope of zero, and a surprise in it is a share, the same on quick and slow devices. Offset and
-k are each device's own (``kalman``). They begin from a ridge regression over all devices on log memory, log frequency
-and temperature, or, if others of the same kind are known, from these; how unsure that is, is known, and shrinks with
-every task. A jump, such as another program that begins to run, is followed at once instead of being averaged.
+A slope whose logarithm is known is never zero, and an error in the logarithm is a relative error, which means the same
+on fast and slow devices. Each device has its own offset and k (``kalman``). They start from another device of the same
+kind, if one is known. Otherwise they start from a ridge regression over all devices on log memory, log frequency and
+temperature. The uncertainty of the start is known and shrinks with every task. A jump, such as another program that
+starts to run, is followed at once and not averaged.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ _V = TypeVar("_V")
 RIDGE = 0.1
 REFIT_EVERY = 50
 
-#: Tasks of one device that the regression learns from, the newest: a busy device shall not outvote the others, nor one
-#: that lies; and the first ones may have been too small to show its speed.
+#: Newest tasks per device that the regression learns from. So a busy or dishonest device does not outvote the others,
+#: and first tasks, which may have been too small to show its speed, drop out.
 COLD_TASKS = 4
 
-#: Of k, before a device's own tasks say better.
+#: Standard deviation of k before the device's own tasks determine it.
 K_SPREAD = 0.2
 
-#: How far devices of one kind lie from each other, and a device from the regression: at least and at most.
+#: Standard deviation between devices of one kind, and of a device from the regression: at least and at most.
 KIND_SPREAD = 0.15
 COLD_SPREAD_LEAST, COLD_SPREAD_MOST = 0.1, 1.0
 
-#: A device that nobody measured is taken to be this many times slower than the slowest known, at most.
+#: A device that was never measured is assumed to be at most this many times slower than the slowest known device.
 SLOWER_MOST = 8.0
 
-#: Devices that are remembered: one that comes back after so many others is measured from the start.
+#: Devices to remember. A device that was forgotten is measured from the start when it comes back.
 DEVICES_KEPT = 100_000
 
-#: Of these, so many go from a leader to the next: those that were heard last. A checkpoint is saved often.
+#: Devices in a snapshot, which the next leader gets: those seen last. A checkpoint is saved often.
 DEVICES_LASTING = 2000
 
-#: Beyond these no logarithm of a slope lies, and no variance.
+#: Limits for the logarithm of a slope, and for a variance.
 LOG_MOST = 60.0
 VARIANCE_MOST = 1e4
 
-#: Between a kind and the device that stands for it. In no name: none of them has what cannot be printed.
+#: Separates a kind from the device that stands for it. No name has it: names have only printable characters.
 _BETWEEN = "\t"
 
 _NAMES = ("memory_total_mb", "frequency_sum_mhz", "temperature_c", "joules_per_cpu_s")
@@ -67,10 +68,10 @@ class LogRls(Profiler):
         self._names = _NAMES if energy else _NAMES[:-1]
         self._tuning = tuning or Tuning()
         self._fleet = FleetRegression(ridge=RIDGE, refit_every=REFIT_EVERY, rows_each=COLD_TASKS)
-        #: The logarithms of the least and the largest slope ever seen.
+        #: The logarithms of the smallest and the largest slope ever seen.
         self._least, self._most = math.inf, -math.inf
         self._devices: OrderedDict[str, KalmanState] = OrderedDict()
-        #: Kind -> the device of it that was heard last: the newest state of the kind there is.
+        #: Kind -> the device of this kind that was seen last, and so has the newest state.
         self._kinds: OrderedDict[str, str] = OrderedDict()
 
     def predict(self, features: Features) -> CostPrediction | None:
@@ -90,7 +91,7 @@ class LogRls(Profiler):
         log_slope = math.log(slope_of(examples, spent))
         state, _ = self._state(features)
         if state is None:
-            # The very first task of all: there was nothing to predict it from.
+            # The first task of all: there was nothing to predict it from.
             state = _begun(log_slope, 0.0, COLD_SPREAD_MOST**2)
         state = updated(state, warmth_of(features), log_slope, tuning=self._tuning)
         self._fleet.add(self._row(features), log_slope, features.device)
@@ -100,7 +101,7 @@ class LogRls(Profiler):
             _remember(self._kinds, features.kind, features.device)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Of the devices that were heard last: of others, a regression over all is what is left."""
+        """Return the state of the devices seen last. For all others only the regression remains."""
         if not self._devices:
             return {}
         rows = self._fleet.rows()
@@ -129,11 +130,11 @@ class LogRls(Profiler):
         rows = rows_in(learned, width=len(self._names) + 1)
         least, most = line(learned, "ends", width=2)
         if any(len(each) != 2 or each[1] not in devices for each in map(tuple, kinds)):
-            raise Misuse("a kind of a device that is not known")
+            raise Misuse("the snapshot names a device for a kind that it has no state of")
         if min(counts, default=1) < 1 or sum(counts) != len(rows) or len(rows) > ROWS_KEPT:
-            raise Misuse("rows that are not of the devices that are named")
+            raise Misuse("the snapshot's rows do not match the counts of its devices")
         if not -LOG_MOST <= least <= most <= LOG_MOST:
-            raise Misuse("slopes that no device has")
+            raise Misuse("the snapshot's slopes are out of range")
         fleet = FleetRegression(ridge=RIDGE, refit_every=REFIT_EVERY, rows_each=COLD_TASKS)
         fleet.begin(list(zip(owners, map(int, counts), strict=True)), rows)
         self._fleet = fleet
@@ -158,8 +159,9 @@ class LogRls(Profiler):
         row = self._row(features)
         spread = min(COLD_SPREAD_MOST, max(COLD_SPREAD_LEAST, fitted.spread_at(row)))
         k = min(self._tuning.k_most, max(self._tuning.k_least, fitted.slopes[_TEMPERATURE]))
-        # Nobody is asked at first for more than the quickest device that is known could do. Nor taken for very much
-        # slower than the slowest: from devices that are all alike a regression guesses wildly about one that is not.
+        # A new device first gets at most what the fastest known device could do. It is not assumed to be very much
+        # slower than the slowest one either: a regression over similar devices is far off for a device that differs
+        # from them.
         log_slope = min(self._most + math.log(SLOWER_MOST), max(self._least, fitted.at(row)))
         return _begun(log_slope - k * warmth_of(features), k, spread**2)
 
@@ -172,18 +174,19 @@ class LogRls(Profiler):
 
 
 def _sound(values: Sequence[float], tuning: Tuning) -> KalmanState:
-    """A state that a filter can be in: others would end in a root of less than nothing, or beyond all numbers."""
+    """Return the filter state in these values. Raises Misuse if it would lead to the root of a negative number or to an
+    overflow."""
     offset, k, offset_var, k_var, covar, tasks = values
     state = KalmanState(offset=offset, k=k, offset_var=offset_var, k_var=k_var, covar=covar, tasks=int(tasks))
     likely = abs(offset) <= LOG_MOST and tuning.k_least <= k <= tuning.k_most and tasks >= 0
     spread = 0 < offset_var <= VARIANCE_MOST and 0 < k_var <= VARIANCE_MOST
     if not likely or not spread or covar**2 > offset_var * k_var * (1 + 1e-9):
-        raise Misuse("a device in a state that cannot be")
+        raise Misuse("the snapshot has a device whose filter state is out of range")
     return state
 
 
 def warmth_of(features: Features) -> float:
-    """(temperature - 30) / 15; 0 where it is not known, so that the offset alone is learned."""
+    """Return (temperature - 30) / 15, or 0 if the temperature is unknown, so that only the offset is learned."""
     return 0.0 if features.temperature_c is None else (features.temperature_c - 30.0) / 15.0
 
 

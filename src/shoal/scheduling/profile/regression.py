@@ -1,4 +1,4 @@
-"""Ridge regression on rows with gaps: a figure that follows from others, over many devices. Knows no names."""
+"""Ridge regression over rows of many devices, some with missing values."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
-#: Older rows go: a fleet changes, and memory is bounded.
+#: Older rows are removed: a fleet changes, and memory is bounded.
 ROWS_KEPT = 2000
 
-#: Fewer devices than this say nothing about how sure a regression over devices is.
+#: The spread if there are too few devices to estimate it.
 SPREAD_UNKNOWN = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
-    """target = intercept + slopes · (row - means); gaps count as the mean."""
+    """target = intercept + slopes · (row - means); a missing value counts as the mean."""
 
     intercept: float
     slopes: tuple[float, ...]
     means: tuple[float, ...]
-    #: How far devices that were not fitted lie from it, as a deviation.
+    #: Standard deviation of devices that were not fitted.
     spread: float
     devices: int
-    #: (X'X + λ)⁻¹, for how far a row lies outside of what was fitted.
+    #: (X'X + λ)⁻¹, to compute how far a row is outside of the fitted rows.
     inverse: tuple[tuple[float, ...], ...]
 
     def at(self, row: Sequence[float]) -> float:
@@ -38,7 +38,7 @@ class Fitted:
         )
 
     def spread_at(self, row: Sequence[float]) -> float:
-        """Grows for a device unlike all that were fitted."""
+        """Return the standard deviation at a row. It grows for a device unlike all fitted ones."""
         away = self._away(row)
         leverage = sum(
             left * each * right
@@ -52,9 +52,10 @@ class Fitted:
 
 
 def fit(rows: Sequence[Sequence[float]], targets: Sequence[float], devices: Sequence[str], *, ridge: float) -> Fitted:
-    """Least squares with ``ridge`` added to the standardised features' squares; 0 is ordinary least squares.
+    """Return least squares with ``ridge`` added to the squares of the standardised features. 0 is ordinary least
+    squares.
 
-    Rows of one device are no independent witnesses: how sure the fit is goes by the number of devices.
+    Rows of one device are not independent, so the certainty of the fit depends on the number of devices.
     """
     x, targets_mean = np.array(rows, dtype=np.float64), float(np.mean(targets))
     y = np.array(targets, dtype=np.float64) - targets_mean
@@ -66,16 +67,16 @@ def fit(rows: Sequence[Sequence[float]], targets: Sequence[float], devices: Sequ
     safe = np.where(varies, scale, 1.0)
     unit = np.where(varies, away / safe, 0.0)
     squares = unit.T @ unit
-    # A feature that never varies has no slope; with 1 on its diagonal the rest can be solved.
+    # A feature that never varies has no slope; with 1 on its diagonal the other slopes can be solved for.
     solvable = squares + np.diag(np.where(varies, ridge, 1.0))
-    # Features may follow from each other exactly; the pseudo-inverse gives the smallest of the slopes that fit.
+    # Features may be linearly dependent; the pseudo-inverse gives the smallest of the slopes that fit.
     inverse = np.linalg.pinv(solvable, hermitian=True)
     unit_slopes = inverse @ (unit.T @ y)
     count = len(set(devices))
     left = y - unit @ unit_slopes
     free = count - 1 - int(varies.sum())
     spread = math.sqrt(float(np.mean(left**2)) * count / free) if free > 0 else SPREAD_UNKNOWN
-    # The rows of one device count as one.
+    # All rows of one device count as one.
     inverse = np.where(np.outer(varies, varies), inverse / np.outer(safe, safe), 0.0) * len(y) / count
     return Fitted(
         intercept=targets_mean,
@@ -88,9 +89,9 @@ def fit(rows: Sequence[Sequence[float]], targets: Sequence[float], devices: Sequ
 
 
 class FleetRegression:
-    """Rows of many devices, fitted again once enough have come.
+    """Rows of many devices, fitted again once enough new rows have come.
 
-    ``rows_each``: so many of one device, the newest; None: all it has.
+    ``rows_each``: newest rows to keep per device, or None to keep all.
     """
 
     def __init__(self, *, ridge: float, refit_every: int, rows_each: int | None = None) -> None:
@@ -112,7 +113,7 @@ class FleetRegression:
             own.popleft()
             self._count -= 1
         while self._count > ROWS_KEPT:
-            # Of the device that was not heard for longest; of the only one there is, its oldest.
+            # Remove the oldest row of the device that was silent for longest.
             quiet, rows = next(iter(self._rows.items()))
             rows.popleft()
             self._count -= 1
@@ -121,17 +122,17 @@ class FleetRegression:
 
     @property
     def owners(self) -> list[tuple[str, int]]:
-        """Each device and how many of the rows are its own, in the order of the rows."""
+        """Each device and its number of rows, in the order of the rows."""
         return [(device, len(own)) for device, own in self._rows.items()]
 
     def rows(self) -> list[tuple[float, ...]]:
-        """Every row with its target behind it. From now on the fit uses these rows, so that a profiler that begins with
-        them fits the same."""
+        """Return every row, followed by its target. From now on the fit uses rows in this order, so that a profiler
+        that restores them gets the same fit."""
         self._refit()
         return [(*row, target) for own in self._rows.values() for row, target in own]
 
     def begin(self, owners: Sequence[tuple[str, int]], rows: Sequence[Sequence[float]]) -> None:
-        """Begin with these, as they were told of."""
+        """Replace all rows with these, in the given order."""
         at = 0
         for device, count in owners:
             self._rows[device] = deque((tuple(row[:-1]), row[-1]) for row in rows[at : at + count])
@@ -141,10 +142,10 @@ class FleetRegression:
 
     @property
     def fitted(self) -> Fitted | None:
-        """None while there are no rows."""
+        """The current fit, or None while there are no rows."""
         if not self._rows:
             return None
-        # While few are there every row counts much; later a fit now and then is enough.
+        # With few rows each one matters much, so fit often; later an occasional fit is enough.
         if self._fitted is None or self._new >= min(self._refit_every, max(1, self._count // 4)):
             self._refit()
         return self._fitted

@@ -178,7 +178,7 @@ def test_what_is_known_of_devices_goes_to_the_next_leader() -> None:
     asked = [at(each, 100.0).wants(member(), None) for each in (online, after, anew)]
     assert asked[0] == asked[1]
     assert asked[0] != asked[2]
-    assert anew.restore({"shoal.profile.time.margins": np.zeros(2)}) == "what was learned has no devices"
+    assert anew.restore({"shoal.profile.time.margins": np.zeros(2)}) == "the snapshot has no devices"
     assert Online(Machine(), Plan(data="local")).snapshot() == {}
     assert Online(Machine(), Plan(data="local")).restore(online.snapshot()) is None, (
         "another plan: what was learned is of no use"
