@@ -1,1 +1,1 @@
-"""How updates meet: when one leader is too few, which shape is faster. Pure functions and small state, numpy only."""
+"""Where updates are summed: when one leader is saturated, and which topology is faster. Pure functions, numpy only."""

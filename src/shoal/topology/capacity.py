@@ -1,19 +1,20 @@
-"""What a fleet needs: leaders, links, memory, money, and what gives way first. Pure; does not know how it was measured.
+"""What a fleet needs: leaders, links, memory, money, and which part saturates first. Pure; does not depend on how it
+was measured.
 
-D devices each send an update of u bytes and take a model of m bytes every t seconds. Then
+D devices each send an update of u bytes and receive a model of m bytes every t seconds. Then
 
-    updates a second       U = D / t
-    cores that lead        U · (a + b · (u + m)) / r    a an update, b a byte of it; r: how full a core may be
-    bytes a second         U · u up, U · m down; links = the larger of both / (r · link)
-    cores that manage      D / h · c / r                a heartbeat every h seconds costs c
-    memory                 D · d + each process         d a connected device
-    back after a restart   2 · D · k / cores            two connections a device, k each
-    history                U · q                        a row of q bytes for each update
-    levels                 a leader's partial is one update to the one above it, until one is left
+    updates per second     U = D / t
+    leader cores           U · (a + b · (u + m)) / r    a per update, b per byte of it; r: how full a core may be
+    bytes per second       U · u up, U · m down; links = the larger of both / (r · link)
+    manager cores          D / h · c / r                a heartbeat every h seconds costs c
+    memory                 D · d + each process         d per connected device
+    back after a restart   2 · D · k / cores            two connections per device, k each
+    history                U · q                        a row of q bytes per update
+    levels                 a leader's partial is one update to the leader above it, until one is left
 
-with a, b, c, d, k and q measured. Leaders and managers are processes of one core each: Python runs on one core at a
-time. The costs were measured on one machine with a few hundred devices; everything beyond is this arithmetic, and every
-figure says which of the two it is.
+with a, b, c, d, k and q measured. Leaders and managers are processes of one core each, since Python runs on one core at
+a time. The costs were measured on one machine with a few hundred devices. Everything beyond is this arithmetic, and
+every figure states which of the two it is.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ from typing import Any, Literal
 
 from shoal.errors import Misuse
 
-#: ``measured``: seen on a machine. ``modelled``: follows from what was measured, by the formulas above. ``assumed``:
-#: somebody chose it, and it should be replaced by what is true where it is used.
+#: ``measured``: seen on a machine. ``modelled``: follows from measurements, by the formulas above. ``assumed``: a value
+#: that somebody chose; replace it with the true one for your site.
 Basis = Literal["measured", "modelled", "assumed"]
 
 DAY_S = 86_400.0
-#: A month of bills: a twelfth of a year.
+#: A month for billing: a twelfth of a year.
 MONTH_S = 730 * 3600.0
 
-#: Each device has one for heartbeats and one for work.
+#: Each device has one connection for heartbeats and one for work.
 CONNECTIONS_PER_DEVICE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetLoad:
-    """What is asked: so many devices, and what each sends and takes how often."""
+    """The size of a fleet, and what each device sends and receives how often."""
 
     devices: int
     model_bytes: float
     every_s: float
-    #: What a device sends; a codec makes it smaller than the model. None: as large as the model.
+    #: Bytes that a device sends; a codec makes them fewer than the model's. None means as many as the model's.
     update_bytes: float | None = None
     heartbeat_s: float = 1.0
 
     def __post_init__(self) -> None:
         if self.devices < 1:
-            raise Misuse(f"a fleet has at least one device, not {self.devices}")
+            raise Misuse(f"the fleet must have at least one device, not {self.devices}")
         _positive("a model's size in bytes", self.model_bytes)
         _positive("the seconds between two updates of a device", self.every_s)
         _positive("the seconds between two heartbeats", self.heartbeat_s)
@@ -64,22 +65,22 @@ class FleetLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """What one of each thing costs a leader or manager, as measured."""
+    """Measured costs of one of each thing for a leader or manager."""
 
-    #: Merging alone: decoding, checks and sums of one byte of an update.
+    #: Merging only: decoding, checking and summing one byte of an update.
     fold_core_s_per_byte: float
-    #: An update over mutual TLS with the model sent back: whatever their size, and for each byte of both.
+    #: An update over mutual TLS with the model sent back: a fixed cost, and a cost per byte of both.
     update_core_s: float
     update_core_s_per_byte: float
     heartbeat_core_s: float
-    #: One connection, until it is open and its device has been welcomed.
+    #: One connection, until it is open and its device has its welcome.
     connection_core_s: float
-    #: What a connected device takes in the memory of its manager, both its connections together.
+    #: Memory that a connected device takes in its manager, for both its connections together.
     device_bytes: float
-    #: A manager without devices; and what leading adds to it, for a model of 2.88 MB.
+    #: Memory of a manager without devices, and what leading adds to it for a model of 2.88 MB.
     manager_bytes: float
     leader_bytes: float
-    #: A row of a job's history.
+    #: One row of a job's history.
     history_bytes: float
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class Costs:
             _positive(field.name, getattr(self, field.name))
 
     def update_core_s_of(self, moved_bytes: float) -> float:
-        """An update that moves so many bytes, up and down together."""
+        """Return the cost of an update that moves this many bytes, up and down together."""
         return self.update_core_s + self.update_core_s_per_byte * moved_bytes
 
 
@@ -98,14 +99,14 @@ class MeasuredCosts:
     costs: Costs
     machine: str
     date: str
-    #: The most that were connected at once while it was measured.
+    #: The most devices that were connected at once during the measurement.
     devices_tried: int
-    #: How many processes wanted a core of it then, on average: on a busy machine everything costs more.
+    #: Processes per core that wanted to run during it, on average: on a busy machine everything costs more.
     load: float
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MeasuredCosts:
-        """Read what `python -m benchmarks.capacity --save` wrote."""
+        """Read the file that `python -m benchmarks.capacity --save` wrote."""
         try:
             return cls(
                 costs=Costs(**{name: float(value) for name, value in plain["figures"].items()}),
@@ -121,44 +122,44 @@ class MeasuredCosts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
-    """Where it would run, and what that costs. All of it is assumed until you put in what is true for you."""
+    """Where the fleet would run, and prices. All values are assumptions until you set your own."""
 
     link_bytes_per_s: float = 1.25e9
     cores_per_machine: int = 8
     memory_bytes_per_machine: float = 32e9
-    #: How full a core or a link may be on average: what comes in bursts needs room.
+    #: How full a core or a link may be on average: bursts need room.
     full: float = 0.7
-    #: Open files that one process may have, as many systems allow when asked.
+    #: Open files that one process may have; many systems allow this many when asked.
     files_per_process: int = 1 << 20
     price_core_hour: float = 0.04
-    #: For what is sent to devices; what they send is taken to be free.
+    #: For bytes sent to devices; bytes that they send are assumed to be free.
     price_gb_down: float = 0.05
 
     def __post_init__(self) -> None:
         for name in ("link_bytes_per_s", "cores_per_machine", "memory_bytes_per_machine", "files_per_process"):
             _positive(name, getattr(self, name))
         if not 0 < self.full <= 1:
-            raise Misuse(f"a core or link is full to a share between 0 and 1, not {self.full}")
+            raise Misuse(f"full is {self.full}; it must be above 0 and at most 1")
         for name in ("price_core_hour", "price_gb_down"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise Misuse(f"{name} is 0 or more, not {getattr(self, name)}")
+                raise Misuse(f"{name} is {getattr(self, name)}; it must be 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """One number of the answer, and what it rests on."""
+    """One number of the answer, with its basis."""
 
     name: str
     value: float
     unit: str
     basis: Basis
-    #: How it comes about.
+    #: How it was computed, as text.
     how: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """How many devices one part of one leader and manager bears, if nothing else gave way before."""
+    """How many devices one part of one leader and manager can serve, if no other part saturates before it."""
 
     part: str
     devices: int
@@ -171,24 +172,24 @@ class Needs:
     """The answer."""
 
     figures: tuple[Figure, ...]
-    #: What gives way first comes first.
+    #: The part that saturates first comes first.
     limits: tuple[Limit, ...]
 
     def __getitem__(self, name: str) -> float:
         for figure in self.figures:
             if figure.name == name:
                 return figure.value
-        raise Misuse(f"there is no figure {name!r}; there are: {', '.join(each.name for each in self.figures)}")
+        raise Misuse(f"figure {name!r} does not exist; the figures are {', '.join(each.name for each in self.figures)}")
 
 
 def needs(fleet: FleetLoad, measured: MeasuredCosts, site: Site | None = None) -> Needs:
-    """What this fleet needs, at this site."""
+    """Return what this fleet needs at this site."""
     site = site or Site()
     return Needs(figures=_figures(fleet, measured, site), limits=limits(fleet, measured, site))
 
 
 def limits(fleet: FleetLoad, measured: MeasuredCosts, site: Site) -> tuple[Limit, ...]:
-    """What one leader and one manager on one machine bear, part by part."""
+    """Return how many devices each part of one leader and one manager on one machine can serve."""
     costs = measured.costs
     update_core_s = costs.update_core_s_of(fleet.up_bytes + fleet.model_bytes)
     way, wide_bytes = ("up", fleet.up_bytes) if fleet.up_bytes > fleet.model_bytes else ("down", fleet.model_bytes)
@@ -204,25 +205,25 @@ def limits(fleet: FleetLoad, measured: MeasuredCosts, site: Site) -> tuple[Limit
             part="merging",
             devices=int(site.full * fleet.every_s / update_core_s),
             basis="modelled",
-            how=f"one leader core; {1e3 * update_core_s:.2f} ms an update, with TLS and the model back",
+            how=f"one leader core; {1e3 * update_core_s:.2f} ms per update, with TLS and the model back",
         ),
         Limit(
             part="link",
             devices=int(site.full * site.link_bytes_per_s * fleet.every_s / wide_bytes),
             basis="assumed",
-            how=f"{_gbit(site.link_bytes_per_s)} of one machine, {way}: the wider way",
+            how=f"{_gbit(site.link_bytes_per_s)} of one machine, {way}: the busier direction",
         ),
         Limit(
             part="memory",
             devices=int(fits_bytes / costs.device_bytes),
             basis="modelled",
-            how=f"{costs.device_bytes / 1e3:.0f} kB a device, in {site.memory_bytes_per_machine / 1e9:g} GB",
+            how=f"{costs.device_bytes / 1e3:.0f} kB per device, in {site.memory_bytes_per_machine / 1e9:g} GB",
         ),
         Limit(
             part="sockets",
             devices=site.files_per_process // CONNECTIONS_PER_DEVICE,
             basis="assumed",
-            how=f"{site.files_per_process:,} open files a process, two a device",
+            how=f"{site.files_per_process:,} open files per process, two per device",
         ),
         Limit(
             part="coming back",
@@ -258,7 +259,7 @@ def _figures(fleet: FleetLoad, measured: MeasuredCosts, site: Site) -> tuple[Fig
     down_month = down_bytes_per_s * MONTH_S / 1e9 * site.price_gb_down
     back_s = CONNECTIONS_PER_DEVICE * fleet.devices * costs.connection_core_s / (leaders + managers)
     fold_cores = per_s * fleet.up_bytes * costs.fold_core_s_per_byte / site.full
-    bill = f"{site.price_core_hour:g} a core and hour, {site.price_gb_down:g} a GB to devices"
+    bill = f"{site.price_core_hour:g} per core and hour, {site.price_gb_down:g} per GB to devices"
 
     def modelled(name: str, value: float, unit: str, how: str) -> Figure:
         return Figure(name=name, value=value, unit=unit, basis="modelled", how=how)
@@ -269,21 +270,21 @@ def _figures(fleet: FleetLoad, measured: MeasuredCosts, site: Site) -> tuple[Fig
 
     return (
         modelled("update_core_ms", 1e3 * update_core_s, "ms", "with the model back; a line through two measured sizes"),
-        seen("heartbeat_core_us", 1e6 * costs.heartbeat_core_s, "µs", "over mutual TLS, while thousands a second come"),
+        seen("heartbeat_core_us", 1e6 * costs.heartbeat_core_s, "µs", "over mutual TLS, at thousands per second"),
         seen("connection_core_ms", 1e3 * costs.connection_core_s, "ms"),
         seen("device_bytes", costs.device_bytes, "B"),
         modelled("updates_per_s", per_s, "/s", "devices / time between updates"),
-        modelled("leader_cores", leader_cores, "", f"updates a second · an update's cost / {site.full:g} full"),
-        modelled("fold_cores", fold_cores, "", "what decoding, checks and sums alone take"),
+        modelled("leader_cores", leader_cores, "", f"updates per second · cost per update / {site.full:g} full"),
+        modelled("fold_cores", fold_cores, "", "only for decoding, checks and sums"),
         modelled("leaders", leaders, "", "processes of one core; each leads a share of the devices"),
         modelled("levels", levels(leaders, fleet, costs, site), "", "leaders above leaders until one is left"),
         modelled("heartbeats_per_s", beats_per_s, "/s", f"one every {fleet.heartbeat_s:g} s from each"),
-        modelled("managers", managers, "", "processes of one core that hear heartbeats"),
-        modelled("up_bytes_per_s", up_bytes_per_s, "B/s", "updates a second · update"),
-        modelled("down_bytes_per_s", down_bytes_per_s, "B/s", "updates a second · model"),
+        modelled("managers", managers, "", "processes of one core that receive heartbeats"),
+        modelled("up_bytes_per_s", up_bytes_per_s, "B/s", "updates per second · update"),
+        modelled("down_bytes_per_s", down_bytes_per_s, "B/s", "updates per second · model"),
         modelled("links", links, "", f"of {_gbit(site.link_bytes_per_s)}, full to {site.full:g}"),
-        modelled("connections", CONNECTIONS_PER_DEVICE * fleet.devices, "", "two a device"),
-        modelled("memory_bytes", memory_bytes, "B", f"{costs.device_bytes / 1e3:.0f} kB a device, and the processes"),
+        modelled("connections", CONNECTIONS_PER_DEVICE * fleet.devices, "", "two per device"),
+        modelled("memory_bytes", memory_bytes, "B", f"{costs.device_bytes / 1e3:.0f} kB per device, and the processes"),
         modelled("back_s", back_s, "s", "all connect again after a restart, on all these cores"),
         modelled("history_bytes_per_day", per_s * costs.history_bytes * DAY_S, "B", "a row for each update"),
         modelled(
@@ -295,9 +296,9 @@ def _figures(fleet: FleetLoad, measured: MeasuredCosts, site: Site) -> tuple[Fig
 
 
 def levels(leaders: int, fleet: FleetLoad, costs: Costs, site: Site) -> int:
-    """The number of levels of a tree of leaders, from the leaders that devices talk to up to the one at the top.
+    """Return the number of levels of a tree of leaders, from those that devices connect to up to the one at the top.
 
-    Each hands up one partial, as large as a model, and takes one model down, in the time of a device's one update.
+    While a device sends one update, each leader sends up one partial, as large as a model, and receives one model.
     """
     bears = max(2, int(site.full * fleet.every_s / costs.update_core_s_of(2 * fleet.model_bytes)))
     count = 1
@@ -313,4 +314,4 @@ def _gbit(bytes_per_s: float) -> str:
 
 def _positive(what: str, value: float) -> None:
     if not 0 < value < math.inf:
-        raise Misuse(f"{what}: a positive number, not {value}")
+        raise Misuse(f"{what} is {value}; it must be a positive number")

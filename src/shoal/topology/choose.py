@@ -1,14 +1,15 @@
-"""Which topology: the alternatives, what a batch would take in each, the best and why; and when to ask again. Pure.
+"""Which topology: the alternatives, the predicted time per batch in each, the best and why; and when to choose again.
+Pure.
 
-A topology with more parts can break in more ways, so a simpler one is kept unless the other is faster by ``WORTH``. The
-answer is as good as what was measured, so the rounds are watched: ``Watch`` says when they differ from what was
-predicted for long enough that it is worth measuring and choosing again. If they still differ from what the new
-measurements predict, the model is wrong about this topology: ``choose_again`` keeps by how much, for each topology
-that was tried, so that a job goes back to a topology that was better in fact, and does not go to and fro.
+A topology with more parts can fail in more ways, so a simpler one is kept unless the other is faster by ``WORTH``. The
+answer is only as good as the measurements, so ``Watch`` compares the rounds with the prediction. It reports when they
+have differed for long enough to measure and choose again. If the rounds still differ from the new prediction, the model
+is wrong about this topology. ``choose_again`` keeps a correction factor for each topology that was tried. So a job
+returns to a topology that was faster in fact, and does not switch back and forth.
 
-The model knows links and devices, and not the processor time that the messages of a topology cost. A topology that was
-tried shows that cost: its rounds (``took_s``) count in place of its prediction, however near the two are, and ``Watch``
-also says when a topology that was tried before was faster than the present one is.
+The model has links and devices, but not the processor time that the messages of a topology cost. A topology that was
+tried shows that cost: its measured rounds (``took_s``) replace its prediction, however close the two are. ``Watch``
+also reports when a topology that was tried before was faster than the present one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from shoal.topology.predict import HOLD_S, TopologyPrediction
 from shoal.topology.shard import Shares, water_fill
 from shoal.topology.split import Tree, aggregators_about, split
 
-#: From the simplest on.
+#: In the order of complexity, the simplest first.
 TOPOLOGIES = ("star", "tree", "shard")
 
 #: A topology with more parts must be faster by this share of the simpler one's time.
@@ -34,25 +35,25 @@ WORTH = 0.05
 
 #: Measured and predicted may differ by this share of the prediction ...
 MARGIN = 0.15
-#: ... before so many rounds in a row of the same sign are a reason to choose again.
+#: ... before this many rounds in a row, all slower or all faster, are a reason to choose again.
 ROUNDS_OFF = 5
-#: After a choice, rounds that are not judged: models still travel to where they are now led.
+#: Rounds after a choice that do not count: models are still moving to their new leaders.
 ROUNDS_SETTLING = 3
-#: The present topology may be slower by this share than one that was tried before: less would be chance.
+#: The present topology may be slower by this share than one that was tried before: a smaller difference is noise.
 SLOWER = 0.03
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The best topology, with what is needed to build it, and what else there was."""
+    """The best topology with the data needed to build it, and the alternatives."""
 
     best: TopologyPrediction
-    #: From the simplest on, one of each topology.
+    #: One per topology, the simplest first.
     alternatives: tuple[TopologyPrediction, ...]
     reason: str
     tree: Tree | None = None
     shares: Shares | None = None
-    #: Topology -> what a batch took in it, as a multiple of the prediction. Only those that were tried and differed.
+    #: Topology -> measured time of a batch as a multiple of the prediction, only for those tried that differed.
     corrections: tuple[tuple[str, float], ...] = ()
 
 
@@ -66,13 +67,13 @@ def choose(
     corrections: Mapping[str, float] | None = None,
     took_s: Mapping[str, float] | None = None,
 ) -> Choice:
-    """The fastest of ``topologies`` for these devices, or a simpler one that is nearly as fast.
+    """Return the fastest of ``topologies`` for these devices, or a simpler one that is nearly as fast.
 
-    ``above`` is how it goes at the leader: in step (sync), or nobody waits for anybody there (async). ``took_s``: what
-    a batch took these devices in the topologies that they tried.
+    ``above`` is the pace at the leader: ``sync`` waits for all, ``async`` for nobody. ``took_s``: measured seconds per
+    batch in the topologies that these devices tried.
     """
     if not topologies or any(topology not in TOPOLOGIES for topology in topologies):
-        raise Misuse(f"topologies are of {', '.join(TOPOLOGIES)}, not {list(topologies)}")
+        raise Misuse(f"topologies is {list(topologies)}; choose from {', '.join(TOPOLOGIES)}")
     alternatives: list[TopologyPrediction] = []
     tree, shares = None, None
     for topology in sorted(set(topologies), key=TOPOLOGIES.index):
@@ -116,8 +117,8 @@ def choose_again(
     hold_s: float = HOLD_S,
     took_s: Mapping[str, float] | None = None,
 ) -> Choice:
-    """Choose for the cluster as it was measured now, knowing what a batch really takes in the topology it has, and took
-    in others (``took_s``)."""
+    """Choose for the cluster as measured now, given what a batch really takes in the present topology and took in
+    others (``took_s``)."""
     _positive(measured_s)
     if took_s:
         took_s = {**took_s, before.best.topology: measured_s}
@@ -153,8 +154,8 @@ def _corrected(told: TopologyPrediction, factor: float, cluster: Cluster) -> Top
 def best_tree(
     cluster: Cluster, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
 ) -> tuple[Tree, TopologyPrediction]:
-    """The tree with the best number of aggregators near √n: rates differ, so the neighbours are tried too. Where there
-    are hubs, trees of hubs are tried beside those of workers, and taken unless a tree of workers is faster."""
+    """Return the tree with the best number of aggregators near √n: rates differ, so the numbers around it are tried
+    too. If there are hubs, trees of hubs are tried as well, and chosen unless a tree of workers is faster."""
     found: list[tuple[float, int, Tree, TopologyPrediction]] = []
     for hubs in dict.fromkeys((cluster.hubs, ())):
         some = replace(cluster, hubs=hubs)
@@ -169,7 +170,7 @@ def best_tree(
 
 def _reason(cluster: Cluster, best: TopologyPrediction, alternatives: list[TopologyPrediction]) -> str:
     others = [other for other in alternatives if other is not best]
-    told = f"{best.topology}: {best.batch_s:.2f} s a batch"
+    told = f"{best.topology}: {best.batch_s:.2f} s per batch"
     if others:
         told += ", where " + " and ".join(f"a {other.topology} takes {other.batch_s:.2f} s" for other in others)
     told += f"; {best.detail}"
@@ -178,13 +179,13 @@ def _reason(cluster: Cluster, best: TopologyPrediction, alternatives: list[Topol
         told += f"; a {faster.topology} is not faster by {100 * WORTH:.0f} %, and has more parts"
     media = sorted({worker.medium for worker in cluster.workers if worker.medium})
     if best.topology == "star" and media and others:
-        told += f"; {', '.join(media)} is shared: what one link is spared, others send over the same air"
+        told += f"; {', '.join(media)} is shared: bytes that one link saves, others send over the same channel"
     return told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Off:
-    """Rounds are not what was predicted, or slower than those of another topology were."""
+    """Rounds differ from the prediction, or are slower than those of another topology were."""
 
     predicted_s: float
     measured_s: float
@@ -193,29 +194,29 @@ class Off:
 
 
 class Watch:
-    """Compares rounds with the prediction for the present topology, and with those of topologies tried before; says
-    when to choose again. One for each choice.
+    """Compares rounds with the prediction for the present topology and with topologies tried before, and reports when
+    to choose again. Use a new one for each choice.
 
-    One slow round is a straggler and no reason; several in a row, all slower or all faster, are.
+    One slow round is only a straggler. Several in a row, all slower or all faster, are a reason.
     """
 
     def __init__(self, choice: Choice, *, took_s: Mapping[str, float] | None = None, rounds: int = ROUNDS_OFF) -> None:
-        """``took_s``: what a batch took in each topology that was tried; ``rounds``: how many are judged by it."""
+        """``took_s``: seconds per batch in each topology that was tried. ``rounds``: rounds to compare it with."""
         self._topology = choice.best.topology
         others = [(seconds, name) for name, seconds in (took_s or {}).items() if name != self._topology]
-        #: The fastest of the others, and what a batch took in it.
+        #: The fastest of the others, and its seconds per batch.
         self._rival = min(others, default=None)
         #: The last rounds.
         self._recent: deque[float] = deque(maxlen=rounds)
         self._rounds = rounds
         self._expected_s = _positive(choice.best.batch_s)
         self._settling = ROUNDS_SETTLING
-        #: Those that are off, since the last that was not.
+        #: Consecutive rounds that differed from the prediction.
         self._off: deque[float] = deque(maxlen=ROUNDS_OFF)
         self._way = 0
 
     def measured(self, batch_s: float) -> Off | None:
-        """One round; what is wrong, if it has been for long enough."""
+        """Record one round. Return what is wrong, if it has been for long enough, else None."""
         ratio = _positive(batch_s) / self._expected_s
         if self._settling:
             self._settling -= 1
@@ -225,7 +226,7 @@ class Watch:
 
     @property
     def took_s(self) -> float | None:
-        """What a batch takes in this topology, in the median of late rounds; None: too few were seen."""
+        """Return the median seconds per batch of recent rounds in this topology, or None if there are too few."""
         return median(self._recent) if len(self._recent) >= ROUNDS_OFF else None
 
     def _behind_rival(self) -> Off | None:
@@ -248,13 +249,14 @@ class Watch:
             return None
         measured_s = median(self._off)
         reason = (
-            f"{ROUNDS_OFF} rounds running took {'longer' if way > 0 else 'less'} than predicted for a {self._topology}:"
-            f" {measured_s:.2f} s, not {self._expected_s:.2f} s ({100 * (measured_s / self._expected_s - 1):+.0f} %)"
+            f"{ROUNDS_OFF} rounds in a row took {'longer' if way > 0 else 'less'} than predicted for a"
+            f" {self._topology}: {measured_s:.2f} s, not {self._expected_s:.2f} s"
+            f" ({100 * (measured_s / self._expected_s - 1):+.0f} %)"
         )
         return Off(predicted_s=self._expected_s, measured_s=measured_s, reason=reason)
 
 
 def _positive(seconds: float) -> float:
     if not 0 < seconds < math.inf:
-        raise Misuse(f"a batch takes a positive time, not {seconds} s")
+        raise Misuse(f"a batch took {seconds} s; it must take a positive time")
     return seconds

@@ -1,9 +1,9 @@
-"""When transfers that share links are done: a fluid model. Does not know what is sent, nor what a leader is.
+"""When transfers that share links finish: a fluid model. Does not depend on what is sent, or on roles.
 
-Transfers under way share links max-min fairly, as long TCP flows about do: all grow at one pace until some link is
-full, the others go on. A transfer loads its sender's uplink and its receiver's downlink. A node on a shared medium
-loads the air with both of its directions instead, by the time its own rate needs, so between two stations of one access
-point every byte is in the air twice.
+Concurrent transfers share links max-min fairly, about as long TCP flows do: all get the same rate until some link is
+full, and then the others continue to grow. A transfer loads its sender's uplink and its receiver's downlink. A node on
+a shared medium loads the medium with both of its directions instead, for the time that its own rate needs. So between
+two stations of one access point every byte crosses the medium twice.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 from shoal.errors import Misuse
 from shoal.topology.cluster import ClusterNode
 
-#: Of a transfer or a link, what rounding may leave.
+#: The share of a transfer or a link that rounding may leave.
 _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowTransfer:
-    """So many bytes from one node to another, once all of ``after`` are done and ``wait_s`` more has passed.
+    """Bytes from one node to another, to be sent once all of ``after`` are done and ``wait_s`` more has passed.
 
-    To itself a node needs no time but the wait: that is how work is told.
+    A transfer from a node to itself takes only the wait. This represents work such as training.
     """
 
     source: str
     target: str
     size_bytes: float
-    #: Places in the list of transfers, all before its own.
+    #: Indices in the list of transfers, all before its own.
     after: tuple[int, ...] = ()
     wait_s: float = 0.0
 
@@ -41,10 +41,10 @@ class FlowTransfer:
 def finish_times_s(
     transfers: Sequence[FlowTransfer], nodes: Mapping[str, ClusterNode], *, hold_s: float
 ) -> list[float]:
-    """When each transfer has arrived.
+    """Return when each transfer has arrived.
 
-    A node sends one thing at a time; its turn passes on after ``hold_s`` though, and both go on together. 0: all at
-    once; infinite: strictly one after the other.
+    A node sends one transfer at a time, but after ``hold_s`` the next one starts too and both continue together. 0
+    means all at once; infinite means strictly one after the other.
     """
     return _Play(transfers, nodes, hold_s=hold_s).run()
 
@@ -67,12 +67,13 @@ class _Play:
         self._left = self._sizes.copy()
         self._links, self._costs = _routes(transfers, nodes)
         self._link_count = int(self._links.max(initial=0)) + 1
-        #: (when, what, place): "ready" to be sent, "turn" is over, "arrived" after the delay of the way.
+        #: (time, event, index). "ready": it may be sent; "turn": its turn is over; "arrived": after the delay of the
+        #: route.
         self._events: list[tuple[float, int, str, int]] = []
         self._event_count = 0
         self._active: list[int] = []
         self._queues: dict[str, deque[int]] = {}
-        #: Whose transfer has the turn of a node.
+        #: Node -> the transfer that has its turn to send.
         self._turn: dict[str, int] = {}
 
     def run(self) -> list[float]:
@@ -88,7 +89,7 @@ class _Play:
         return self._done_s
 
     def _flow_on(self, now_s: float) -> float:
-        """Let flow what is under way, until something is out or the next event comes; returns when that is."""
+        """Advance all active transfers until one is sent or the next event comes. Return when that is."""
         next_event_s = self._events[0][0] if self._events else math.inf
         if not self._active:
             return next_event_s
@@ -97,13 +98,13 @@ class _Play:
         out_s = now_s + self._left[active] / rates
         then_s = min(float(out_s.min()), next_event_s)
         self._left[active] -= rates * (then_s - now_s)
-        # The first to be out is out by definition, whatever rounding leaves of it.
+        # The first transfer to finish is finished by definition, whatever rounding leaves of it.
         is_out = (out_s <= then_s) | (self._left[active] <= _NOTHING * self._sizes[active])
         self._send_off([int(place) for place in active[is_out]], then_s)
         return then_s
 
     def _send_off(self, out: Sequence[int], now_s: float) -> None:
-        """Their last byte is out: they arrive after the delay of the way."""
+        """Record that the last bytes of these are sent: they arrive after the delay of the route."""
         for place in out:
             self._active.remove(place)
             transfer = self._transfers[place]
@@ -153,9 +154,10 @@ class _Play:
 
 
 def fair_rates(links: np.ndarray, costs: np.ndarray, *, links_count: int) -> np.ndarray:
-    """Max-min fair bytes a second: transfer t keeps link ``links[t, k]`` busy for ``costs[t, k]`` s with each byte.
+    """Return max-min fair bytes per second. Transfer t keeps link ``links[t, k]`` busy for ``costs[t, k]`` s per byte.
 
-    Progressive filling: all grow alike until a link is full, those on it stay, the others go on.
+    Progressive filling: all rates grow together until a link is full; transfers on it stop growing, the others
+    continue.
     """
     rates = np.zeros(len(links))
     left = np.ones(links_count)
@@ -168,14 +170,14 @@ def fair_rates(links: np.ndarray, costs: np.ndarray, *, links_count: int) -> np.
         rates[growing] += grow
         left[used] -= grow * load[used]
         full = np.zeros(links_count, dtype=bool)
-        # The link that gave the least room is full by definition, whatever rounding says.
+        # The link with the least room is full by definition, whatever rounding leaves.
         full[np.flatnonzero(used)[room <= grow * (1 + _NOTHING)]] = True
         growing &= ~(full[links] & (costs > 0)).any(axis=1)
     return rates
 
 
 def _routes(transfers: Sequence[FlowTransfer], nodes: Mapping[str, ClusterNode]) -> tuple[np.ndarray, np.ndarray]:
-    """The two links that each transfer loads, by number, and for how long a byte occupies each."""
+    """Return the two links that each transfer loads, by number, and for how long a byte occupies each."""
     numbers: dict[tuple[str, str], int] = {}
     links = np.zeros((len(transfers), 2), dtype=np.int64)
     costs = np.zeros((len(transfers), 2))

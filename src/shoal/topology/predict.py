@@ -1,17 +1,17 @@
-"""How long a batch takes in a star, a tree or a shard. Pure; knows no roles, and nothing of how a topology is built.
+"""How long a batch takes in a star, a tree or a shard. Pure; does not depend on roles or on how a topology is built.
 
-A batch here is what EDDL's Figure 6 shows: from one version to the next, every worker having trained one lease. S is
+A batch here is the time in EDDL's Figure 6: from one version to the next, when every worker has trained one lease. S is
 the model's size, B a link, l the training. On equal links of a switch
 
     star    l + 2nS/B          sent to all at once (EDDL §4.3)
             l + (n+1)S/B       sent strictly one after the other: the first trains while the others still wait
     tree    l + 2(g + n/g - 2)S/B     sent at once; the leader one of the g aggregators, these among the n workers
-    shard   l + (2(n-1) + 1)/n · S/B     the leader hears of every share, to keep the versions
+    shard   l + (2(n-1) + 1)/n · S/B     the leader receives every share, to keep the versions
 
-Shoal's leader passes its turn on after ``HOLD_S``, so its star lies between the two forms: near the second if a model
-is out within that time, near the first if it takes many times as long. Star and tree are therefore played through on
-the fluid model of ``flows``; these forms are its special cases. Left out: the time to merge an update, heartbeats,
-and what is lost on the way.
+Shoal's leader starts the next transfer after ``HOLD_S``, so its star is between the two forms: near the second if a
+model is sent within that time, near the first if it takes many times as long. So star and tree are simulated on the
+fluid model of ``flows``, and these forms are special cases. Not modelled: the time to merge an update, heartbeats, and
+packet loss.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from shoal.topology.flows import FlowTransfer, finish_times_s
 from shoal.topology.shard import Shares, phases_s, water_fill
 from shoal.topology.split import Tree
 
-#: How long a sender keeps others waiting for one message: ``shoal.net.shared_budget.TURN_HOLD_S``, which is above us.
+#: How long a sender keeps others waiting for one message. Equals ``shoal.net.shared_budget.TURN_HOLD_S``, which is in a
+#: higher layer.
 HOLD_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopologyPrediction:
-    """A topology and what a batch would take in it."""
+    """A topology and the predicted time of a batch in it."""
 
     topology: str
     batch_s: float
-    #: Of it, what is not the slowest worker's training.
+    #: The part of ``batch_s`` that is not the slowest worker's training.
     sync_s: float
     detail: str
 
 
 def star(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> TopologyPrediction:
-    """One leader; every worker fetches the model from it and brings its update back."""
+    """Predict a star: one leader; every worker fetches the model from it and sends its update back."""
     transfers = _exchange(cluster.leader, cluster.workers, model_bytes=model_bytes)
     batch_s = max(finish_times_s(transfers, cluster.nodes, hold_s=hold_s))
     models = len(cluster.workers) - cluster.leader_works
@@ -52,9 +53,9 @@ def star(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> Top
 
 
 def star_ways_s(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> list[float]:
-    """What each worker's lease takes in a star beyond its training, in the order of the workers: there and back."""
+    """Return the seconds for transfers of each worker's lease in a star, both ways, in the order of the workers."""
     if cluster.leader_works:
-        raise Misuse("a leader that works has no way to itself: ask for the others")
+        raise Misuse("a leader that works needs no transfer to itself: give a cluster whose leader does not work")
     transfers = _exchange(cluster.leader, cluster.workers, model_bytes=model_bytes)
     back_s = finish_times_s(transfers, cluster.nodes, hold_s=hold_s)[len(cluster.workers) :]
     return [back - worker.compute_s for back, worker in zip(back_s, cluster.workers, strict=True)]
@@ -63,14 +64,15 @@ def star_ways_s(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S)
 def tree(
     cluster: Cluster, topology: Tree, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
 ) -> TopologyPrediction:
-    """Aggregators fetch the model, hand it on, train, sum up, and bring one update each.
+    """Predict a tree: aggregators fetch the model, pass it on, train, sum updates, and send one update each.
 
-    Below, an aggregator waits for all of its group. ``above`` says whether the leader waits for all aggregators (sync)
-    or each goes on when it has its answer (async, as EDDL §6.5): then a batch is what a round of a group takes on
-    average, or what the leader's link needs to serve every group once, if that is more.
+    An aggregator waits for all of its group. With ``above`` = ``sync`` the leader waits for all aggregators. With
+    ``async`` each aggregator continues when it has its answer (EDDL §6.5). Then a batch is the average round of a
+      group,
+    or the time that the leader's link needs to serve every group once, if that is longer.
     """
     if above not in ("sync", "async"):
-        raise Misuse(f"above an aggregator it goes sync or async, not {above!r}")
+        raise Misuse(f"above is {above!r}; set sync or async")
     _check_all_are_in(cluster, topology)
     if above == "sync":
         transfers = _tree_transfers(cluster, topology, model_bytes=model_bytes)
@@ -86,15 +88,15 @@ def tree(
 
 
 def shard(cluster: Cluster, *, model_bytes: float, shares: Shares | None = None) -> TopologyPrediction:
-    """Every worker leads a share. All wait for the slowest to train; then the halves follow each other.
+    """Predict a shard: every worker leads a share. All wait for the slowest to train; then the two halves follow.
 
-    In the second half the leader hears every share's mean as well: it keeps the versions. The delay of the way is paid
-    once a half: a node sends to all others at once.
+    In the second half the leader also receives every share's mean, since it keeps the versions. Latency counts once per
+    half: a node sends to all others at once.
     """
     workers = cluster.workers
     shares = water_fill(workers, model_bytes=model_bytes) if shares is None else shares
     if shares.nodes != tuple(worker.name for worker in workers):
-        raise Misuse("these shares are for other nodes than the workers of this cluster")
+        raise Misuse("the shares are for other nodes than the workers of this cluster")
     halves_s = phases_s(workers, shares.shares, model_bytes=model_bytes, observer=cluster.leader)
     latencies_s = sorted(worker.latency_s for worker in workers)
     delay_s = sum(latencies_s[-2:]) if len(workers) > 1 else 0.0
@@ -103,17 +105,17 @@ def shard(cluster: Cluster, *, model_bytes: float, shares: Shares | None = None)
 
 
 def flowing(cluster: Cluster, *, model_bytes: float) -> TopologyPrediction:
-    """A star in which nobody waits for anybody."""
+    """Predict a star in which no worker waits for another."""
     batch_s = flowing_s(cluster, model_bytes=model_bytes)
-    detail = f"a lease of each of {len(cluster.workers)} in the mean, where nobody waits for anybody"
+    detail = f"the average lease of {len(cluster.workers)} workers, where no worker waits for another"
     return _told("star", batch_s, cluster, detail)
 
 
 def flowing_s(cluster: Cluster, *, model_bytes: float) -> float:
-    """A lease of everyone where nobody waits for anybody: what all of them bring, or what the leader's link lets by.
+    """Return the time of one lease per worker if no worker waits for another: limited by the workers together, or by
+    the leader's link.
 
-    Each worker's lease is its training and its way there and back; the leader's link carries one model each way for
-    each of them.
+    A worker's lease takes its training and its transfers; the leader's link carries one model each way per lease.
     """
     leases_per_s = sum(
         1 / max(node.compute_s + model_bytes / node.up_bytes_per_s + model_bytes / node.down_bytes_per_s, 1e-9)
@@ -137,10 +139,11 @@ def _exchange(
     first: tuple[int, ...] = (),
     already: int = 0,
 ) -> list[FlowTransfer]:
-    """The model to each worker, the update back once it has trained; the leader's own training, if it is one of them.
+    """Return the transfers of one round: the model to each worker, the update back once it has trained, and the
+    leader's own training if it is one of the workers.
 
-    It begins after the transfers of ``start``, which bring the model; a leader that has it sends those of ``first``
-    before. ``already`` is how many transfers are in the list that this goes to.
+    They start after the transfers of ``start``, which bring the model. A leader that has it sends those of ``first``
+    before. ``already`` is the length of the list that these will be appended to.
     """
     others = [worker for worker in workers if worker.name != leader.name]
     down = [
@@ -172,10 +175,10 @@ def _tree_transfers(cluster: Cluster, topology: Tree, *, model_bytes: float) -> 
     starts: dict[str, tuple[int, ...]] = {group.aggregator: (place,) for place, group in enumerate(remote)}
     for group in topology.groups:
         start = starts.get(group.aggregator, ())
-        # A hub trains nothing: it has the model to hand on, and updates to wait for.
+        # A hub does not train: it only passes the model on and waits for updates.
         crew = tuple(nodes[name] for name in (*(() if group.is_hub else (group.aggregator,)), *group.members))
         began = len(transfers)
-        # A leader with a group of its own serves the other aggregators first: they have others to serve.
+        # A leader that also has a group serves the other aggregators first, since they have workers to serve.
         transfers += _exchange(
             nodes[group.aggregator],
             crew,
@@ -191,7 +194,8 @@ def _tree_transfers(cluster: Cluster, topology: Tree, *, model_bytes: float) -> 
 
 
 def _async_above_s(cluster: Cluster, topology: Tree, *, model_bytes: float, hold_s: float) -> float:
-    """A round of each group alone, averaged as rates are, and what the leader's link needs for one from each."""
+    """Return the average round of the groups (averaged as rates), or the time that the leader's link needs for one
+    round of each group if that is longer."""
     nodes = cluster.nodes
     rates = 0.0
     for group in topology.groups:
@@ -204,7 +208,7 @@ def _async_above_s(cluster: Cluster, topology: Tree, *, model_bytes: float, hold
 
 
 def _air_s(nodes: Mapping[str, ClusterNode], topology: Tree, cluster: Cluster, model_bytes: float) -> float:
-    """How long the busiest air is busy with one round of every group."""
+    """Return how long the busiest shared medium is busy with one round of every group."""
     busy_s: dict[str, float] = {}
     pairs = [(cluster.leader.name, group.aggregator) for group in topology.groups]
     pairs += [(group.aggregator, member) for group in topology.groups for member in group.members]
@@ -217,7 +221,7 @@ def _air_s(nodes: Mapping[str, ClusterNode], topology: Tree, cluster: Cluster, m
 
 
 def _through_s(leader: ClusterNode, models: int, model_bytes: float) -> float:
-    """So many models over the narrower direction of this link."""
+    """Return the time of this many models over the slower direction of this link."""
     return models * model_bytes / leader.narrow_bytes_per_s
 
 
@@ -225,4 +229,6 @@ def _check_all_are_in(cluster: Cluster, topology: Tree) -> None:
     named = sorted(name for group in topology.groups for name in group.members)
     named = sorted([*named, *(group.aggregator for group in topology.groups if not group.is_hub)])
     if named != sorted(worker.name for worker in cluster.workers):
-        raise Misuse("a tree names every worker of its cluster once, aggregators among them: split the cluster again")
+        raise Misuse(
+            "a tree must name every worker of its cluster once, including aggregators: split the cluster again"
+        )

@@ -1,16 +1,18 @@
-"""Is a leader saturated: does one more worker still bring anything? Pure state; knows no links and no leader.
+"""Whether a leader is saturated: does one more worker still make training faster? Pure state; does not depend on links.
 
-EDDL (§4.3) watches BUC = n / t_sync while workers join: did it rise, the leader's link has room; did it not, the
-cluster is saturated. Three things are amiss, and mended here.
+EDDL (§4.3) watches BUC = n / t_sync while workers join. If it rises, the leader's link has room; if not, the cluster is
+saturated. That test has three weaknesses, which this file corrects.
 
-- Any noise decides a bare "did it rise". Here the gain has a confidence interval over enough rounds, and there is a
+- Noise decides whether BUC rises at all. Here the gain has a confidence interval over enough rounds, and there is a
   third answer: not known yet.
-- In a synchronous round t_sync holds the wait for the slowest worker, which is no fault of the link. It is taken out.
-- If the link is all that limits, t_sync = 2nS/B, so that BUC is B/2S from the first worker on: flat, although training,
-  which goes on beside it, still gains. What is judged is therefore the throughput n / (t_batch - wait), in the same
-  way. BUC and its gain can be judged instead, as in the paper's Figure 11.
+- In a synchronous round t_sync contains the wait for the slowest worker, which the link does not cause. That wait is
+  subtracted.
+- If the link is the only limit, t_sync = 2nS/B, so BUC is B/2S from the first worker on: flat, although training, which
+  happens at the same time, still gains. So the test uses the throughput n / (t_batch - wait) in the same way. It can
+  use
+  BUC and its gain instead, as in the paper's Figure 11.
 
-Saturated at n: one worker more than n gains less than ``gain_wanted(n)``, with confidence.
+Saturated at n means: one worker more than n gains less than ``gain_wanted(n)``, with confidence.
 """
 
 from __future__ import annotations
@@ -25,20 +27,20 @@ import numpy as np
 
 from shoal.errors import Misuse
 
-#: A worker is worth having if it makes training so much faster ...
+#: A worker is worth having if it makes training faster by this share ...
 GAIN_WANTED = 0.05
-#: ... or in a large crew, where even a perfect one brings only 1/n, by this part of that.
+#: ... or, with many workers, where even a perfect one gains only 1/n, by this part of 1/n.
 PART_OF_FAIR = 0.5
 
-#: Two-sided. Each size and each look is a chance to be wrong, and all together should be so in few of a hundred jobs.
+#: Two-sided. Each comparison may be wrong; all together should be wrong in only a few of a hundred jobs.
 CONFIDENCE = 0.99
 
-#: Rounds at each of two sizes before they are compared; then again each time both together have twice as many, since
-#: a comparison after every round would find a difference by chance some time.
+#: Rounds at each of two sizes before they are compared. They are compared again each time both together have twice as
+#: many rounds: a comparison after every round would sooner or later find a difference by chance.
 ROUNDS_MIN = 20
-#: What is remembered of a size.
+#: Rounds to remember per size.
 ROUNDS_KEPT = 320
-#: Links change: a size that was not seen for so many rounds is forgotten.
+#: Links change: a size that did not occur for this many rounds is forgotten.
 FORGET_ROUNDS = 2000
 
 GAINS, SATURATED, UNSURE = "gains", "saturated", "unsure"
@@ -46,42 +48,42 @@ GAINS, SATURATED, UNSURE = "gains", "saturated", "unsure"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What the leader saw of one round, in which ``workers`` each trained one lease."""
+    """The leader's measurements of one round, in which ``workers`` each trained one lease."""
 
     workers: int
-    #: From one version to the next.
+    #: Seconds from one version to the next.
     batch_s: float
-    #: Of it, what was not training: models and updates under way, and waiting.
+    #: The part of it that was not training: transfers of models and updates, and waiting.
     sync_s: float
-    #: Of that, when the link was idle because the slowest was still training.
+    #: The part of ``sync_s`` in which the link was idle because the slowest worker was still training.
     wait_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise Misuse(f"a round of {self.workers} workers")
+            raise Misuse(f"a round has {self.workers} workers; it must have at least one")
         if not 0 <= self.wait_s <= self.sync_s <= self.batch_s < math.inf or self.wait_s >= self.batch_s:
             raise Misuse(
-                f"a round of {self.batch_s} s, {self.sync_s} s of it synchronisation, {self.wait_s} s of that waiting:"
-                " each is part of the one before"
+                f"a round took {self.batch_s} s, with {self.sync_s} s of synchronisation and {self.wait_s} s of"
+                " waiting: each must be part of the one before"
             )
 
     @property
     def throughput(self) -> float:
-        """Leases a second, had nobody waited for a straggler."""
+        """Leases per second, without the wait for a straggler."""
         return self.workers / (self.batch_s - self.wait_s)
 
     @property
     def buc(self) -> float:
-        """BUC = n / t_sync (EDDL eq. 2), the wait for stragglers taken out."""
+        """BUC = n / t_sync (EDDL eq. 2), without the wait for stragglers."""
         return self.workers / max(self.sync_s - self.wait_s, 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """What one more than so many workers brings."""
+    """The gain from one more worker than ``workers``."""
 
     workers: int
-    #: A share: 0.05 is 5 % more.
+    #: As a share: 0.05 is 5 % more.
     gain: float
     #: Half of the confidence interval.
     margin: float
@@ -103,7 +105,7 @@ class Gain:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaturationVerdict:
     verdict: str
-    #: The size from which on more workers bring too little; None if there is none, or none yet.
+    #: The number of workers from which on more gain too little, or None if there is no such number yet.
     size: int | None
     reason: str
     #: The evidence, from the present size downward.
@@ -111,12 +113,12 @@ class SaturationVerdict:
 
 
 def gain_wanted(workers: int) -> float:
-    """The least gain that makes one more worker worth it: 5 %, or half of a fair share where that is less."""
+    """Return the smallest gain that makes one more worker worth it: 5 %, or half of a fair share if that is less."""
     return min(GAIN_WANTED, PART_OF_FAIR / workers)
 
 
 def judge(workers: int, gain: float, margin: float) -> Gain:
-    """Name a gain and its interval: saturated and worth it are said only if the whole interval says so."""
+    """Classify a gain with its interval. It is saturated or worth it only if the entire interval is."""
     wanted = gain_wanted(workers)
     verdict = UNSURE
     if gain + margin < wanted:
@@ -127,14 +129,14 @@ def judge(workers: int, gain: float, margin: float) -> Gain:
 
 
 class Saturation:
-    """Takes rounds as they are, with workers joining and leaving in between, and says what the last to join brought."""
+    """Collects rounds while workers join and leave, and decides whether the last workers to join were worth it."""
 
     def __init__(self, *, measure: str = "throughput") -> None:
         if measure not in ("throughput", "buc"):
-            raise Misuse(f"saturation is judged by throughput or by buc, not by {measure!r}")
+            raise Misuse(f"measure is {measure!r}; set throughput or buc")
         self._measure = measure
         self._logs: dict[int, deque[float]] = {}
-        #: Rounds of each size, also those no longer kept.
+        #: Rounds of each size, including those no longer kept.
         self._counts: dict[int, int] = {}
         self._last_round: dict[int, int] = {}
         self._rounds = 0
@@ -153,16 +155,18 @@ class Saturation:
             self._judged = {pair: judged for pair, judged in self._judged.items() if size not in pair}
 
     def decide(self) -> SaturationVerdict:
-        """Saturated if the last workers to join brought too little; then also from which size on.
+        """Return saturated if the last workers to join gained too little, and then also from which size on.
 
-        That they did takes confidence. From where on is then an estimate: the steps before it, down to the first that
-        was worth it by its mean.
+        That they gained too little takes confidence. The size is then an estimate: it goes down step by step to the
+        first worker that was worth it by its mean.
         """
         sizes = sorted(size for size, logs in self._logs.items() if len(logs) >= ROUNDS_MIN and size <= self._present)
         if not sizes or sizes[-1] != self._present:
-            return _undecided(f"{crew(self._present)}: it takes {ROUNDS_MIN} rounds to tell what the last one brought")
+            return _undecided(
+                f"{crew(self._present)}: measuring whether the last one helped ({ROUNDS_MIN} rounds needed)"
+            )
         if len(sizes) == 1:
-            return _undecided(f"{crew(self._present)}: no smaller crew was measured to compare with")
+            return _undecided(f"{crew(self._present)}: no smaller number of workers was measured to compare with")
         gains: list[Gain] = []
         for more, fewer in zip(sizes[:0:-1], sizes[-2::-1], strict=True):
             gain = self._compare(fewer, more)
@@ -179,7 +183,8 @@ class Saturation:
         return SaturationVerdict(verdict=SATURATED, size=size, reason=last.reason + since, gains=tuple(gains))
 
     def _compare(self, fewer: int, more: int) -> Gain:
-        """What each worker between the two sizes brought. Compared again when there are twice as many rounds."""
+        """Return the gain per worker between the two sizes. It is computed again when there are twice as many
+        rounds."""
         look = int(math.log2((self._counts[fewer] + self._counts[more]) / (2 * ROUNDS_MIN)))
         known = self._judged.get((fewer, more))
         if known is not None and known[0] == look:
@@ -193,9 +198,9 @@ class Saturation:
 
 
 def log_ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    """Difference of two means of logarithms, and half its confidence interval (Welch).
+    """Return the difference of two means of logarithms, and half its confidence interval (Welch).
 
-    Logarithms, because noise on a link is a factor; then one slow round in twenty does not carry the mean away.
+    Logarithms, because noise on a link is a factor, and so that one slow round in twenty does not dominate the mean.
     """
     first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     errors = [variance_of_mean(first), variance_of_mean(second)]
@@ -207,7 +212,7 @@ def log_ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, f
 
 
 def variance_of_mean(values: np.ndarray) -> float:
-    """σ²/m · (1 + ρ)/(1 - ρ): rounds that follow each other are alike (ρ), so m of them tell less than m."""
+    """σ²/m · (1 + ρ)/(1 - ρ): consecutive rounds are correlated (ρ), so m of them are worth less than m."""
     apart = values - values.mean()
     spread = float(apart @ apart)
     if spread <= 0:
@@ -217,7 +222,8 @@ def variance_of_mean(values: np.ndarray) -> float:
 
 
 def student(freedom: float, *, confidence: float = CONFIDENCE) -> float:
-    """Student's two-sided quantile by its expansion around the normal one: to 1 % from 8 degrees of freedom on."""
+    """Return Student's two-sided quantile by its expansion around the normal one: to 1 % from 8 degrees of freedom
+    on."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 

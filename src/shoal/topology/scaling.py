@@ -1,16 +1,16 @@
-"""The Universal Scalability Law, fitted to rounds: how throughput grows with workers, and until when. Knows no links.
+"""The Universal Scalability Law, fitted to rounds: how throughput grows with workers, and up to which number.
 
-Gunther's law has three parts: what one worker does alone (λ), what is done one after the other (σ), and what each pair
-costs (κ):
+Gunther's law has three parts: the rate of a single worker (λ), the share of serial work (σ), and the cost of each pair
+of workers (κ):
 
     X(n) = λ n / (1 + σ(n - 1) + κ n(n - 1)),       the peak at n* = √((1 - σ)/κ).
 
 In rounds n/X is the time of a batch, and that is linear: t(n) = a + b(n - 1) + c n(n - 1), with a = 1/λ, b = σ/λ and
-c = κ/λ. EDDL's star l + 2nS/B is the law with σ = (2S/B)/(l + 2S/B) and κ = 0: it has no peak, only a knee, where one
-more worker is no longer worth it (``saturation.gain_wanted``). All sizes that were measured bear on that question, so
-the fit answers sooner than the comparison of two sizes does, and for sizes that were not tried. It presumes that the
-law holds. Where throughput bends at a corner it does not: the fit notices, widens its intervals, and is late by a
-worker or two where the comparison is not.
+c = κ/λ. EDDL's star l + 2nS/B is the law with σ = (2S/B)/(l + 2S/B) and κ = 0. It has no peak, only a knee, where one
+more worker is no longer worth it (``saturation.gain_wanted``). The fit uses all measured sizes, so it answers sooner
+than a comparison of two sizes, and also for sizes that were not tried. It assumes that the law holds. If throughput
+bends at a corner, the law does not hold: the fit detects that and widens its intervals. It then finds saturation one or
+two workers later than the comparison.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from shoal.topology.saturation import (
     variance_of_mean,
 )
 
-#: As many sizes as the law has parts.
+#: The law has this many parts, so the fit needs as many sizes.
 SIZES_MIN = 3
-#: Rounds of a size before it counts: of fewer the noise is not known.
+#: Rounds of a size before it counts: with fewer the noise is not known.
 ROUNDS_MIN = 8
-#: Beyond this many times the largest crew measured, a law is a guess.
+#: Beyond this many times the largest measured number of workers, the law is a guess.
 EXTRAPOLATE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchTimes:
-    """Batches of one size: their mean time, what that mean may be off by (its variance), and of how many rounds."""
+    """Batches of one size: their mean time, the variance of that mean, and the number of rounds."""
 
     workers: int
     batch_s: float
@@ -58,17 +58,17 @@ class BatchTimes:
 class Law:
     """A fitted law and how well it is known."""
 
-    #: Leases a second of one worker alone.
+    #: Leases per second of a single worker.
     rate: float
-    #: σ in [0, 1]: the part that is done one after the other.
+    #: σ in [0, 1]: the share of serial work.
     serial: float
-    #: κ >= 0: what each pair of workers costs.
+    #: κ >= 0: the cost of each pair of workers.
     pairwise: float
-    #: Of a, b and c, as if none were bounded: a bound makes an estimate look surer than it is.
+    #: Covariance of a, b and c as if they had no bounds: a bound makes an estimate look more certain than it is.
     covariance: tuple[tuple[float, float, float], ...]
     sizes: tuple[int, ...]
     rounds: int
-    #: How far the sizes lie from the law, in units of what their own noise explains; about 1 if the law holds.
+    #: Distance of the sizes from the law, in units of their own noise; about 1 if the law holds.
     misfit: float
 
     def batch_s(self, workers: float) -> float:
@@ -79,7 +79,7 @@ class Law:
 
     @property
     def peak(self) -> float:
-        """n* = √((1 - σ)/κ); infinite without a cost of pairs."""
+        """n* = √((1 - σ)/κ); infinite if pairs cost nothing."""
         return math.sqrt((1 - self.serial) / self.pairwise) if self.pairwise > 0 else math.inf
 
     @property
@@ -95,7 +95,7 @@ class Law:
         if inside < 0:
             return 0.0, math.inf
         if square <= 0:
-            # That c is nothing cannot be excluded: the peak may be anywhere from the lower end on.
+            # c may be zero, so the peak may be anywhere from the lower end on.
             ends = [] if square == 0 else [(linear + sign * math.sqrt(inside)) / square for sign in (-1.0, 1.0)]
             above = [end for end in ends if end > 0]
             return (math.sqrt(min(above)) if above else 0.0), math.inf
@@ -103,7 +103,7 @@ class Law:
         return math.sqrt(max(0.0, low)), math.sqrt(max(0.0, high))
 
     def gain(self, workers: int) -> Gain:
-        """What one more than so many workers brings, with the interval that the noise of the rounds leaves."""
+        """Return the gain from one more worker, with the interval that the noise of the rounds leaves."""
         now, then = self.batch_s(workers), self.batch_s(workers + 1)
         gain = (workers + 1) / workers * now / then - 1
         # ln(1 + gain) = ln t(n) - ln t(n+1) + const: its slope over (a, b, c).
@@ -113,7 +113,8 @@ class Law:
 
     @property
     def knee(self) -> int | None:
-        """The smallest crew to which one more is not worth adding; None if that is too far beyond what was measured."""
+        """The smallest number of workers to which one more is not worth adding, or None if it is too far beyond the
+        measured sizes."""
         for workers in range(1, int(EXTRAPOLATE * self.sizes[-1]) + 1):
             gain = self.gain(workers)
             if gain.gain < gain.wanted:
@@ -122,12 +123,12 @@ class Law:
 
     @property
     def confidence(self) -> str:
-        """How far this is to be trusted, in words."""
+        """The confidence in the law, as text."""
         told = f"{len(self.sizes)} sizes from {self.sizes[0]} to {self.sizes[-1]}, {self.rounds} rounds"
         if len(self.sizes) == SIZES_MIN:
-            return f"{told}: too few sizes to see whether the law holds"
+            return f"{told}: too few sizes to check whether the law holds"
         if self.misfit > 2:
-            return f"{told}: the law fits badly ({self.misfit:.1f} times the noise), intervals are wider for it"
+            return f"{told}: the law fits badly ({self.misfit:.1f} times the noise), so the intervals are wider"
         return f"{told}: the law fits"
 
     @property
@@ -154,9 +155,11 @@ def fit(measured: list[BatchTimes]) -> Law:
     ordered = sorted(measured, key=lambda size: size.workers)
     sizes = tuple(size.workers for size in ordered)
     if len(set(sizes)) < SIZES_MIN or len(set(sizes)) < len(sizes):
-        raise Misuse(f"a law is fitted to {SIZES_MIN} or more different sizes, not to {list(sizes)}: measure more")
+        raise Misuse(
+            f"the sizes are {list(sizes)}; fitting a law takes {SIZES_MIN} or more different sizes: measure more"
+        )
     times = np.array([size.batch_s for size in ordered])
-    # A size that never varied is not known without error: a millionth of its time stands for the clock.
+    # A size whose times never varied still has an error: use a millionth of its time, for the clock.
     errors = np.sqrt(np.array([size.variance for size in ordered]) + (1e-6 * times) ** 2)
     rows = np.array([_terms(size.workers) for size in ordered]) / errors[:, None]
     parts = _bounded(rows, times / errors)
@@ -179,7 +182,7 @@ def _terms(workers: float) -> np.ndarray:
     return np.array([1.0, workers - 1, workers * (workers - 1)])
 
 
-#: What (a, b, c) is made of when some of it is at a bound: all free; c = 0; b = 0; both 0; b = a; b = a and c = 0.
+#: How (a, b, c) depends on its free parts at each bound: all free; c = 0; b = 0; both 0; b = a; b = a and c = 0.
 _FACES = tuple(
     np.array(face, dtype=np.float64)
     for face in (
@@ -194,7 +197,7 @@ _FACES = tuple(
 
 
 def _bounded(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The best (a, b, c) within bounds: with three parts, all ways to be at a bound can be tried."""
+    """Return the best (a, b, c) within bounds. With three parts, all combinations of bounds can be tried."""
     best, least = np.array([float(values @ rows[:, 0]) / float(rows[:, 0] @ rows[:, 0]), 0.0, 0.0]), math.inf
     for face in _FACES:
         found, *_ = np.linalg.lstsq(rows @ face.T, values, rcond=None)
@@ -207,7 +210,7 @@ def _bounded(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 class Scaling:
-    """Takes rounds as they are and fits the law to what it remembers of each size."""
+    """Collects rounds and fits the law to the recent rounds of each size."""
 
     def __init__(self) -> None:
         self._times: dict[int, deque[float]] = {}
@@ -224,7 +227,7 @@ class Scaling:
             del self._times[size], self._last_round[size]
 
     def law(self) -> Law | None:
-        """None while fewer sizes were measured than the law has parts."""
+        """Return the fitted law, or None while fewer sizes were measured than the law has parts."""
         known = [
             BatchTimes(
                 workers=size,
@@ -238,7 +241,7 @@ class Scaling:
         return fit(known) if len(known) >= SIZES_MIN else None
 
     def decide(self) -> SaturationVerdict:
-        """Is one more than the present workers worth it, and if not, from which size on is it not?"""
+        """Decide whether one more worker is worth it and, if not, from which number on."""
         law = self.law()
         if law is None:
             needed = f"{SIZES_MIN} sizes with {ROUNDS_MIN} rounds each are needed to fit a law"

@@ -2,9 +2,9 @@
 
 A tree has one leader, g aggregators that also work, and the other workers under them. The leader's link carries g
 models each way and an aggregator's n/g - 1, one after the other, so the sum g S/B + (n/g) S/b is least at
-g = √(n B/b): about √n if the links are alike. In the paper the leader is itself one of the aggregators.
+g = √(n B/b): about √n if all links are equal. In the paper the leader is itself one of the aggregators.
 
-Where there are hubs, they are the aggregators, and every worker is under one: b is then what the hubs' links carry.
+If there are hubs, they are the aggregators, and every worker is under one: b is then the rate of the hubs' links.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.topology.cluster import Cluster, ClusterNode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """An aggregator, which also works unless it is a hub, and the workers it leads besides."""
+    """An aggregator, which also works unless it is a hub, and the other workers that it leads."""
 
     aggregator: str
     members: tuple[str, ...]
@@ -41,7 +41,7 @@ class Tree:
 
     @property
     def notation(self) -> str:
-        """1-4-16: one leader, four aggregators, sixteen workers (EDDL §6.5)."""
+        """The tree in EDDL's notation (§6.5). 1-4-16: one leader, four aggregators, sixteen workers."""
         return f"1-{len(self.groups)}-{self.workers}"
 
 
@@ -56,15 +56,15 @@ def aggregators_about(cluster: Cluster) -> int:
 
 
 def split(cluster: Cluster, *, aggregators: int | None = None, like_speeds_together: bool = False) -> Tree:
-    """A tree for this cluster.
+    """Return a tree for this cluster.
 
-    The best links lead: hubs first, then the leader itself if it works, then the widest. Each other worker goes where
-    it is served soonest. ``like_speeds_together`` is for a tree whose aggregators do not wait for each other: a slow
-    worker then holds up its own group alone, so slow ones are put in one.
+    The nodes with the best links lead: hubs first, then the leader itself if it works, then the fastest links. Each
+    other worker goes where it is served soonest. ``like_speeds_together`` is for a tree whose aggregators do not wait
+    for each other: a slow worker then delays only its own group, so slow workers share one.
     """
     count = aggregators_about(cluster) if aggregators is None else aggregators
     if not 1 <= count <= len(cluster.workers):
-        raise Misuse(f"{count} aggregators for {len(cluster.workers)} workers: each of them is a worker too")
+        raise Misuse(f"{count} aggregators are too many or too few for {len(cluster.workers)} workers: each also works")
     hubs = sorted(cluster.hubs, key=lambda node: _rank(node, cluster))[:count]
     leading = [*hubs, *sorted(cluster.workers, key=lambda node: _rank(node, cluster))[: count - len(hubs)]]
     others = sorted(
@@ -72,7 +72,7 @@ def split(cluster: Cluster, *, aggregators: int | None = None, like_speeds_toget
     )
     sizes = _sizes(leading, len(others))
     members = _by_speed(leading, others, sizes) if like_speeds_together else _dealt(leading, others, sizes)
-    # A hub whose link is too narrow for one more worker sums up nothing.
+    # Leave out a hub whose link is too slow for even one worker.
     groups = tuple(
         Group(aggregator=node.name, members=tuple(sorted(member.name for member in under)), is_hub=node in hubs)
         for node, under in zip(leading, members, strict=True)
@@ -88,13 +88,14 @@ def split(cluster: Cluster, *, aggregators: int | None = None, like_speeds_toget
 
 
 def _rank(node: ClusterNode, cluster: Cluster) -> tuple[bool, bool, float, float, str]:
-    """Whose turn it is to lead. A node on shared air leads last: all it receives it also sends, over the same air."""
+    """Return the order in which nodes lead. A node on a shared medium is last: it sends everything that it receives
+    again over the same medium."""
     is_leader = node.name == cluster.leader.name
     return (not is_leader, bool(node.medium), -node.narrow_bytes_per_s, node.compute_s, node.name)
 
 
 def _sizes(leading: Sequence[ClusterNode], others: int) -> list[int]:
-    """How many each leads besides itself, so that all have served theirs at about the same time."""
+    """Return how many others each node leads, so that all have served theirs at about the same time."""
     sizes = [0] * len(leading)
     for _ in range(others):
         best = min(range(len(leading)), key=lambda i: ((sizes[i] + 1) / leading[i].narrow_bytes_per_s, leading[i].name))
@@ -105,7 +106,7 @@ def _sizes(leading: Sequence[ClusterNode], others: int) -> list[int]:
 def _dealt(
     leading: Sequence[ClusterNode], others: Sequence[ClusterNode], sizes: Sequence[int]
 ) -> list[list[ClusterNode]]:
-    """One each, round and round: fast and slow are spread evenly."""
+    """Distribute one worker to each aggregator in turn, so that fast and slow ones are spread evenly."""
     members: list[list[ClusterNode]] = [[] for _ in leading]
     waiting = list(others)
     while waiting:
@@ -118,7 +119,7 @@ def _dealt(
 def _by_speed(
     leading: Sequence[ClusterNode], others: Sequence[ClusterNode], sizes: Sequence[int]
 ) -> list[list[ClusterNode]]:
-    """The fastest workers to the fastest aggregator, and so on."""
+    """Assign the fastest workers to the fastest aggregator, and so on."""
     members: list[list[ClusterNode]] = [[] for _ in leading]
     waiting = list(others)
     for place in sorted(range(len(leading)), key=lambda i: (leading[i].compute_s, leading[i].name)):

@@ -56,7 +56,7 @@ def test_how_late_updates_come_is_shown_where_they_do() -> None:
 
 def test_whether_one_more_device_would_help_is_shown_once_that_is_known() -> None:
     law = "one worker 0.67 leases/s"
-    unsure = progress(saturation="unsure", saturation_reason="7 workers: no smaller crew was measured")
+    unsure = progress(saturation="unsure", saturation_reason="7 workers: no smaller number of workers was measured")
     assert "smaller crew" not in "\n".join(drawn(story_of(status(job(progress=unsure))), width=160))
     full = progress(
         saturation="saturated",

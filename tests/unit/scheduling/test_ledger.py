@@ -130,7 +130,7 @@ def test_a_snapshot_keeps_what_is_applied_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("runs", [[[0, 7]], [[-1, 2]], [[2, 2]], [[3, 1]], [[0, 3], [2, 4]], [[4, 5], [0, 1]]])
 def test_a_snapshot_that_cannot_be_is_refused(runs: list[list[int]]) -> None:
-    with pytest.raises(Misuse, match="a ledger snapshot"):
+    with pytest.raises(Misuse, match="the ledger snapshot"):
         Ledger.restore({"epoch": 0, "batches": 6, "applied": runs})
 
 

@@ -82,7 +82,7 @@ def test_what_a_task_took_is_learned_for_each_budget() -> None:
     # 1 J an example by now: 40 of them.
     assert answer.examples == pytest.approx(40, abs=1)
     assert answer.reason.startswith("energy:")
-    with pytest.raises(Misuse, match="there are time, energy"):
+    with pytest.raises(Misuse, match="the budgets are time, energy"):
         door.done(Features(device="a"), 100, {"money": 1.0})
 
 

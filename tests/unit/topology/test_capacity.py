@@ -90,7 +90,7 @@ def test_every_figure_says_what_it_rests_on() -> None:
     assert by_basis["measured"] == {"heartbeat_core_us", "connection_core_ms", "device_bytes"}
     assert by_basis["assumed"] == {"cores_price", "down_price"}
     assert all(each.how for each in (*answer.figures, *answer.limits))
-    with pytest.raises(Misuse, match=r"no figure 'sheep'; there are: .*leaders"):
+    with pytest.raises(Misuse, match=r"figure 'sheep' does not exist; the figures are .*leaders"):
         answer["sheep"]
 
 

@@ -47,7 +47,7 @@ def test_sixteen_at_100_mbit_are_sharded() -> None:
     assert choice.tree is None
     assert list(times(choice)) == ["star", "tree", "shard"]
     assert choice.reason.startswith(
-        "shard: 1.45 s a batch, where a star takes 7.69 s and a tree takes 4.09 s; 16 of 16"
+        "shard: 1.45 s per batch, where a star takes 7.69 s and a tree takes 4.09 s; 16 of 16"
     )
 
 
@@ -62,7 +62,7 @@ def test_where_shards_are_not_to_be_had_it_is_a_tree() -> None:
 def test_on_shared_air_it_is_a_star_and_the_reason_says_so() -> None:
     choice = choose(even(16, 100.0, medium="ap"), model_bytes=PERNET_BYTES)
     assert choice.best.topology == "star"
-    assert choice.reason.endswith("ap is shared: what one link is spared, others send over the same air")
+    assert choice.reason.endswith("ap is shared: bytes that one link saves, others send over the same channel")
 
 
 def test_a_simpler_shape_that_is_nearly_as_fast_is_kept() -> None:
@@ -103,7 +103,7 @@ def test_the_number_of_aggregators_is_about_the_best() -> None:
 
 def test_only_known_shapes() -> None:
     for shapes in ((), ("ring",)):
-        with pytest.raises(Misuse, match="topologies are of star, tree, shard"):
+        with pytest.raises(Misuse, match="choose from star, tree, shard"):
             choose(even(2, 10.0), model_bytes=1, topologies=shapes)
 
 

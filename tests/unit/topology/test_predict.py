@@ -167,7 +167,7 @@ def test_delay_is_paid_on_each_way() -> None:
 
 
 def test_a_tree_of_others_is_refused() -> None:
-    with pytest.raises(Misuse, match="names every worker"):
+    with pytest.raises(Misuse, match="must name every worker"):
         tree(even(2), Tree(groups=(Group(aggregator="w00", members=()),), reason=""), model_bytes=1)
     with pytest.raises(Misuse, match="sync or async"):
         tree(even(2), split(even(2)), model_bytes=1, above="gossip")

@@ -158,9 +158,9 @@ def feed(
 def test_a_decision_says_why() -> None:
     saturation = Saturation()
     feed(saturation, 8, 1.0)
-    assert saturation.decide().reason == "8 workers: no smaller crew was measured to compare with"
+    assert saturation.decide().reason == "8 workers: no smaller number of workers was measured to compare with"
     feed(saturation, 9, 9 / 8 / 1.004, rounds=5)
-    assert saturation.decide().reason == "9 workers: it takes 20 rounds to tell what the last one brought"
+    assert saturation.decide().reason == "9 workers: measuring whether the last one helped (20 rounds needed)"
     feed(saturation, 9, 9 / 8 / 1.004, rounds=15)
     decision = saturation.decide()
     assert (decision.verdict, decision.size) == (SATURATED, 8)
@@ -252,7 +252,7 @@ def test_what_was_measured_long_ago_is_forgotten() -> None:
     saturation = Saturation()
     feed(saturation, 4, 1.0)
     feed(saturation, 5, 1.0, rounds=FORGET_ROUNDS + 1)
-    assert saturation.decide().reason == "5 workers: no smaller crew was measured to compare with"
+    assert saturation.decide().reason == "5 workers: no smaller number of workers was measured to compare with"
 
 
 def test_buc_is_flat_on_a_bare_link_while_training_still_gains() -> None:
@@ -266,7 +266,7 @@ def test_buc_is_flat_on_a_bare_link_while_training_still_gains() -> None:
             throughput.add(record)
     assert (buc.decide().verdict, buc.decide().size) == (SATURATED, 1)
     assert throughput.decide().verdict == GAINS
-    with pytest.raises(Misuse, match="by throughput or by buc"):
+    with pytest.raises(Misuse, match="set throughput or buc"):
         Saturation(measure="speed")
 
 

@@ -150,7 +150,7 @@ def test_a_decision_says_why_and_how_far_it_is_to_be_trusted() -> None:
 def test_three_sizes_fit_any_law_and_that_is_said() -> None:
     law = noisy(lambda n: 1.0 + n * 0.1, seed=0, noise=0.01, rounds=20, top=3).law()
     assert law is not None
-    assert law.confidence == "3 sizes from 1 to 3, 60 rounds: too few sizes to see whether the law holds"
+    assert law.confidence == "3 sizes from 1 to 3, 60 rounds: too few sizes to check whether the law holds"
 
 
 def test_a_corner_is_no_law_and_that_is_said() -> None:

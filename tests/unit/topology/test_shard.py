@@ -42,7 +42,7 @@ def test_the_closed_form() -> None:
     assert shares.sync_s == pytest.approx(3.0)
     # b and c fill up alone: (3t/6 - 1) + (5t/6 - 1) = 1, t = 9/4: x = 1/8, 7/8.
     assert shares.shares == pytest.approx((0.0, 0.125, 0.875))
-    assert "a leads nothing, and is still the last to be done: 3.00 s" in shares.reason
+    assert "a leads nothing, and still finishes last: 3.00 s" in shares.reason
     # Of 4, 5, 6, max(6/4, 24/15) = 1.6: all take part.
     shares = water_fill([node("a", 4.0), node("b", 5.0), node("c", 6.0)], model_bytes=6)
     assert shares.sync_s == pytest.approx(1.6)
@@ -104,7 +104,7 @@ def test_on_shared_air_shards_are_slower_than_a_star() -> None:
 def test_nobody_and_nothing_have_no_shares() -> None:
     with pytest.raises(Misuse, match="nobody trains"):
         water_fill([], model_bytes=6)
-    with pytest.raises(Misuse, match="no shares"):
+    with pytest.raises(Misuse, match="model_bytes is"):
         water_fill([node("a", 1.0)], model_bytes=0)
 
 

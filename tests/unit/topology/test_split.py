@@ -68,7 +68,7 @@ def test_slow_ones_are_spread_or_put_together() -> None:
 
 def test_there_are_not_more_aggregators_than_workers() -> None:
     for count in (0, 5):
-        with pytest.raises(Misuse, match="each of them is a worker too"):
+        with pytest.raises(Misuse, match="each also works"):
             split(cluster(4), aggregators=count)
 
 

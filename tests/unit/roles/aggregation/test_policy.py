@@ -249,7 +249,7 @@ def test_auto_watches_some_rounds_of_a_star_first() -> None:
     assert told is not None
     assert told.kind == "shard"
     assert len(told.shares) == 16
-    assert told.reason.startswith("shard: 1.45 s a batch, where a star takes 7.69 s")
+    assert told.reason.startswith("shard: 1.45 s per batch, where a star takes 7.69 s")
     assert wanted(shaping, workers, 100.0) is None, "it is set up now"
 
 
@@ -303,7 +303,7 @@ def test_auto_that_was_wrong_chooses_anew_with_what_it_learned() -> None:
     told = wanted(shaping, workers, 200.0, "shard")
     assert told is not None
     assert told.kind == "tree"
-    assert "5 rounds running took longer than predicted for a shard" in told.reason
+    assert "5 rounds in a row took longer than predicted for a shard" in told.reason
     # A tree is as slow as it was said to be: nothing goes to and fro.
     seen(shaping, 50, 4.09, "tree")
     assert wanted(shaping, workers, 300.0, "tree") is None

@@ -69,7 +69,7 @@ def test_a_round_takes_until_its_last_lease_and_what_is_not_training_is_synchron
     assert pulse.verdict == ""
     pulse.look()
     assert (pulse.verdict, pulse.saturated_at) == (UNSURE, 0)
-    assert pulse.reason == "3 workers: it takes 20 rounds to tell what the last one brought"
+    assert pulse.reason == "3 workers: measuring whether the last one helped (20 rounds needed)"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_when_training_is_another_thing_all_is_measured_anew() -> None:
         pulse.round([(2.5, 2.0), (2.49, 2.0), (2.48, 2.0)])
     assert pulse.look() is None
     assert pulse.verdict == UNSURE
-    assert pulse.reason.startswith("3 workers: no smaller crew was measured")
+    assert pulse.reason.startswith("3 workers: no smaller number of workers was measured")
 
 
 def test_memory_is_bounded() -> None:
