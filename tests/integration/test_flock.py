@@ -163,7 +163,7 @@ def test_the_conductor_dies_and_comes_back(tmp_path: Path, network: Network, pee
         start(name)
     peers.await_line(r"made: version 3 of 3", *NAMES)
     peers.kill("ant")
-    peers.await_line(r"bee conducts in term 2: ant is silent", "bee")
+    peers.await_line(r"bee coordinates in term 2: ant is silent", "bee")
     start("ant")
     told = [peers.result(name) for name in NAMES]
     assert len({each["digest"] for each in told}) == 1

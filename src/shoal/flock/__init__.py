@@ -1,1 +1,2 @@
-"""Devices that train together without a manager: one peer coordinates the others. Pure roles; a driver acts."""
+"""Devices that train together without a manager: one peer coordinates the others. Pure roles, and a driver that
+acts."""

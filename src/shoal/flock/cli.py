@@ -1,4 +1,4 @@
-"""`shoal flock`: devices that train together with nothing but themselves."""
+"""`shoal flock`: devices that train together without a manager or a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SECRET_VARIABLE = "SHOAL_FLOCK_SECRET"
 
-#: Its owner may read and write, nobody else.
+#: Only its owner may read and write.
 _OWN_MODE = 0o600
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
@@ -34,10 +34,10 @@ def flock() -> None:
 def secret(
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write it here, for you alone to read.", show_default=False),
+        typer.Option("--out", "-o", metavar="FILE", help="Write it here, readable only by you.", show_default=False),
     ] = None,
 ) -> None:
-    """Draw a secret for a new flock. Every device that has it is a peer: carry it to the devices by hand.
+    """Create a secret for a new flock. Every device that has it is a peer: copy it to the devices by hand.
 
     Example:  `shoal flock secret -o flock.key`
     """
@@ -49,60 +49,63 @@ def secret(
         print(text)
         return
     try:
-        # Never over another flock's, which would be gone for good.
+        # Never overwrite the secret of another flock: it could not be restored.
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWN_MODE)
     except FileExistsError:
-        raise Misuse(f"{out} is there already: name another file, or remove it if its flock is over") from None
+        raise Misuse(f"{out} exists already. Name another file, or remove it if its flock is over") from None
     except OSError as error:
         raise Misuse(f"{out} cannot be written: {error.strerror}") from None
     with open(descriptor, "w", encoding="ascii") as file:
         file.write(f"{text}\n")
-    screen.say(f"Wrote {out}. Carry it to every device, and keep it to yourself: with it, any device is a peer.")
+    screen.say(f"Wrote {out}. Copy it to every device, and keep it secret: any device that has it is a peer.")
 
 
 @app.command()
 def train(
     task: Annotated[
-        str, typer.Argument(metavar="TASK", help="A folder, `file.py` or `file.py:Class`: the same on every device.")
+        str,
+        typer.Argument(metavar="TASK", help="A folder, `file.py` or `file.py:Class`. Use the same on every device."),
     ],
-    devices: Annotated[int, typer.Option(metavar="N", help="Wait for so many devices before the first round.")],
-    rounds: Annotated[int, typer.Option(metavar="N", help="How often their models are merged into the next.")] = 20,
+    devices: Annotated[int, typer.Option(metavar="N", help="Wait for N devices before the first round.")],
+    rounds: Annotated[
+        int, typer.Option(metavar="N", help="Number of rounds; each merges all models into the next.")
+    ] = 20,
     secret_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=f"Where the secret is; else {SECRET_VARIABLE}.", show_default=False),
+        typer.Option(metavar="FILE", help=f"File with the secret. Default: {SECRET_VARIABLE}.", show_default=False),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="This device's own examples. They stay here.", show_default=False),
     ] = None,
-    examples: Annotated[int, typer.Option(metavar="N", help="Examples a round; 0: all there are.")] = 0,
-    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples in one step.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
-    name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
-    host: Annotated[str, typer.Option(help="The address others reach it at.", show_default="of its network")] = "",
-    port: Annotated[int, typer.Option(help="Where to listen; 0: any free port.")] = 0,
+    examples: Annotated[int, typer.Option(metavar="N", help="Examples per round. 0 uses all.")] = 0,
+    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples per step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(metavar="X", help="Learning rate.")] = None,
+    name: Annotated[str, typer.Option(help="Name of this device.", show_default="its host name")] = "",
+    host: Annotated[str, typer.Option(help="Address at which others reach it.", show_default="of its network")] = "",
+    port: Annotated[int, typer.Option(help="Port to listen on. 0 takes any free port.")] = 0,
     peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=HOST:PORT", help="A peer, where the network carries no multicast; repeatable."),
+        typer.Option(metavar="NAME=HOST:PORT", help="Address of a peer, on a network without multicast; repeatable."),
     ] = None,
     whenever: Annotated[
         bool, typer.Option("--whenever", help="Merge also while this device is busy, low on battery or in use.")
     ] = False,
     anew: Annotated[
-        bool, typer.Option("--anew", help="Delete this device's state of an earlier run. Give it on every device.")
+        bool, typer.Option("--anew", help="Delete this device's state of an earlier run. Use it on every device.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Copy the last model here.")] = None,
     set_: TaskArguments = None,
     home: Home = DEFAULT_HOME,
     json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings.")] = False,
 ) -> None:
-    """Train with the other devices of the flock; run the same on each. Each ends with the model.
+    """Train with the other devices of the flock. Run the same command on each; each ends with the model.
 
     Example:  `shoal flock train task.py --devices 3 --secret-file flock.key --data /srv/readings`
 
-    A device that dies is trained on without; started again, it comes back, with the version it last held. Exit code 1:
-    it ended before the last round.
+    If a device dies, the others continue. If it is started again, it rejoins with its last version. Exit code 1 means
+    that training ended before the last round.
     """
     import asyncio
 
@@ -114,7 +117,7 @@ def train(
 
     peers = _peers(peer or [])
     if not peers:
-        # Before anything is prepared, which takes minutes.
+        # Checked before the task is prepared, which takes minutes.
         check_installed(
             "a flock, whose devices find each other by multicast DNS,",
             " (or name the others: --peer NAME=HOST:PORT)",
@@ -122,7 +125,7 @@ def train(
     key = _secret(secret_file)
     folder = checked(data) if data is not None else None
     if folder is not None:
-        # Before the task is prepared: its held-out examples may be the device's own too.
+        # Before the task is prepared: its held-out examples may come from this folder too.
         os.environ[LOCAL_VARIABLE] = str(folder)
     find_task(task)
     numbers = {"batch_size": batch_size, "learning_rate": learning_rate}
@@ -163,18 +166,18 @@ def _secret(file: Path | None) -> FlockSecret:
             raise Misuse(f"--secret-file {file}: {error}") from None
     if not text:
         raise Misuse(
-            "a flock needs its secret: `shoal flock secret -o flock.key`, then --secret-file flock.key"
-            f" (or {SECRET_VARIABLE})"
+            "a flock needs its secret. Make one with `shoal flock secret -o flock.key`, then pass"
+            f" --secret-file flock.key (or set {SECRET_VARIABLE})"
         )
     return FlockSecret.parse(text)
 
 
 def _warn_if_readable(file: Path) -> None:
-    """Warn of a secret that other users of this device can read."""
+    """Warn if other users of this device can read the secret."""
     from shoal.cli import screen
 
     if file.stat().st_mode & ~_OWN_MODE & 0o777:
-        screen.say(f"Warning: other users of this device may read {file}: chmod 600 {file}", "yellow")
+        screen.say(f"Warning: other users of this device may read {file}. Run `chmod 600 {file}`", "yellow")
 
 
 def _node(name: str) -> str:
@@ -191,7 +194,7 @@ def _peers(given: list[str]) -> dict[str, str]:
     for text in given:
         name, separator, where = text.partition("=")
         if not separator or ":" not in where:
-            raise Misuse(f"--peer is written NAME=HOST:PORT, such as attic=192.168.1.20:7100; {text!r} is not")
+            raise Misuse(f"--peer is {text!r}; write it as NAME=HOST:PORT, such as attic=192.168.1.20:7100")
         peers[name] = where
     return peers
 
@@ -212,7 +215,7 @@ async def _orders(
     port: int,
     peers: dict[str, str],
 ) -> Orders:
-    """Prepare the task on this device, and put its orders together."""
+    """Prepare the task on this device, and build its orders."""
     import hashlib
     import json as json_module
 
@@ -243,7 +246,7 @@ async def _orders(
         for shard in ready.prepared.paths(manifest):
             blobs.put(Path(shard))
     spec = spec_of(ready, plan, job=key.flock)
-    # All peers must agree on these: not on their own data, nor on the first model, which may differ.
+    # All peers must agree on these. Their data and the first model may differ.
     agreed = [spec.bundle, spec.entry, spec.kwargs_json, to_json(plan), rounds, examples, ready.prepared.layout.sha256]
     return Orders(
         secret=key,
@@ -260,7 +263,7 @@ async def _orders(
 
 
 def _become_peer(home: Path, *, data: Path | None, out: Path | None, json: bool, quiet: bool) -> None:
-    # A new program in this process: it gives the command line's memory back.
+    # Replaces the program of this process, which frees the memory of the command line.
     command = [sys.executable, "-m", "shoal.flock.driver", "--home", str(home.absolute())]
     for option, value in (("--data", data), ("--out", out)):
         if value is not None:

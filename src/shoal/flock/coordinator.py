@@ -1,12 +1,12 @@
-"""The coordinator of a flock: decides what each peer does next from all statuses. Holds no model, hears no network.
+"""The coordinator of a flock: decides what each peer does next from all statuses. Holds no model, uses no network.
 
-The coordinator looks at the present, not at history: a peer that is not heard is absent, and an update that no living
-peer holds is begun again by its owner, because each peer keeps its own update until the next version. So the loss of a
-peer is no special case, whatever it held, and a new coordinator needs nothing from the one before.
+The coordinator decides from the present statuses and not from history. A silent peer counts as absent. If no living
+peer holds an update, its owner begins again with it, since each peer keeps its own update until the next version. So
+the loss of a peer needs no special handling, whatever it held, and a new coordinator needs nothing from the last one.
 
-MDLdroid's Eq. 3 and Algorithm 1, with its errors corrected: θ begins as the number of examples; the *receiver*
-has θᵢ + θⱼ, and the sender waits for the next version; the root's W is the weighted mean already, and is applied once,
-not N - 1 times; the root gives the version out itself.
+MDLdroid's Eq. 3 and Algorithm 1, with these corrections. θ begins as the number of examples. The *receiver* has θᵢ +
+θⱼ, and the sender waits for the next version. The root's W is the weighted mean already, and is applied once, not N - 1
+times. The root distributes the version itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from shoal.flock.settings import FlockSettings
 from shoal.flock.states import CommandKind, PeerPhase
 from shoal.wire.messages import Command, PeerStatus
 
-#: A peer whose merges failed so often in a round is left out of it.
+#: A peer with this many failed merges in a round is excluded from the round.
 SPOILT_MAX = 3
 
-#: Merges that take less count as equally long: messages take most of that time, and energy decides.
+#: Merges that take less than this count as equally long: messages take most of that time. Then energy decides.
 ALIKE_BELOW_S = 0.1
 
 
@@ -37,7 +37,7 @@ class _Merge:
     sender: str
     receiver: str
     since_s: float
-    #: The number of the command that called it off; None: it goes on.
+    #: The number of the command that cancelled the merge, or None if it is running.
     voided: int | None = None
 
 
@@ -56,7 +56,8 @@ class _Candidate(NamedTuple):
 
 
 class Ways:
-    """How long merges took, pair by pair. A pair that never met gets the mean of pairs with either peer, or of all."""
+    """How long merges took, pair by pair. A pair that never merged gets the mean of pairs with either peer, or of
+    all."""
 
     def __init__(self) -> None:
         self._took_s: dict[tuple[str, str], float] = {}
@@ -81,7 +82,7 @@ class Ways:
 
 @dataclass(slots=True)
 class Decisions:
-    """The outcome of one look at the peers."""
+    """The result of one decision."""
 
     calls: list[tuple[str, Command]] = field(default_factory=list)
     #: Kind and reason of each decision to record.
@@ -91,7 +92,8 @@ class Decisions:
 class Coordinator:
     """One term of one peer as coordinator.
 
-    ``decide`` is its only entry: while it lasts, ``_now_s`` and ``_statuses`` are its arguments, and every method
+    ``decide`` is its only entry point: during the call, ``_now_s`` and ``_statuses`` are its arguments, and every
+      method
     appends to ``_out``.
     """
 
@@ -111,9 +113,9 @@ class Coordinator:
         self._ways = Ways()
         self._number = 0
         self._merge_number = 0
-        #: The last command to each peer; repeated until the peer heeds it.
+        #: The last command to each peer; repeated until the peer follows it.
         self.calls: dict[str, Command] = {}
-        #: The version that the round starts from; None before the first look.
+        #: The version that the round starts from, or None before the first decision.
         self._current: _Candidate | None = None
         self._fetches: dict[str, _Fetch] = {}
         self.is_halted = False
@@ -129,15 +131,15 @@ class Coordinator:
         #: (peer, owners of the updates it holds) -> when it became free with these.
         self._ready_s: dict[tuple[str, tuple[str, ...]], float] = {}
         self._took_s: dict[str, float] = {}
-        #: Peers that the last round left out, and this one.
+        #: Peers that the last round excluded, and this one.
         self.left_out_before, self.left_out = self.left_out, set()
-        #: Peers that were in this round, and those of them that fell silent.
+        #: Peers that were in this round, and those of them that became silent.
         self._met: set[str] = set()
         self._gone: set[str] = set()
-        #: Failed merges: how many of each sender, and between which two.
+        #: Failed merges: how many per sender, and between which two peers.
         self._spoilt: dict[str, int] = {}
         self._apart: set[tuple[str, str]] = set()
-        #: Since when the round waits for peers that train or are busy, and for nothing else.
+        #: Since when the round waits only for peers that train or are busy.
         self._waiting_s: float | None = None
         self._is_hurried = False
         self._root: str | None = None
@@ -152,7 +154,7 @@ class Coordinator:
         return self._base.version + 1
 
     def unheeded(self, statuses: Mapping[str, PeerStatus]) -> Iterator[tuple[str, Command]]:
-        """The commands to repeat."""
+        """Yield the commands to repeat."""
         for name, status in statuses.items():
             call = self.calls.get(name)
             if call is not None and not self._heeds(status, call):
@@ -161,10 +163,11 @@ class Coordinator:
     def _heeds(self, status: PeerStatus, call: Command) -> bool:
         return status.term == self.term and status.heard >= call.number
 
-    # One look --------------------------------------------------------------------------------------------
+    # One decision -------------------------------------------------------------------------------------------
 
     def decide(self, now_s: float, statuses: Mapping[str, PeerStatus]) -> Decisions:
-        """``statuses``: those of all peers that are heard, the coordinator's own among them."""
+        """Decide what each peer does next. ``statuses`` are those of all live peers, including the coordinator's
+        own."""
         self._now_s, self._statuses, self._out = now_s, statuses, Decisions()
         self._look()
         return self._out
@@ -183,7 +186,7 @@ class Coordinator:
         in_round = {name: each for name, each in holders.items() if each.round == self.round}
         held = self._held(in_round)
         for name, status in holders.items():
-            # A peer that restarted after it handed its update on is in this round already.
+            # A peer that restarted after it sent its update on is in this round already.
             if status.round != self.round and name not in self.left_out and name not in held:
                 self._call(name, CommandKind.TRAIN, names_version=True)
         self._settle(in_round)
@@ -194,7 +197,8 @@ class Coordinator:
         return (status.version, status.digest) == (self._base.version, self._base.digest)
 
     def _is_too_few(self) -> bool:
-        """Whether this part of the flock is too small to go on: a part that is cut off needs half of all peers."""
+        """Return whether this part of the flock is too small to continue: after a network partition it needs half of
+        all peers."""
         here, flock = len(self._statuses), self._base.made_of or self._settings.devices
         is_few = 2 * here < flock
         if is_few and not self.is_halted:
@@ -216,7 +220,8 @@ class Coordinator:
         others = [each for each in held if current is None or each.version > current.version or not is_held]
         if not others:
             return
-        # Two halves of a flock may each make a version of one number: more updates win, then more holders.
+        # Two halves of a flock may each make a version with the same number. The one with more updates wins, then the
+        # one with more holders.
         best = max(others, key=lambda each: (each.version, each.made_of, held[each], each.digest))
         if current is not None and best.version > current.version and self._root is not None:
             self._note("version", f"version {best.version} of {best.made_of} updates, merged by {self._root}")
@@ -225,8 +230,8 @@ class Coordinator:
         self._begin()
 
     def _hand_out(self, holders: Mapping[str, PeerStatus]) -> None:
-        """Give the version out: each holder to one peer at a time, which then gives it on (a binomial broadcast, §3.2).
-        It needs no repair. Peers that spent least energy forward first."""
+        """Distribute the version: each holder sends it to one peer at a time, which then sends it on (a binomial
+        broadcast, §3.2). It needs no repair. Peers that spent least energy send first."""
         for name, fetch in list(self._fetches.items()):
             gone = name not in self._statuses or fetch.giver not in holders or name in holders
             if gone or self._now_s - fetch.since_s > self._transfer_max_s:
@@ -245,7 +250,7 @@ class Coordinator:
     # The round -------------------------------------------------------------------------------------------
 
     def _settle(self, peers: Mapping[str, PeerStatus]) -> None:
-        """See which merges ended, and call off those that cannot end."""
+        """Find the merges that ended, and cancel those that cannot end."""
         for merge in list(self._merges):
             sender, receiver = peers.get(merge.sender), peers.get(merge.receiver)
             if receiver is None or (
@@ -269,20 +274,20 @@ class Coordinator:
                 self._note("merge undone", f"merge {merge.number} into {merge.receiver}: {reason}")
 
     def _spoilt_by(self, merge: _Merge, sender: PeerStatus | None, receiver: PeerStatus) -> str | None:
-        """Why a merge fails; None while it may succeed."""
+        """Return why a merge fails, or None while it may succeed."""
         if sender is None or sender.phase != PeerPhase.HOLDING:
-            return f"{merge.sender} is gone"
+            return f"{merge.sender} is lost"
         if receiver.took == -merge.number:
             return f"{merge.receiver} does not take it: {receiver.reason}"
         if self._now_s - merge.since_s > self._transfer_max_s:
-            return f"{merge.sender} does not reach {merge.receiver}"
+            return f"{merge.sender} cannot reach {merge.receiver}"
         return None
 
     def _restart(self, peers: Mapping[str, PeerStatus]) -> None:
-        """Have a peer begin again with its own update if no living peer holds it; under a new coordinator all do.
+        """Let a peer begin again with its own update if no living peer holds it. Under a new coordinator all do.
 
-        A peer that was silent for a while begins again too, whatever it held: others have begun again without it. It
-        rests instead if its update had been handed on before.
+        A peer that was silent for a while begins again too, whatever it held, since others have begun again without it.
+        It rests instead if it had sent its update on before.
         """
         self._gone |= self._met - peers.keys()
         self._met |= peers.keys()
@@ -292,23 +297,23 @@ class Coordinator:
                 self._gone.discard(name)
             elif each.token_term != self.term:
                 self._gone.discard(name)
-                self._call(name, CommandKind.ANEW, reason=f"{name} begins anew in term {self.term}")
+                self._call(name, CommandKind.ANEW, reason=f"{name} begins again in term {self.term}")
             elif name in self._gone:
                 self._gone.discard(name)
                 is_held = any(
                     name in other.of for key, other in peers.items() if key != name and self._is_token(key, other)
                 )
                 kind = CommandKind.REST if is_held else CommandKind.ANEW
-                self._call(name, kind, reason="was not heard for a while", again=True)
+                self._call(name, kind, reason="it was silent for a while", again=True)
             elif each.phase == PeerPhase.RESTING and name not in held and self._is_up_to_date(name, each):
-                self._call(name, CommandKind.ANEW, reason="who held its update is gone", again=True)
+                self._call(name, CommandKind.ANEW, reason="the peer that held its update is lost", again=True)
 
     def _held(self, peers: Mapping[str, PeerStatus]) -> set[str]:
-        """The owners of all updates that some peer holds."""
+        """Return the owners of all updates that some peer holds."""
         return {of for name, each in peers.items() if self._is_token(name, each) for of in each.of}
 
     def _is_token(self, name: str, status: PeerStatus) -> bool:
-        """Whether the sum of this peer counts."""
+        """Return whether the sum of this peer counts."""
         call = self.calls.get(name)
         is_void = call is not None and (
             self._is_told_to_rest(name) or (call.kind == CommandKind.ANEW and not self._heeds(status, call))
@@ -360,19 +365,19 @@ class Coordinator:
             for name, each in free.items()
             if self._spoilt.get(name, 0) < SPOILT_MAX
         ]
-        # The coordinator cannot foretell when a training ends: nobody waits for these peers.
+        # The coordinator cannot predict when a training ends, so nobody waits for these peers.
         others = [pairs.Holder(name=name, ready_s=math.inf) for name in coming]
         links = self._ways if self._ways.is_known else None
         while pair := self._pairing.next_pair(fit, links=links, coming=others):
             if (pair.sender, pair.receiver) not in self._apart:
                 return pair
             if (pair.receiver, pair.sender) not in self._apart:
-                return pairs.Pair(sender=pair.receiver, receiver=pair.sender, reason="the other way did not work")
+                return pairs.Pair(sender=pair.receiver, receiver=pair.sender, reason="the other direction failed")
             fit = [each for each in fit if each.name != pair.sender]
         return None
 
     def _conclude(self, peers: Mapping[str, PeerStatus], idle: Mapping[str, PeerStatus], training: list[str]) -> None:
-        """Nothing more can be merged now: wait for the missing peers, or make the version."""
+        """Wait for the missing peers or make the version, since nothing more can be merged now."""
         useful = {name: each for name, each in idle.items() if self._spoilt.get(name, 0) < SPOILT_MAX}
         if len(useful) > 1 or training:
             self._wait(useful, training)
@@ -387,11 +392,11 @@ class Coordinator:
         self._call(root, CommandKind.MAKE, names_version=True)
 
     def _try_again(self, peers: Mapping[str, PeerStatus]) -> None:
-        """No peer has an update: those that failed train once more, after a while."""
+        """Let the peers that failed train once more after a while, since no peer has an update."""
         if not peers or self._now_s - self._began_s < self._settings.patience_s:
             return
         self._begin()
-        self._note("round again", f"nobody has an update for round {self.round}")
+        self._note("round again", f"no peer has an update for round {self.round}")
         for name in peers:
             self._call(name, CommandKind.TRAIN, names_version=True, again=True)
 
@@ -407,10 +412,10 @@ class Coordinator:
         if len(idle) > 1 and not self._is_hurried:
             self._is_hurried = True
             busy = ", ".join(sorted(name for name, each in idle.items() if not each.is_free))
-            self._note("hurried", f"busy for longer than a round waits, merged all the same: {busy}")
+            self._note("hurried", f"merged although busy, since they were busy for longer than a round waits: {busy}")
         elif training:
             self.left_out.update(training)
-            self._note("left out", f"round {self.round} goes on without {', '.join(sorted(training))}: too late")
+            self._note("left out", f"round {self.round} continues without {', '.join(sorted(training))}: too late")
 
     # Commands --------------------------------------------------------------------------------------------
 
@@ -428,9 +433,9 @@ class Coordinator:
         reason: str | None = None,
         again: bool = False,
     ) -> Command:
-        """Command a peer, unless its last command was the same; ``again``: also then."""
+        """Command a peer, unless its last command was the same; with ``again`` also then."""
         last = self.calls.get(name)
-        # On the wire -1, "" and 0 stand for none.
+        # On the wire -1, "" and 0 mean none.
         version, digest = (self._base.version, self._base.digest) if names_version else (-1, "")
         call = Command(
             term=self.term,

@@ -1,7 +1,7 @@
-"""A device of a flock: its server, its lines to the others, its trainer, its disk, around one peer. Decides nothing.
+"""A device of a flock: its server, its links to the others, its trainer and its disk, around one peer. Decides nothing.
 
-Run as ``python -m shoal.flock.driver --home DIR``, where the command line left its orders. There is no manager: every
-peer dials every other, sends over that line only, and receives at its own server only.
+Run as ``python -m shoal.flock.driver --home DIR``, where the command line wrote its orders. There is no manager: every
+peer dials every other, sends only over that link, and receives only at its own server.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SENSE_EVERY_S = 2.0
 
 
 def stored_model(home: Path, plan_sha256: str) -> Path:
-    """The file in which a device keeps the newest version of one plan."""
+    """Return the file in which a device keeps the newest version of one plan."""
     return home / "flock" / plan_sha256[:16] / MODEL_FILE
 
 
@@ -82,16 +82,16 @@ class Orders:
     plan_sha256: str
     settings: FlockSettings
     thresholds: Thresholds
-    #: The address that others reach this device at; empty: that of its first network.
+    #: The address at which others reach this device, or empty for that of its first network.
     host: str = ""
     port: int = 0
-    #: Peers by hand, where the network carries no multicast: name -> endpoint.
+    #: Peers given by hand, for a network without multicast: name -> endpoint.
     peers: dict[str, str] = field(default_factory=dict)
     multicast: bool = True
 
 
 class Flock(AnyKey):
-    """A service and a listener (see ``net.base``), and the surroundings of a worker's driver."""
+    """A service and a listener (see ``net.base``), and the environment of a worker's driver."""
 
     def __init__(
         self, orders: Orders, places: Paths, *, child_module: str = "shoal.trainer.child", pace_s: float = 0.0
@@ -119,7 +119,7 @@ class Flock(AnyKey):
         self._worker_driver = WorkerDriver(
             spec, self, member=identity, cache=places.cache, child_module=child_module, pace_s=pace_s
         )
-        # A thread merges large models: the loop stays free, and other peers do not think this device lost meanwhile.
+        # A thread merges large models: the loop stays free, so other peers do not consider this device lost meanwhile.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="merge")
         self._host = RoleHost("peer", self._perform, send=self.send, executor=self._executor)
         self._lines: dict[str, _Line] = {}
@@ -127,10 +127,10 @@ class Flock(AnyKey):
         self._ended: asyncio.Future[str] | None = None
         self._saving = asyncio.Lock()
 
-    # Its life ----------------------------------------------------------------------------------------------
+    # Lifecycle ---------------------------------------------------------------------------------------------
 
     async def run(self) -> str:
-        """Run until the last version is made, or the peer cannot go on; return the reason of the end."""
+        """Run until the last version is made or the peer cannot continue. Return why it ended."""
         orders = self._orders
         self._ended = asyncio.get_running_loop().create_future()
         here = orders.host or probe.own_address()
@@ -196,7 +196,7 @@ class Flock(AnyKey):
             self._ended.set_result(reason)
 
     async def _sense(self) -> None:
-        """Read the sensors, for the peer to judge whether this device has time for others."""
+        """Read the sensors, so that the peer can decide whether this device has time for merges."""
         before = None
         while True:
             own_s = time.process_time() + self._worker_driver.cpu_s()
@@ -206,7 +206,7 @@ class Flock(AnyKey):
             self._host.post(Felt(condition=sensors.condition(in_use=in_use)))
             await asyncio.sleep(SENSE_EVERY_S)
 
-    # Its disk ----------------------------------------------------------------------------------------------
+    # Disk --------------------------------------------------------------------------------------------------
 
     async def _save(self, save: Save) -> None:
         async with self._saving:
@@ -228,26 +228,26 @@ class Flock(AnyKey):
         write_readable(self.model_file, lambda file: tensors.write(file, views, notes))
 
     def _stored(self) -> Version | None:
-        """The version this device held when it last ran, if it can be read and is of this plan."""
+        """Return the version that this device held when it last ran, or None if it is unreadable or of another plan."""
         if not self.model_file.exists():
             return None
         try:
             arrays, notes = tensors.read(self.model_file)
             layout = Layout.from_json(notes["layout"])
             if layout.sha256 != self._layout.sha256:
-                raise Corrupt("it is of another model")
+                raise Corrupt("it is for another model")
             model = np.empty(layout.size, np.float32)
             for name, view in layout.views(model).items():
                 view[...] = arrays[name]
             version = Version(number=int(notes["version"]), model=model, made_of=int(notes["made_of"]))
             if version.digest != notes["digest"]:
-                raise Corrupt("it is not what was written")
+                raise Corrupt("its contents do not match its hash")
         except (ShoalError, OSError, KeyError, ValueError) as error:
-            log.warning("%s is left alone: %s", self.model_file, error)
+            log.warning("%s is ignored: %s", self.model_file, error)
             return None
         return version
 
-    # Lines to the others -----------------------------------------------------------------------------------
+    # Links to the others -----------------------------------------------------------------------------------
 
     def _found(self, name: str, where: str) -> None:
         line = self._lines.get(name)
@@ -255,7 +255,7 @@ class Flock(AnyKey):
             return
         if line is not None:
             # The peer restarted at another address.
-            line.hang_up("it is at another address")
+            line.hang_up("the peer is at another address")
             line.endpoint = where
             return
         line = self._lines[name] = _Line(name, where, self._identity, self._host.post)
@@ -269,7 +269,7 @@ class Flock(AnyKey):
 
     def role_now(self, peer: RemoteIdentity) -> str:
         if peer.role != "node" or peer.node == self._orders.node:
-            raise NotHere("another peer of the flock is expected", peer=peer.node)
+            raise NotHere("only other peers of the flock may connect", peer=peer.node)
         return "peer"
 
     def opened(self, session: Session) -> None: ...
@@ -279,7 +279,7 @@ class Flock(AnyKey):
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         event = Received(sender=session.peer.node, message=message, size_bytes=size_bytes)
         if isinstance(message, PartialSum | ModelTransfer):
-            # Waited for: the memory it lies in is used again for the next message.
+            # Waited for: the next message uses the same memory.
             await self._host.deliver(event)
         else:
             self._host.post(event)
@@ -294,13 +294,13 @@ class Flock(AnyKey):
         return None
 
     def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
-        log.warning("%s was turned away: %s", peer.node, reason)
+        log.warning("%s was refused: %s", peer.node, reason)
 
     async def operate(self, peer: RemoteIdentity, message: Message) -> NoReturn:
-        raise PeerViolation("nobody operates a flock", peer=peer.node)
+        raise PeerViolation("a flock has no operators", peer=peer.node)
 
     async def renew(self, peer: RemoteIdentity, message: Renew) -> NoReturn:
-        raise PeerViolation("a peer makes its own certificate", peer=peer.node)
+        raise PeerViolation("a flock renews no certificates: a peer makes its own", peer=peer.node)
 
     async def find_blob(self, peer: RemoteIdentity, blob: Blob) -> NoReturn:
         raise PeerViolation("a flock has no blobs", peer=peer.node)
@@ -310,14 +310,15 @@ class Flock(AnyKey):
 
 
 class _Line(PersistentLink):
-    """A line to one peer, dialled again and again. Nothing comes over it: other peers answer over their own lines."""
+    """A link to one peer that is dialled again and again. Only this side sends over it: others answer over their
+    own."""
 
     def __init__(self, name: str, where: str, identity: Identity, post: Callable[[Any], None]) -> None:
         super().__init__(name)
         self.endpoint = where
         self._identity = identity
         self._post = post
-        #: The reason that the log shows: attempts that fail for the same reason are logged once.
+        #: The reason last logged: repeated failures with the same reason are logged once.
         self._logged: str | None = None
 
     async def connect_once(self) -> str:
@@ -326,7 +327,7 @@ class _Line(PersistentLink):
 
     async def may_dial_again(self, reason: str) -> bool:
         if reason != self._logged:
-            log.info("line to %s at %s: %s", self.peer, self.endpoint, reason)
+            log.info("link to %s at %s: %s", self.peer, self.endpoint, reason)
             self._logged = reason
         await asyncio.sleep(DIAL_AGAIN_S)
         return True
@@ -346,7 +347,7 @@ class _Line(PersistentLink):
 
 
 def save_orders(home: Path, orders: Orders) -> None:
-    """Write the orders, readable by this user alone: the secret is among them."""
+    """Write the orders, readable only by this user, since they contain the secret."""
     save_private_json(
         home / ORDERS_FILE,
         {
@@ -365,7 +366,7 @@ def save_orders(home: Path, orders: Orders) -> None:
 
 
 def load_orders(home: Path) -> Orders:
-    """The orders that the command line left in a device's home."""
+    """Read the orders that the command line wrote to a device's home."""
     names = ("secret", "node", "spec", "plan_sha256", "settings", "thresholds", "host", "port", "peers", "multicast")
     texts = dict(zip(names, load_private_json(home / ORDERS_FILE, names), strict=True))
     return Orders(
@@ -383,7 +384,7 @@ def load_orders(home: Path) -> Orders:
 
 
 async def run_flock(home: Path, *, child_module: str, pace_s: float) -> dict[str, Any]:
-    """Run until the flock is over or a signal comes; return the outcome."""
+    """Run until the flock is over or a signal comes. Return the outcome."""
     began_s = time.monotonic()
     flock = Flock(load_orders(home), Paths(home), child_module=child_module, pace_s=pace_s)
     loop = asyncio.get_running_loop()
@@ -420,12 +421,12 @@ def in_words(told: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="shoal-flock", description="Train in a flock as this home says.")
+    parser = argparse.ArgumentParser(prog="shoal-flock", description="Train in a flock with the orders in this home.")
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples")
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--out", type=Path, help="copy the last model here")
-    parser.add_argument("--json", action="store_true", help="tell what came of it as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)

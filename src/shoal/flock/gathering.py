@@ -1,6 +1,6 @@
-"""Finds the peers of a flock on the local network, by multicast DNS: announces this one, and listens for others.
+"""Finds the peers of a flock on the local network by multicast DNS: announces this one and listens for others.
 
-An announcement proves nothing: a peer must show a certificate of the flock's authority once it is dialled.
+An announcement proves nothing: a peer must show a certificate from the flock's authority when it is dialled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.wire.limits import PEERS_MAX
 
 KIND = "_shoal-flock._tcp.local."
 
-#: How long a peer may take to tell its address, and how often all are asked again.
+#: How long to wait for a peer's address, and how often to ask all peers again.
 _ASK_MS = 1000
 _ASK_EVERY_S = 2.0
 
@@ -62,7 +62,7 @@ class Gathering:
             self._zeroconf = None
             if isinstance(error, Error | OSError):
                 raise ShoalError(
-                    f"the network does not take the announcement: {error!r}; name peers with --peer"
+                    f"the network refused the announcement: {error!r}. Name the peers with --peer"
                 ) from error
             raise
         self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, KIND, handlers=[self._heard])
@@ -73,7 +73,7 @@ class Gathering:
             self._names.add(name)
 
     async def _ask(self) -> None:
-        """Ask for addresses, again and again: a peer that restarted has another one."""
+        """Ask for addresses again and again: a peer that restarted may have another one."""
         from zeroconf import IPVersion
         from zeroconf.asyncio import AsyncServiceInfo
 
@@ -101,7 +101,7 @@ class Gathering:
 def heard_of(
     said: Mapping[bytes, bytes | None], addresses: list[bytes], port: int | None, *, flock: str
 ) -> list[tuple[str, str]]:
-    """The peers of this flock and their endpoints in an announcement; none if it makes no sense."""
+    """Return the peers of this flock and their endpoints in an announcement. Empty if it is invalid."""
     try:
         theirs, node = ((said.get(key) or b"").decode("ascii") for key in (b"flock", b"node"))
         hosts = [str(ipaddress.ip_address(address)) for address in addresses]

@@ -1,9 +1,8 @@
-"""A peer of a flock: trains, merges updates in pairs, holds the versions they make; coordinates if it must.
+"""A peer of a flock: trains, merges updates in pairs, holds the versions they make, and coordinates if it must.
 
-There is no manager. Every peer tells all others its status; the first by name among those that hear each other
-coordinates, in a term of its own, until it falls silent. A peer keeps its own update until the next version, so no
-peer that is lost takes an update with it that cannot be merged again; and it keeps one sum, so its memory does not
-grow with the flock.
+There is no manager. Every peer sends its status to all others. Among peers that receive each other's statuses, the
+first by name coordinates, in its own term, until it becomes silent. A peer keeps its own update until the next version,
+so the loss of another peer never loses an update. It keeps only one sum, so its memory does not grow with the flock.
 """
 
 from __future__ import annotations
@@ -59,29 +58,29 @@ from shoal.wire.messages import (
 BEAT = "beat"
 TRAINING = "training"
 
-#: So many trainings in a row may fail before a peer gives up: its task does not run here.
+#: Trainings that may fail in a row before a peer gives up: its task does not run here.
 FAILURES_MAX = 5
 
-#: After the last version, how many beats a peer stays for peers that have not confirmed that they have it.
+#: Beats that a peer stays after the last version, for peers that have not confirmed that they have it.
 LINGER_BEATS = 10
 
-#: A coordinator acts on its own commands at once, and looks again; never more often than this for one event.
+#: A coordinator acts on its own commands at once and decides again, at most this often per event.
 LOOKS_MAX = 8
 
 
 def digest_of(model: np.ndarray) -> str:
-    """The hash that identifies a version."""
+    """Return the hash that identifies a version."""
     return hashlib.blake2b(np.ascontiguousarray(model, np.float32).data, digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """A model that a peer holds. It never changes: it may be on its way to another peer."""
+    """A model that a peer holds. It never changes, since it may be on its way to another peer."""
 
     number: int
     model: np.ndarray
     digest: str = ""
-    #: How many updates were in it; their owners, where it was made here.
+    #: Number of updates in it, and their owners if it was made here.
     made_of: int = 0
     of: tuple[str, ...] = ()
 
@@ -109,7 +108,7 @@ class _MergeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _TestResult:
-    """How a version did on the held-out examples of this device."""
+    """The evaluation of a version on the held-out examples of this device."""
 
     version: int
     metrics: tuple[MetricView, ...]
@@ -135,7 +134,7 @@ class Peer(Machine):
         self._plan = plan_sha256
         self.version = first
         self._others: dict[str, _Heard] = {}
-        #: Peers that this one has an open line to.
+        #: Peers to which this one has an open link.
         self._lines: set[str] = set()
         self._strangers: set[str] = set()
         self._is_ready = False
@@ -144,7 +143,7 @@ class Peer(Machine):
         self._failures = 0
 
         self.term = 0
-        #: The peer that this one follows: itself while it coordinates.
+        #: The peer that this one follows; itself while it coordinates.
         self.coordinator: str | None = None
         self._coordinator_heard_s = -math.inf
         self._in_touch = False
@@ -156,17 +155,17 @@ class Peer(Machine):
         self._heard = 0
         self._lease = 0
         self._testing = 0
-        #: Its own update and the weight of it, until the next version.
+        #: Its own update and its weight, until the next version.
         self._own: np.ndarray | None = None
         self._own_weight = 0.0
-        #: The sum it holds, once there are two updates in it.
+        #: The sum it holds, once it has two updates or more.
         self._partial: Partial | None = None
         self._of: tuple[str, ...] = ()
         self._token_term = 0
         self._merged: _MergeOutcome | None = None
-        #: The command to get something from another peer: asked for again when the line to that peer opens.
+        #: The command to get something from another peer; requested again when the link to that peer opens.
         self._expects: Command | None = None
-        #: Requests of peers that this one had no line to.
+        #: Requests from peers to which this one had no link.
         self._owes: dict[str, Request] = {}
 
         self._is_free = True
@@ -184,7 +183,7 @@ class Peer(Machine):
                 self.timer(BEAT, self._settings.beat_s)
             case Prepared():
                 if not self._is_ready:
-                    self._note("ready", f"holds version {self.version.number}; waits for its peers")
+                    self._note("ready", f"has version {self.version.number}; waiting for its peers")
                 self._is_ready = True
             case PrepareFailed():
                 self.act(End(reason=f"the task does not run here: {event.reason}"))
@@ -192,7 +191,7 @@ class Peer(Machine):
                 self._on_beat()
             case TimerFired(name=name) if name == TRAINING:
                 if self._phase is PeerPhase.TRAINING:
-                    reason = f"no end after {self._settings.train_max_s:g} s"
+                    reason = f"training did not end within {self._settings.train_max_s:g} s"
                     self.act(Interrupt(lease=self._lease, reason=reason))
             case Felt():
                 self._on_felt(event)
@@ -216,7 +215,7 @@ class Peer(Machine):
             case Saved():
                 pass
             case _:
-                raise Misuse(f"a peer does not hear {type(event).__name__}")
+                raise Misuse(f"a peer cannot handle {type(event).__name__}")
         self._coordinate()
         self._tell_status()
 
@@ -228,10 +227,10 @@ class Peer(Machine):
         told = judge(felt.condition, self._thresholds, was_free=self._is_free)
         self._is_free, self._reason = told.is_free, clip(told.reason)
 
-    # Its status, and the others' -----------------------------------------------------------------------------
+    # Statuses --------------------------------------------------------------------------------------------------
 
     def status(self) -> PeerStatus:
-        # On the wire "", 0 and -1 stand for none, and a merge that was refused is a negative number.
+        # On the wire "", 0 and -1 mean none, and a refused merge is a negative number.
         merged, tested = self._merged, self._tested
         return PeerStatus(
             plan=self._plan,
@@ -273,17 +272,17 @@ class Peer(Machine):
 
     @property
     def is_halted(self) -> bool:
-        """Whether it coordinates too few peers to go on."""
+        """Whether it coordinates too few peers to continue."""
         return self._coordinating is not None and self._coordinating.is_halted
 
     @property
     def left_out(self) -> frozenset[str]:
-        """The peers that it left out as coordinator, in this round or the last."""
+        """The peers that it excluded as coordinator, in this round or the last."""
         coordinating = self._coordinating
         return frozenset() if coordinating is None else frozenset(coordinating.left_out | coordinating.left_out_before)
 
     def _statuses(self) -> dict[str, PeerStatus]:
-        """The status of every peer of the same plan that is heard, this one among them."""
+        """Return the status of every live peer with the same plan, including this one."""
         heard = {
             name: other.status
             for name, other in self._others.items()
@@ -303,7 +302,7 @@ class Peer(Machine):
             self._leave()
 
     def _leave(self) -> None:
-        """End once every peer it ever met has the last version; it waits a while for silent ones, which may return."""
+        """End once every peer it ever met has the last version. It waits a while for silent ones, which may return."""
         self._over_beats += 1
         others = [other.status for other in self._others.values() if other.status is not None]
         is_tested = not self._spec.test.examples or self._is_tested
@@ -314,11 +313,11 @@ class Peer(Machine):
 
     @property
     def _followed(self) -> tuple[int, str]:
-        """Term and name of its coordinator: a peer follows the highest that it hears of."""
+        """Term and name of its coordinator: a peer follows the one with the highest term."""
         return self.term, self.coordinator or ""
 
     def _check_coordinator(self) -> None:
-        """Become the coordinator if there is none, and this peer is first by name."""
+        """Become the coordinator if there is none and this peer is first by name."""
         self._in_touch = self.coordinator is not None and (
             self.coordinator == self.node or self.now_s - self._coordinator_heard_s < self._settings.lost_after_s
         )
@@ -335,7 +334,7 @@ class Peer(Machine):
             return
         followers = [each for name, each in peers.items() if name != self.node and each.term >= self.term]
         if any(each.in_touch for each in followers):
-            # Other peers hear a coordinator: this device is out of its reach.
+            # Other peers have a coordinator, which this device cannot reach.
             return
         if min(peers) == self.node:
             why = f"{self.coordinator} is silent" if self.coordinator else f"first of {len(peers)} by name"
@@ -346,10 +345,10 @@ class Peer(Machine):
                 size_bytes=VALUE_BYTES * self.version.model.size,
                 now_s=self.now_s,
             )
-            self._note("conducts", f"{self.node} conducts in term {self.term}: {why}")
+            self._note("conducts", f"{self.node} coordinates in term {self.term}: {why}")
 
     def _follow(self, coordinator: str, term: int) -> None:
-        self._note("follows", f"{coordinator} conducts in term {term}")
+        self._note("follows", f"{coordinator} coordinates in term {term}")
         self._enter_term(term, coordinator)
         self._coordinating = None
 
@@ -361,7 +360,7 @@ class Peer(Machine):
     def _coordinate(self) -> None:
         if self._coordinating is None:
             return
-        # A command to this peer itself changes its status, and with it the next commands.
+        # A command to this peer itself changes its status, and so the next commands.
         for _ in range(LOOKS_MAX):
             decided = self._coordinating.decide(self.now_s, self._statuses())
             for kind, reason in decided.notes:
@@ -399,25 +398,25 @@ class Peer(Machine):
                 self._spent_joules += JOULES_PER_BYTE * event.size_bytes
                 self._on_model(message)
             case _:
-                raise Misuse(f"a peer does not hear {type(message).__name__}")
+                raise Misuse(f"a peer cannot handle {type(message).__name__}")
 
     def _on_status(self, sender: str, status: PeerStatus) -> None:
         if status.plan != self._plan:
             if sender not in self._strangers:
                 self._strangers.add(sender)
-                self._note("stranger", f"{sender} has another task or plan: it trains with others")
+                self._note("stranger", f"{sender} has another task or plan, and trains with others")
             return
         other = self._others.get(sender)
         if other is None:
             other = self._others[sender] = _Heard()
             self._newcomer_s = self.now_s
-            self._note("met", f"{sender}, which holds version {status.version}")
+            self._note("met", f"{sender}, which has version {status.version}")
         if self.now_s - other.at_s > self._settings.lost_after_s:
             # The peer is back, and may lack the last version.
             self._over_beats = 0
         other.status, other.at_s = status, self.now_s
         if sender == self.coordinator:
-            # A coordinator that restarted coordinates no longer.
+            # A coordinator that restarted no longer coordinates.
             goes_on = (status.coordinator, status.term) == (sender, self.term)
             self._coordinator_heard_s = self.now_s if goes_on else -math.inf
         if status.coordinator == sender and (status.term, sender) > self._followed:
@@ -425,7 +424,7 @@ class Peer(Machine):
             self._coordinator_heard_s = self.now_s
 
     def _on_connected(self, node: str) -> None:
-        """Ask again for anything that was on its way, and answer a request that had to wait for the line."""
+        """Request again what was on its way, and answer a request that had to wait for the link."""
         self.send(node, self.status())
         if self._expects is not None and self._expects.other == node:
             self._ask(self._expects)
@@ -455,7 +454,7 @@ class Peer(Machine):
             case CommandKind.MAKE if is_round and is_holding:
                 self._make_version()
             case CommandKind.FETCH if call.version >= self.version.number:
-                # Never back: a coordinator that was away may know less than this peer.
+                # Never go back: a coordinator that was disconnected may have an older version than this peer.
                 self._expects = call
                 self._ask(call)
             case CommandKind.OVER if not self._is_over:
@@ -548,7 +547,7 @@ class Peer(Machine):
             self._on_failed(TrainerFailed(lease=trained.lease, reason=error.reason))
             return
         if trained.examples < 1:
-            self._on_failed(TrainerFailed(lease=trained.lease, reason="there are no examples here"))
+            self._on_failed(TrainerFailed(lease=trained.lease, reason="this device has no examples"))
             return
         self._failures = 0
         self._spent_joules += max(0.0, trained.joules)
@@ -581,7 +580,7 @@ class Peer(Machine):
         if self._partial is not None:
             return self._partial.mean()
         if self._own is None:
-            raise Misuse("a peer that holds nothing has no mean")
+            raise Misuse("a peer that holds no update has no mean")
         return self._own
 
     def _on_sum(self, sender: str, part: PartialSum) -> None:
@@ -595,9 +594,11 @@ class Peer(Machine):
         try:
             mean = dense("mean", part.tensors, size=self.version.model.size)
             if set(part.of) & set(self._of) or not part.of:
-                raise PeerViolation(f"updates of {', '.join(part.of)}: some are here already")
+                raise PeerViolation(f"the sum has updates of {', '.join(part.of)}, and some of them are here already")
             if part.weight > (most := (self._settings.examples or LABELLED_MAX) * len(part.of)):
-                raise PeerViolation(f"{len(part.of)} updates that weigh {part.weight:g}; their examples are {most}")
+                raise PeerViolation(
+                    f"{len(part.of)} updates have the weight {part.weight:g}; at most {most} is possible"
+                )
         except PeerViolation as error:
             self._merged, self._reason = _MergeOutcome(part.merge, is_taken=False), clip(error.reason)
             self._note("not taken", f"merge {part.merge} of {sender}: {error.reason}")
@@ -611,13 +612,13 @@ class Peer(Machine):
 
     def _mean_of_own(self) -> np.ndarray:
         if self._own is None:
-            raise Misuse("a peer that holds updates has its own")
+            raise Misuse("a peer that holds a sum must have its own update")
         return self._own
 
     # Versions ---------------------------------------------------------------------------------------------
 
     def _make_version(self) -> None:
-        """Apply the mean of all updates, once: this peer is the root."""
+        """Apply the mean of all updates, once, as the root."""
         model = self.version.model + self._mean()
         self._note("made", f"version {self.version.number + 1} of {len(self._of)} updates: {', '.join(self._of)}")
         self._hold(Version(number=self.version.number + 1, model=model, made_of=len(self._of), of=self._of))
@@ -634,9 +635,9 @@ class Peer(Machine):
         try:
             model = flat("model", given.tensors, size=self.version.model.size).copy()
             if digest_of(model) != given.digest:
-                raise PeerViolation("a model that is not the one it is said to be")
+                raise PeerViolation("the model does not match its digest")
             if not np.isfinite(model).all():
-                raise PeerViolation("a model with values that are not finite")
+                raise PeerViolation("the model has values that are not finite")
         except PeerViolation as error:
             self._note("not taken", f"version {given.version}: {error.reason}")
             return

@@ -1,7 +1,7 @@
-"""The secret that the peers of a flock share, and the identities derived from it. No enrolment; knows no sockets.
+"""The secret that the peers of a flock share, and the identities derived from it. There is no enrolment.
 
-A device with the secret can be any peer, so peers trust each other: the secret keeps strangers out. It is drawn at
-random: the flock's name on the network is derived from it, and a secret that a person chose could be guessed from that.
+A device with the secret can be any peer, so peers trust each other; the secret keeps strangers out. It is random: the
+flock's name on the network is derived from it, so a secret that a person chose could be guessed from the name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.identity.identity import AUTHORITY_VALID_DAYS, Authority, Identity
 SECRET_BYTES = 16
 _CHECK_BYTES = 4
 _PREFIX = "flock-"
-#: Long enough for a training; nobody renews it.
+#: Long enough for a training; nobody renews the certificate.
 PEER_VALID_DAYS = 90.0
 
 
@@ -36,14 +36,14 @@ class FlockSecret:
         """Read the form that ``text`` writes. Four bytes of a hash tell a typing error from another flock's secret."""
         plain = text.strip().lower()
         if not plain.startswith(_PREFIX):
-            raise Misuse("a flock's secret begins with `flock-`: make one with `shoal flock secret`")
+            raise Misuse("a flock's secret begins with `flock-`. Make one with `shoal flock secret`")
         try:
             raw = base64.b32decode(plain.removeprefix(_PREFIX).upper())
         except ValueError:
             raw = b""
         value, check = raw[:SECRET_BYTES], raw[SECRET_BYTES:]
         if len(value) != SECRET_BYTES or check != _check(value):
-            raise Misuse("this is no flock's secret: a letter is wrong or missing; copy it whole")
+            raise Misuse("this flock secret is invalid: a letter is wrong or missing. Copy all of it")
         return cls(value)
 
     @property
@@ -56,7 +56,7 @@ class FlockSecret:
         return f"flock-{hashlib.sha256(b'shoal flock name' + self.value).hexdigest()[:16]}"
 
     def identities(self, node: str, *, now_s: float | None = None) -> tuple[Identity, Identity]:
-        """This device's identity as a peer, and as the operator that signs its own work."""
+        """Return this device's identity as a peer, and as the operator that signs its own work."""
         from shoal.identity import certificates
 
         moment_s = time.time() if now_s is None else now_s

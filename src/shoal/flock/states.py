@@ -1,6 +1,6 @@
-"""The states of a flock that can be listed. Messages carry them as text, and refuse other text.
+"""The states of a flock that have names. Messages carry them as text and refuse other text.
 
-``wire`` lies below the roles and keeps the words in tuples of its own: a test holds the two lists equal.
+``wire`` is below the roles and has its own tuples of these names: a test checks that the two lists are equal.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ class PeerPhase(StrEnum):
 
     IDLE = "idle"
     TRAINING = "training"
-    #: The peer holds a sum of updates, at first its own alone.
+    #: The peer holds a sum of updates, at first only its own.
     HOLDING = "holding"
-    #: The peer handed its sum to another peer, and waits for the next version.
+    #: The peer sent its sum to another peer, and waits for the next version.
     RESTING = "resting"
-    #: Its training failed: the round goes on without it.
+    #: Its training failed: the round continues without it.
     FAILED = "failed"
 
 
 class CommandKind(StrEnum):
-    """What the coordinator tells a peer to do. Each command replaces the one before."""
+    """The coordinator's commands to a peer. Each command replaces the one before."""
 
     #: Train from the version that the command names.
     TRAIN = "train"
-    #: Keep the sum it holds: the merge it was told to make is off.
+    #: Keep the sum it holds: the merge that it was told to make is cancelled.
     KEEP = "keep"
-    #: Ask another peer for its sum, and add it.
+    #: Request another peer's sum, and add it.
     TAKE = "take"
     #: Drop the sum: another peer has it.
     REST = "rest"
-    #: Hold its own update again, and nothing else.
+    #: Hold only its own update again.
     ANEW = "anew"
     #: Apply the sum: it holds all updates of the round.
     MAKE = "make"
-    #: Ask another peer for a version.
+    #: Request a version from another peer.
     FETCH = "fetch"
     #: The last version is made, and every peer holds it.
     OVER = "over"

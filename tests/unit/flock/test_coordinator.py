@@ -138,7 +138,7 @@ def test_a_merge_is_called_off_before_its_sender_is_asked_for_again() -> None:
     ((receiver, call),) = first.items()
     late = flock.look(after_s=1000.0, heeded=False)
     assert kinds(late)[receiver] == "keep"
-    assert "does not reach" in late[receiver].reason
+    assert "cannot reach" in late[receiver].reason
     assert not any(each.other == call.other for name, each in flock.look().items() if name != receiver)
 
 
@@ -174,7 +174,7 @@ def test_who_takes_much_longer_than_most_is_left_out_with_the_reason() -> None:
     merged(flock)
     flock.look()
     flock.look(after_s=SETTINGS.patience_s + 1)
-    assert "round 1 goes on without a" in flock.notes["left out"]
+    assert "round 1 continues without a" in flock.notes["left out"]
     assert kinds(flock.look()) == {"b": "make"}
 
 

@@ -79,7 +79,7 @@ def test_a_secret_is_drawn_and_is_another_each_time(capsys: pytest.CaptureFixtur
     [
         ([], "shoal flock secret -o flock.key"),
         (["--secret-file", "nowhere.key"], "--secret-file nowhere.key"),
-        (["--secret-file", "wrong.key"], "copy it whole"),
+        (["--secret-file", "wrong.key"], "Copy all of it"),
         (["--secret-file", "right.key", "--data", "nowhere"], "there is no such folder"),
         (["--secret-file", "right.key", "--name", "Not A Name"], "cannot be the name of a device"),
         (["--secret-file", "right.key", "--peer", "bee"], "NAME=HOST:PORT"),

@@ -27,7 +27,7 @@ def test_written_and_read_it_is_the_same() -> None:
 
 @pytest.mark.parametrize("change", [lambda text: text[:-1], lambda text: text[:-1] + ("b" if text[-1] != "b" else "c")])
 def test_a_slip_of_the_pen_is_told(change: object) -> None:
-    with pytest.raises(Misuse, match="copy it whole"):
+    with pytest.raises(Misuse, match="Copy all of it"):
         FlockSecret.parse(change(FlockSecret.draw().text))  # type: ignore[operator]
 
 

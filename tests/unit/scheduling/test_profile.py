@@ -24,7 +24,7 @@ def device(name: str = "a", *, kind: str = "", mhz: float | None = None, celsius
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert unknown(device(mhz=1000.0), ("frequency_sum_mhz", "temperature_c", "load")) == "temperature, load not known"
+    assert unknown(device(mhz=1000.0), ("frequency_sum_mhz", "temperature_c", "load")) == "temperature, load unknown"
     assert unknown(device(mhz=1000.0), ("frequency_sum_mhz",)) == ""
 
 

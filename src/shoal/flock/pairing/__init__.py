@@ -1,7 +1,7 @@
-"""Which two peers merge next: partial sums meet two at a time, with no centre. Pure; knows no network and no clock.
+"""Which two peers merge next: partial sums are added in pairs, without a central node. Pure.
 
-MDLdroid's chain of pairs (IPSN'20). Each device begins with a partial of its own; in a merge one device sends its
-partial to another and retires for the round, the other goes on with both; the last one is the root and gives the
-version out. ``pairs`` chooses the next pair, ``ahead`` chooses better where links differ, by ``exact`` the best order
-for a few devices; ``links`` holds the duration of a merge; ``resources`` decides which devices are too busy.
+MDLdroid's chain of pairs (IPSN'20). Each device begins with its own partial. In a merge one device sends its partial to
+another and is done for the round; the other continues with both. The last one is the root and distributes the version.
+``pairs`` chooses the next pair. ``ahead`` chooses a better one if links differ, using ``exact``, the best order for a
+few devices. ``links`` has the duration of a merge. ``resources`` decides which devices are too busy.
 """

@@ -1,15 +1,15 @@
-"""The next pair where links differ: the first pair of the best plan, made again each time. Keeps no plan.
+"""The next pair if links differ: the first pair of the best plan. The plan is computed again each time and not kept.
 
-Each time a device becomes free, the best order (``exact``) is worked out again for the devices that are free or will be
-soonest, and its first pair begins. No event can make a plan stale, since none is kept: a device that is lost, or comes
+Each time a device becomes free, the best order (``exact``) is computed again for the devices that are free or will be
+soonest, and its first pair begins. Since no plan is kept, no event can make one stale: a device that is lost, or comes
 back early, is absent or present in the next plan.
 
-The inputs: the links; the end of each merge under way; the end of each training, if it can be foretold (``ready_s`` of
-``coming``), else infinite. Devices that cannot be foretold are guessed to come within half a merge. A guess may
-make others wait, but only while some merge is under way: so no device waits for one that never comes.
+The inputs: the links; the end of each running merge; the end of each training if it can be predicted (``ready_s`` of
+``coming``), else infinite. Devices without a prediction are assumed to come within half a merge. That guess may make
+others wait, but only while some merge is running. So no device waits for one that never comes.
 
-Of two directions that take about as long, the device that spent less receives: in the plan, receiving takes a device
-that spent more up to ``alike_share`` longer, so that fairness makes a plan longer by that share at most.
+If two directions take about the same time, the device that spent less energy receives. For this the plan adds up to
+``alike_share`` to the time of a merge whose receiver spent more, so fairness makes a plan longer by at most that share.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from shoal.flock.pairing.exact import DEVICES_MOST, exact
 from shoal.flock.pairing.links import Links, table_s
 from shoal.flock.pairing.pairs import ALIKE_SHARE, EarliestTwo, Holder, Pair
 
-#: Devices that a plan is for: up to so many it is for all of them.
+#: Devices per plan. With no more devices than this, the plan covers all of them.
 WINDOW = 10
-#: Beyond so many devices the two that were free first are taken: a plan for each of a thousand merges takes a minute.
+#: With more devices than this, the two that were free first merge: a plan for each of a thousand merges takes a minute.
 DEVICES_PLANNED = 128
-#: When a device comes that cannot be foretold, in merges from now.
+#: When a device without a prediction is assumed to come, in merges from now.
 GUESS_MERGES = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LookAhead:
-    """The first pair of the best plan; ``EarliestTwo`` where merges are alike, or devices very many."""
+    """The first pair of the best plan, or of ``EarliestTwo`` if merges take about equally long or there are too many
+    devices."""
 
     window: int = WINDOW
     alike_share: float = ALIKE_SHARE
 
     def __post_init__(self) -> None:
         if not 2 <= self.window <= DEVICES_MOST:
-            raise Misuse(f"a plan is for 2 to {DEVICES_MOST} devices, not {self.window}")
+            raise Misuse(f"window is {self.window}; it must be from 2 to {DEVICES_MOST} devices")
 
     def next_pair(
         self, free: Sequence[Holder], *, links: Links | None = None, coming: Sequence[Holder] = ()
@@ -63,7 +64,7 @@ class LookAhead:
     def _planned(self, ahead: list[Holder], way_s: np.ndarray, *, free_count: int) -> Pair | None:
         now_s = max(each.ready_s for each in ahead[:free_count])
         guess_s = now_s + GUESS_MERGES * float(way_s.sum()) / (len(ahead) * (len(ahead) - 1))
-        # A device that was foretold and is late counts as not foretold.
+        # A device that is later than predicted counts as one without a prediction.
         foretold = [now_s < each.ready_s < math.inf for each in ahead[free_count:]]
         later_s = [each.ready_s if told else guess_s for each, told in zip(ahead[free_count:], foretold, strict=True)]
         ready_s = [now_s] * free_count + later_s
@@ -76,7 +77,8 @@ class LookAhead:
 
 
 def _first(ahead: list[Holder], ready_s: list[float], way_s: np.ndarray, *, free_count: int) -> Pair | None:
-    """The pair that the best plan begins now, if any: two of the first ``free_count``, which are free."""
+    """Return the pair that the best plan begins now, or None. Both must be among the first ``free_count``, which are
+    free."""
     best = exact(ready_s, merge_s=way_s)
     seen: set[int] = set()
     for sender, receiver in best.pairs:
@@ -94,7 +96,7 @@ def _soonest(holder: Holder) -> tuple[float, str]:
 
 
 def _spent_share(holders: Sequence[Holder]) -> np.ndarray:
-    """From 0 for the device that spent least to 1 for the one that spent most."""
+    """Return a number per device, from 0 for the one that spent least energy to 1 for the one that spent most."""
     spent = np.array([each.spent_joules for each in holders])
     span = float(spent.max() - spent.min())
     return (spent - spent.min()) / span if span > 0 else np.zeros(len(spent))

@@ -1,13 +1,13 @@
-"""The best order of merges, for few devices: dynamic programming over sets and holders. Knows all ready times.
+"""The best order of merges for a few devices, if all ready times are known: dynamic programming over sets and holders.
 
-The sum over a set S can be with any of its members. Let f(S, h) be the earliest that h holds it: f({i}, i) = r_i, and
+Any member of a set S can hold the sum over S. Let f(S, h) be the earliest time when h holds it: f({i}, i) = r_i, and
 
     f(S, h) = min over S = A ∪ B, h in A, s in B, of   max(f(A, h), f(B, s)) + d(s, h).
 
-The two parts have no device in common, so neither has to know of the other. That is O(3^N N²): a tenth of a second for
-ten devices.
+The two parts have no device in common, so their orders are independent. That is O(3^N N²): a tenth of a second for ten
+devices.
 
-In general the problem is NP-hard; larger clusters look ahead over their next few merges only (``ahead``).
+In general the problem is NP-hard; larger clusters look ahead only over their next few merges (``ahead``).
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ import numpy as np
 
 from shoal.errors import Misuse
 
-#: Beyond it, minutes and gigabytes.
+#: More devices would take minutes and gigabytes.
 DEVICES_MOST = 12
 
-#: Numbers worked on at a time: they stay in a core's cache.
+#: Numbers processed at a time: they stay in a core's cache.
 _BLOCK = 1 << 17
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Best:
-    """An order whose last merge ends as early as in any other."""
+    """An order whose last merge ends as early as possible."""
 
     makespan_s: float
-    #: (sender, receiver), by place; a pair comes after those whose results it merges.
+    #: (sender, receiver), by index. A pair comes after the pairs whose results it merges.
     pairs: tuple[tuple[int, int], ...]
 
 
 def exact(ready_s: Sequence[float], *, merge_s: np.ndarray) -> Best:
-    """The best order for links that differ: ``merge_s[i, j]`` from i to j."""
+    """Return the best order for links that differ: ``merge_s[i, j]`` is the time from i to j."""
     count = checked(ready_s)
     if merge_s.shape != (count, count):
-        raise Misuse(f"a table of {merge_s.shape} for {count} devices: give one row and column each")
+        raise Misuse(f"merge_s has the shape {merge_s.shape} for {count} devices: give one row and column per device")
     held_s = np.full((1 << count, count), np.inf)
     held_s[1 << np.arange(count), np.arange(count)] = ready_s
     kept = np.zeros((1 << count, count), dtype=np.int64)
@@ -68,7 +68,8 @@ def exact(ready_s: Sequence[float], *, merge_s: np.ndarray) -> Best:
 
 
 def levels(count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Sets of two, of three and so on, in blocks: their members, the sets as bits, and all that may be parts of them.
+    """Return the sets of two devices, of three and so on, in blocks: their members, the sets as bits, and all possible
+    parts of them.
 
     ``parts[p, s]`` are the bits of the p-th part of the s-th set.
     """
@@ -78,7 +79,7 @@ def levels(count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 @lru_cache(maxsize=4 * DEVICES_MOST)
 def _level(count: int, size: int) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
     sets = np.array(list(combinations(range(count), size)), dtype=np.int64)
-    # All but none and everything.
+    # All parts except the empty one and the entire set.
     local = np.arange(1, (1 << size) - 1, dtype=np.int64)
     is_in = (local[:, None] >> np.arange(size)) & 1
     step = max(1, _BLOCK // (len(local) * size * size))
@@ -100,10 +101,10 @@ def _unroll(whole: int, holder: int, kept: np.ndarray, sender: np.ndarray, pairs
 
 
 def checked(ready_s: Sequence[float]) -> int:
-    """The number of devices, if an exact order can be worked out for them."""
+    """Return the number of devices. Raises Misuse if no exact order can be computed for them."""
     count = len(ready_s)
     if not 1 <= count <= DEVICES_MOST:
-        raise Misuse(f"the best of all schedules is for 1 to {DEVICES_MOST} devices, not {count}: look ahead instead")
+        raise Misuse(f"there are {count} devices; an exact order is for 1 to {DEVICES_MOST}: look ahead instead")
     if not np.isfinite(ready_s).all():
-        raise Misuse("the best of all schedules is for devices that come: give when each is ready")
+        raise Misuse("an exact order needs the time when each device is ready; it must be finite")
     return count

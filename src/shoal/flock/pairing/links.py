@@ -1,4 +1,4 @@
-"""How long one merge takes between two devices: the partial on its way, then the sum. Knows no order and no rounds."""
+"""How long one merge takes between two devices: the transfer of the partial, then the sum."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from shoal.topology.cluster import ClusterNode
 
 
 class Links(Protocol):
-    """d(i, j), in seconds. Both devices are taken up by it from beginning to end."""
+    """d(i, j), in seconds. Both devices are occupied from beginning to end."""
 
     def merge_s(self, sender: str, receiver: str) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EqualLinks:
-    """Every merge takes the same."""
+    """Every merge takes the same time."""
 
     each_s: float
 
     def __post_init__(self) -> None:
         if not 0 <= self.each_s < math.inf:
-            raise Misuse(f"a merge takes 0 s or more, not {self.each_s}")
+            raise Misuse(f"each_s is {self.each_s}; a merge takes 0 s or more")
 
     def merge_s(self, sender: str, receiver: str) -> float:
         return self.each_s
@@ -35,14 +35,15 @@ class EqualLinks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeLinks:
-    """From each device's own link: the slower of the sender's way up and the receiver's way down, and the delays.
+    """Computed from each device's own link: the slower of the sender's uplink and the receiver's downlink, plus
+    latencies.
 
     Merges do not share links: a device is in one at a time.
     """
 
     nodes: Mapping[str, ClusterNode]
     size_bytes: float
-    #: Adding up, once everything has arrived.
+    #: Seconds to add the sums, once everything has arrived.
     add_s: float = 0.0
 
     def merge_s(self, sender: str, receiver: str) -> float:
@@ -53,7 +54,7 @@ class NodeLinks:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TableLinks:
-    """As measured, pair by pair: ``seconds[i, j]`` from the i-th name to the j-th."""
+    """Measured pair by pair: ``seconds[i, j]`` from the i-th name to the j-th."""
 
     names: Sequence[str]
     seconds: np.ndarray
@@ -62,9 +63,11 @@ class TableLinks:
     def __post_init__(self) -> None:
         count = len(self.names)
         if self.seconds.shape != (count, count):
-            raise Misuse(f"a table of {self.seconds.shape} for {count} devices: give one row and column each")
+            raise Misuse(
+                f"seconds has the shape {self.seconds.shape} for {count} devices: give one row and column per device"
+            )
         if not (np.isfinite(self.seconds).all() and (self.seconds >= 0).all()):
-            raise Misuse("a merge takes 0 s or more, and ends: leave out a device that cannot be reached")
+            raise Misuse("a merge takes 0 s or more, and a finite time: leave out a device that cannot be reached")
         self._places.update((name, place) for place, name in enumerate(self.names))
 
     def merge_s(self, sender: str, receiver: str) -> float:
@@ -72,7 +75,7 @@ class TableLinks:
 
 
 def table_s(names: Sequence[str], links: Links) -> np.ndarray:
-    """d as an array, sender by receiver; 0 from a device to itself."""
+    """Return d as an array, sender by receiver; 0 from a device to itself."""
     return np.array(
         [[0.0 if one == other else links.merge_s(one, other) for other in names] for one in names], dtype=np.float64
     ).reshape(len(names), len(names))

@@ -68,7 +68,7 @@ def test_where_links_differ_the_better_placed_goes_on() -> None:
     links = TableLinks(names=["a", "b"], seconds=np.array([[0.0, 1.0], [3.0, 0.0]]))
     pair = directed(at("a", 0.0, 1.0), at("b", 0.0, 9.0), links=links)
     assert who(pair) == ("a", "b")
-    assert pair.reason == "b is better placed to go on: 1 s against 3 s"
+    assert pair.reason == "b has the faster links for its next merge: 1 s against 3 s"
 
 
 def test_a_small_difference_does_not_stand_against_energy() -> None:

@@ -23,12 +23,12 @@ def changed(**values: float | bool | None) -> Condition:
 
 def test_a_device_that_is_well_is_free() -> None:
     assert judge(WELL).is_free
-    assert judge(WELL).reason == "free by 4 of 4 that are known"
+    assert judge(WELL).reason == "free by 4 of 4 known values"
 
 
 def test_what_is_not_known_makes_nobody_busy() -> None:
     assert judge(Condition()).is_free
-    assert judge(Condition()).reason == "free: nothing is known against it"
+    assert judge(Condition()).reason == "free: no value is known"
     for name in ("memory_available_mb", "battery", "is_charging", "in_use", "load"):
         assert judge(changed(**{name: None})).is_free, name
     # No battery, so there is nothing to charge.
@@ -38,13 +38,13 @@ def test_what_is_not_known_makes_nobody_busy() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"memory_available_mb": 63.0}, "63 MB of memory free, 64 wanted"),
-        ({"battery": 0.19}, "battery at 19%; 20% wanted"),
-        ({"battery": 0.04, "is_charging": True}, "battery at 4%, though charging; 5% wanted"),
-        ({"in_use": 0.51}, "in use: others take 51% of its processors"),
-        ({"load": 2.3}, "a load of 2.3 a processor, at most 2.0 wanted"),
+        ({"memory_available_mb": 63.0}, "63 MB of memory free, 64 needed"),
+        ({"battery": 0.19}, "battery at 19%; 20% needed"),
+        ({"battery": 0.04, "is_charging": True}, "battery at 4%, though charging; 5% needed"),
+        ({"in_use": 0.51}, "in use: other programs take 51% of its processors"),
+        ({"load": 2.3}, "load per processor is 2.3; the limit is 2.0"),
         # The first of several.
-        ({"load": 2.3, "memory_available_mb": 1.0}, "1 MB of memory free, 64 wanted"),
+        ({"load": 2.3, "memory_available_mb": 1.0}, "1 MB of memory free, 64 needed"),
     ],
 )
 def test_each_of_the_five_makes_it_busy(values: dict[str, float | bool], reason: str) -> None:
@@ -60,7 +60,7 @@ def test_on_the_charger_a_low_battery_is_no_reason() -> None:
 
 def test_only_while_charging() -> None:
     only = Thresholds(only_charging=True)
-    assert judge(changed(battery=1.0), only).reason == "not charging, and asked to work only then"
+    assert judge(changed(battery=1.0), only).reason == "not charging, and configured to work only while charging"
     assert judge(changed(battery=1.0, is_charging=True), only).is_free
     assert judge(changed(battery=1.0, is_charging=None), only).is_free, "not known"
 

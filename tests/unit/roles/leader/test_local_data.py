@@ -393,7 +393,7 @@ def test_the_next_leader_sizes_as_the_last_one_would_have(make_spec: Callable[..
         (again,) = after.says(Ready(job="digits", state=HELD), 11.0)
         assert isinstance(again, Work)
         if broken:
-            assert noted == ["devices are measured again: a device in a state that cannot be"]
+            assert noted == ["devices are measured again: the snapshot has a device whose filter state is out of range"]
             assert again.examples == sizes[0]
         else:
             assert not noted
