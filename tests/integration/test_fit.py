@@ -87,7 +87,7 @@ def test_callbacks_hear_every_evaluation_and_may_stop_the_job(tmp_path: Path) ->
         output, errors = said(process)
     told = json.loads(output[-1])
     assert told["state"] == "stopped"
-    assert told["reason"] == "stopped by Notes"
+    assert told["reason"] == "stopped by Notes (by operator)"
     assert told["model"] == "Sequential"
     assert told["told"][0] == ["start", True]
     assert told["told"][1:-1] == [["row", version] for version in told["versions"]]
@@ -143,7 +143,7 @@ def test_ctrl_c_stops_the_job_and_gives_its_model(tmp_path: Path) -> None:
         output, errors = said(process)
     told = json.loads(output[-1])
     assert told["state"] == "stopped"
-    assert told["reason"] == "stopped by Ctrl-C"
+    assert told["reason"] == "stopped by Ctrl-C (by operator)"
     assert told["version"] >= 1
     assert told["model"] > 0
     assert errors == ""
@@ -298,7 +298,7 @@ def test_a_handle_follows_and_stops_a_job_of_a_running_cluster(tmp_path: Path) -
         assert job.status().state == "stopped"
         found = shoal.job(job.id[:-1], cluster=home, task=Clouds())
         result = found.result(save=tmp_path / "model.safetensors")
-        assert (result.state, result.reason) == ("stopped", "seen enough")
+        assert (result.state, result.reason) == ("stopped", "seen enough (by operator)")
         assert result.path == tmp_path / "model.safetensors"
         assert len(found.history) == len(result.history) >= 2
         assert type(result.model()).__name__ == "Sequential"
