@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from dst.any_plan import for_tabs
 from dst.case_faults import (
     FAULTS_UNTIL_S,
+    MANAGER,
     copies_across_terms,
     cuts,
     draw_strike,
@@ -35,7 +36,7 @@ from dst.toy_task import FIRST_MODEL, LAYOUT, Toy
 from shoal.errors import Misuse
 from shoal.roles.manager.seat_watch import SILENT_S
 from shoal.sim.devices import Build
-from shoal.sim.faults import LEADER, AtRound, Fault, TransferFault
+from shoal.sim.faults import HOME, LEADER, AtRound, AtSecond, Fault, Stop, TransferFault
 from shoal.sim.jobs import GRAPHS, SimulatedJob
 from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady
@@ -172,22 +173,26 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
         targeted=targeted,
         check_in_s=rng.stream("check-in").pick(_CHECK_INS_S) if has_check_ins else 0.0,
         has_two_managers=has_two_managers,
-        outages=_outages(rng, stores) if has_two_managers else (),
+        outages=_outages(rng, stores, faults) if has_two_managers else (),
     )
 
 
-def _outages(rng: Rng, stores: Stream) -> tuple[Outage, ...]:
+def _outages(rng: Rng, stores: Stream, faults: Sequence[Fault]) -> tuple[Outage, ...]:
     """What befalls the store that managers share."""
     drawn = outages(stores) + read_only_spells(rng.stream("spells"))
-    # A manager that is cut off while the store goes back cannot tell anyone: see what decision 70 leaves open.
-    seen = (each for each in failovers(rng.stream("past")) if not any(_hides(cut, each) for cut in drawn))
-    return drawn + tuple(seen)
+    # A manager that is cut off or frozen meanwhile cannot tell that the store goes back: decision 70 leaves this open.
+    blind = [(cut.at_s, cut.at_s + cut.for_s) for cut in drawn if cut.is_cut and not cut.slow_factor]
+    for each in faults:
+        if isinstance(each, Stop) and each.who in (MANAGER, HOME) and isinstance(each.at, AtSecond):
+            blind.append((each.at.s, each.at.s + each.for_s))
+    return drawn + tuple(
+        each for each in failovers(rng.stream("past")) if not any(_hides(*span, each) for span in blind)
+    )
 
 
-def _hides(cut: Outage, failover: Outage) -> bool:
-    """Whether a manager's jobs may be taken over before it could see that the store went back."""
-    is_away = cut.is_cut and not cut.slow_factor
-    return is_away and cut.at_s < failover.at_s + failover.for_s + SILENT_S and failover.at_s < cut.at_s + cut.for_s
+def _hides(from_s: float, until_s: float, failover: Outage) -> bool:
+    """Whether a manager that sees nothing in this time may miss what the store loses, while others take its jobs."""
+    return from_s < failover.at_s + failover.for_s + SILENT_S and failover.at_s - failover.back_s < until_s
 
 
 def _happens(stream: Stream, share: float) -> bool:

@@ -59,9 +59,16 @@ def test_a_full_disk_refuses_a_blob_and_takes_a_smaller_one(small_disk: Path) ->
     store = BlobStore(small_disk)
     with pytest.raises(DiskFull):
         store.put(bytes(2 << 20))
-    data = bytes(2 << 20)
-    with store.writer(hashlib.sha256(data).hexdigest(), len(data)) as writer, pytest.raises(DiskFull):
-        writer.feed(data)
+    with pytest.raises(DiskFull, match="a file of 2 MB does not fit"):
+        # Before a byte of it is asked for.
+        store.writer("0" * 64, 2 << 20)
+    # Two that fit one by one, and not both.
+    data = bytes(700_000)
+    hashed = hashlib.sha256(data).hexdigest()
+    with store.writer(hashed, len(data)) as first, store.writer(hashed, len(data)) as second:
+        first.feed(data)
+        with pytest.raises(DiskFull):
+            second.feed(data)
     assert os.listdir(small_disk) == []
     assert store.verify(store.put(bytes(1000)))
 

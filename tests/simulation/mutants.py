@@ -1984,10 +1984,8 @@ OF_STORES: dict[str, Mutant] = _named(
     version_taken_for_kept,
     past_not_noticed,
     terms_do_not_jump,
-    endings_forgotten,
     submissions_forgotten,
     others_do_not_start_over,
-    jobs_taken_before_others_counted,
 )
 
 # Hubs ----------------------------------------------------------------------------------------------------
@@ -2193,6 +2191,10 @@ UNCAUGHT: dict[str, Mutant] = _named(
     # before the takeover is not believed, and a leader that was known as another process is waited for.
     own_job_taken_for_another_managers,
     leader_lost_by_an_older_session,
+    # They show when a store goes back while a manager is cut off or frozen, which decision 70 leaves open and seeds do
+    # not play any more. tests/unit/store/test_mending.py has an ending that is written again.
+    endings_forgotten,
+    jobs_taken_before_others_counted,
     # A lease ends by its deadline anyway, and a worker that is gone asks for no other: only who waits longer shows it.
     silence_is_borne,
     # A second line of defence: the leader keeps book of who holds what, and a worker says so when it is back.

@@ -45,10 +45,8 @@ SHOWN_BY = {
     "version_taken_for_kept": ((7, 10, 13, 17), "was called (kept|saved)"),
     "past_not_noticed": ((7, 55), "nobody has led|and its manager has a seat"),
     "terms_do_not_jump": ((6, 7, 38), "was written down after"),
-    "endings_forgotten": ((399,), "not over after"),
     "submissions_forgotten": ((7, 55, 87), "did not move|nobody has led"),
     "others_do_not_start_over": ((77, 432, 446), "was written down after|was kept; the term is"),
-    "jobs_taken_before_others_counted": ((190,), "discarded for what|under term"),
 }
 
 
