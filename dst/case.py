@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from dst.any_plan import for_tabs
 from dst.case_faults import (
     FAULTS_UNTIL_S,
-    MANAGER,
     copies_across_terms,
     cuts,
     draw_strike,
@@ -183,7 +182,7 @@ def _outages(rng: Rng, stores: Stream, faults: Sequence[Fault]) -> tuple[Outage,
     # A manager that is cut off or frozen meanwhile cannot tell that the store goes back: decision 70 leaves this open.
     blind = [(cut.at_s, cut.at_s + cut.for_s) for cut in drawn if cut.is_cut and not cut.slow_factor]
     for each in faults:
-        if isinstance(each, Stop) and each.who in (MANAGER, HOME) and isinstance(each.at, AtSecond):
+        if isinstance(each, Stop) and each.who == HOME and isinstance(each.at, AtSecond):
             blind.append((each.at.s, each.at.s + each.for_s))
     return drawn + tuple(
         each for each in failovers(rng.stream("past")) if not any(_hides(*span, each) for span in blind)
