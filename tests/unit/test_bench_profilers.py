@@ -38,7 +38,7 @@ def test_maui_has_one_slope_for_all() -> None:
     maui.observed(device("slow"), 100, 3.0)
     # (100 · 1 + 100 · 3) / (100² + 100²) = 0.02.
     assert maui.size_for(device("quick"), 1.0) == maui.size_for(device("slow"), 1.0) == 50
-    assert maui.decide(device(), 1.0).reason == "0.02 s an example (warm: one slope for all devices, of 2 tasks)"
+    assert maui.decide(device(), 1.0).reason == "0.02 s per example (warm: one slope for all devices, of 2 tasks)"
 
 
 # I-Prof --------------------------------------------------------------------------------------------------

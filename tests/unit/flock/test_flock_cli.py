@@ -31,7 +31,7 @@ def test_a_secret_is_written_for_its_owner_alone(
     assert drawn.strip() not in "".join(capsys.readouterr())
     # A second one would lock every device of the first out.
     assert run(["flock", "secret", "-o", "flock.key"]) == Exit.MISUSE
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert key.read_text() == drawn
     assert run(["flock", "secret", "-o", "nowhere/flock.key"]) == Exit.MISUSE
 

@@ -176,7 +176,7 @@ def test_it_splits_views_and_nothing_is_opened() -> None:
     troupe.lies = lies
     troupe.run(lambda: len(troupe.said(SealRefused)) >= 6)
     assert "different sets" in refusals(troupe)
-    assert "another size" in refusals(troupe)
+    assert "the wrong size" in refusals(troupe)
     assert not troupe.said(Opened)
     assert troupe.leader.version == 0
 

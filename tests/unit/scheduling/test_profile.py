@@ -98,7 +98,7 @@ def test_a_device_is_known_by_its_own_tasks_then_its_kind_then_all_others() -> N
         ours.observed(device("b", kind="phone"), 100, 1.0)
     own = ours.decide(device("a", kind="pi"), 10.0)
     assert own.examples == pytest.approx(500, rel=0.01)
-    assert "warm: 6 tasks of its own; memory, frequency, temperature not known" in own.reason
+    assert "warm: 6 tasks of its own; memory, frequency, temperature unknown" in own.reason
     alike = ours.predict(device("new", kind="pi"))
     other = ours.predict(device("other", kind="laptop"))
     assert alike is not None

@@ -43,7 +43,7 @@ def ask(door: Intake, *, now_s: float = 0.0, draw: float = 0.5, **more: Any) -> 
 def test_the_smallest_budget_holds_and_is_named() -> None:
     answer = ask(intake())
     assert answer == Accepted(
-        examples=100, reason="time: 0.01 s an example (warm: one slope for all devices, of 1 tasks)"
+        examples=100, reason="time: 0.01 s per example (warm: one slope for all devices, of 1 tasks)"
     )
 
 

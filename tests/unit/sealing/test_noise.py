@@ -131,9 +131,9 @@ def test_no_sum_wraps_whatever_devices_draw() -> None:
     NoisePoint(1.0, 1 << 12, variance, most - 1)
     with pytest.raises(Misuse, match="wraps"):
         NoisePoint(1.0, 1 << 12, variance, most + 1)
-    with pytest.raises(Misuse, match="counts alike"):
+    with pytest.raises(Misuse, match="same weight"):
         NoisePoint(1.0, 4096, 400, 5).encode(np.zeros(3, np.float32), factor=0.5, chance=KEY)
-    with pytest.raises(Misuse, match="noise of 0"):
+    with pytest.raises(Misuse, match="variance 0"):
         NoisePoint(1.0, 4096, 0, 5)
 
 

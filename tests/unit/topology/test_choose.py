@@ -150,7 +150,7 @@ def test_rounds_that_stay_off_are_a_reason(factor: float, words: str) -> None:
     off = watch.measured(factor * choice.best.batch_s)
     assert off is not None
     assert off.measured_s == pytest.approx(factor * choice.best.batch_s)
-    assert f"5 rounds running {words} than predicted for a shard" in off.reason
+    assert f"5 rounds in a row {words} than predicted for a shard" in off.reason
     assert "(+100 %)" in off.reason or "(-50 %)" in off.reason
 
 
