@@ -38,7 +38,7 @@ class BlockLedgerMachine(RuleBasedStateMachine):
     def bring(self, device: str, lease: int) -> None:
         """A device brings an update: what it has, a copy of what it brought, or what it lost."""
         if self.ledger.holder(lease) != device:
-            with pytest.raises(Misuse, match="not sublet"):
+            with pytest.raises(Misuse, match="not assigned"):
                 self.ledger.take(lease, device, now_s=self.now_s)
             return
         assert self.held.pop(device)[0] == lease

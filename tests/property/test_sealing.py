@@ -138,7 +138,7 @@ def test_a_device_agrees_to_one_set_and_answers_it_alike() -> None:
     # The edge to device 4 may be given: its share is never given, whatever set is named next.
     with pytest.raises(PeerViolation, match="another set"):
         state.agree(frozenset(range(5)))  # type: ignore[attr-defined]
-    with pytest.raises(PeerViolation, match="another size"):
+    with pytest.raises(PeerViolation, match="wrong size"):
         state.open(bytes(16 * 4), bytes(33 * 4), {})  # type: ignore[attr-defined]
 
 
