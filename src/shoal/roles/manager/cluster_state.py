@@ -90,7 +90,8 @@ class NodeRecord:
     busy_s: float = -math.inf
     #: From when on it may be sent to another manager.
     goes_s: float = 0.0
-    #: Until when jobs of other managers have no use for it.
+    #: How often in a row other managers seem to have had no use for it, and until when it is not sent to them.
+    in_vain: int = 0
     kept_s: float = 0.0
 
     @property

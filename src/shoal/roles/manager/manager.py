@@ -34,7 +34,7 @@ from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
-from shoal.roles.manager.other_managers import IN_VAIN_WITHIN_S, KEPT_S, STAYS_S, OtherManagers
+from shoal.roles.manager.other_managers import IN_VAIN_WITHIN_S, STAYS_S, OtherManagers, kept_for_s
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.staffing import AGAIN, Staffing
 from shoal.roles.manager.trouble import NO_TROUBLE, job_trouble, node_troubles
@@ -320,8 +320,11 @@ class Manager(Machine):
             node.left_in[node.job] = None
             self._cluster.place(node, None)
         node.heard_s = self.now_s
-        if hello.is_referred and node.sent_s is not None and self.now_s - node.sent_s < IN_VAIN_WITHIN_S:
-            node.kept_s = self.now_s + KEPT_S
+        if node.sent_s is not None:
+            # One that was started again meanwhile was not idle there all the time, and may be of use by now.
+            is_soon = self.now_s - node.sent_s < IN_VAIN_WITHIN_S and not restarted
+            node.in_vain = node.in_vain + 1 if hello.is_referred and is_soon else 0
+            node.kept_s = self.now_s + kept_for_s(node.in_vain) if node.in_vain else 0.0
         checks_in, node.sent_s = node.sent_s is not None and not restarted, None
         node.stays = hello.lends or hello.facts.is_hub
         # What it leads of a job that is unknown here is judged before it goes.

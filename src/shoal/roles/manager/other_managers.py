@@ -18,10 +18,17 @@ ON_ITS_WAY_S = 6.0
 #: A device that was sent here is not sent on before this: the manager that sent it may not know what it can do.
 STAYS_S = 60.0
 
-#: A device that another manager sent back so soon was of no use there, and is not sent to others for so long: their
-#: figures do not say which devices their jobs take.
+#: A device that another manager sent back so soon was perhaps of no use there: figures of other managers do not say
+#: which devices their jobs take.
 IN_VAIN_WITHIN_S = 2 * STAYS_S
+#: The longest time that such a device is not sent to others.
 KEPT_S = 1800.0
+
+
+def kept_for_s(in_vain: int) -> float:
+    """Return for how long a device is not sent to other managers that was sent in vain this often in a row. It may have
+    worked there for a minute, so the first times are short."""
+    return min(KEPT_S, IN_VAIN_WITHIN_S * 2.0 ** min(in_vain - 1, 10))
 
 
 #: A job that a device works for, and that the store does not know, is not called over for this long: the store may have

@@ -22,7 +22,7 @@ from shoal.roles.events import (
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.failover import MISSED_S
 from shoal.roles.manager.manager import Manager
-from shoal.roles.manager.other_managers import KEPT_S, ON_ITS_WAY_S, STAYS_S
+from shoal.roles.manager.other_managers import IN_VAIN_WITHIN_S, KEPT_S, ON_ITS_WAY_S, STAYS_S, kept_for_s
 from shoal.roles.node.failure_detector import RESTARTED, Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
@@ -60,8 +60,8 @@ class Place:
     def happens(self, event: Any) -> None:
         self.said = self.manager.handle(event, self.now_s)
 
-    def hello(self, node: str, **told: Any) -> None:
-        message = Hello(node=node, incarnation="1", facts=Facts(host=node, torch="2.13"), **told)
+    def hello(self, node: str, *, incarnation: str = "1", **told: Any) -> None:
+        message = Hello(node=node, incarnation=incarnation, facts=Facts(host=node, torch="2.13"), **told)
         self.happens(Received(sender=node, message=message))
 
     def sees(self, *, wants: int = 0, starving: int = 0, **jobs: str) -> None:
@@ -454,3 +454,29 @@ def test_a_device_that_was_of_no_use_elsewhere_is_not_sent_or_called_back_for_it
     place.now_s += KEPT_S
     place.sees(starving=1)
     assert [release.node for release in place.told("home", Release)] == ["a"], "labels may have changed by now"
+
+
+def test_a_device_that_came_back_soon_is_kept_for_longer_each_time_and_not_if_it_was_started_again() -> None:
+    """It may have worked there for a minute: jobs of the other manager must not wait half an hour for it."""
+    place = Place(prefers_devices=False)
+    place.hello("a")
+    for times, kept_s in ((1, 120.0), (2, 240.0), (3, 480.0)):
+        place.sees(starving=1)
+        assert place.sent_away() == {"a": OTHER}, times
+        place.happens(PeerChanged(node="a", state=Liveness.LOST, reason="left", is_certain=True))
+        place.now_s += STAYS_S + 5
+        place.hello("a", is_referred=True)
+        place.now_s += kept_s - 1
+        place.sees(starving=1)
+        assert place.sent_away() == {}, times
+        place.now_s += 2
+    place.sees(starving=1)
+    assert place.sent_away() == {"a": OTHER}
+    place.happens(PeerChanged(node="a", state=Liveness.LOST, reason="left", is_certain=True))
+    place.now_s += STAYS_S + 5
+    place.hello("a", is_referred=True, incarnation="another")
+    place.now_s += STAYS_S + 1
+    place.sees(starving=1)
+    assert place.sent_away() == {"a": OTHER}
+    assert kept_for_s(1) == IN_VAIN_WITHIN_S
+    assert kept_for_s(1000) == KEPT_S
