@@ -43,7 +43,7 @@ from shoal.runtime.tab_door import TabDoorOptions, tab_door
 from shoal.store.base import Away, Database
 from shoal.store.depot import Depot
 from shoal.store.files import drawn_once
-from shoal.store.mending import incidents, mend, signs_in
+from shoal.store.mending import count_start, incidents, mend, signs_in
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
 from shoal.store.remembered import Remembered
@@ -204,12 +204,13 @@ async def run_home(
         if stores.seats is not None:
             await asyncio.to_thread(_check_authority, stores.database, authority)
             await asyncio.to_thread(_warm_up)
-            held = await open_seat(Seats(stores.seats), _home_name(places), on_opening=remembered.on_opening)
+            held = await open_seat(Seats(stores.seats), _home_name(places))
             ending.push_async_callback(_give_up, held, remembered)
             began_s = time.monotonic()
             fenced = FencedDatabase(stores.database, held.tenure)
             registry = Registry(fenced, holder=held.tenure.holder)
             untold += await asyncio.to_thread(_mend, fenced, registry, remembered, stores.depot, held.tenure, why)
+            await asyncio.to_thread(count_start, fenced, registry, remembered, held.tenure)
             remembered.on_counted(held.tenure.holder, held.tenure.counted.beats)
             await asyncio.to_thread(remembered.flush)
             await held.await_others()

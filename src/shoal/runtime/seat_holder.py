@@ -57,15 +57,11 @@ class JobTaker(Protocol):
     async def take(self, orphans: Iterable[JobRow]) -> None: ...
 
 
-async def open_seat(
-    seats: Seats, home: str, *, on_opening: Callable[[str], object] = lambda holder: None
-) -> SeatHolder:
+async def open_seat(seats: Seats, home: str) -> SeatHolder:
     """Open a seat for this process, however long the database is away. ``home``: what its home is called: no other
-    process runs from it. Devices are sent there once it has an address (``move``). ``on_opening`` hears, in a thread,
-    the name of each seat that is about to be tried."""
+    process runs from it. Devices are sent there once it has an address (``move``)."""
     holder, is_told = f"{home}/{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}", False
     while True:
-        await asyncio.to_thread(on_opening, holder)
         try:
             tenure = await asyncio.to_thread(seats.open, holder)
         except Away as error:

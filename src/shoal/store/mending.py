@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from shoal.roles.manager.going_back import is_first_to_find, jumped_term
+from shoal.roles.manager.seat_watch import home_of
 from shoal.states import JobState
 from shoal.store.base import Database, Statements
 from shoal.store.checkpoints import version_in
@@ -67,7 +68,7 @@ def _adoption(known: int, found: int) -> str:
 def signs_in(registry: Registry, remembered: Remembered, *, tenure: Tenure | None) -> list[str]:
     """Return how a database shows that it is behind what a manager remembers. ``tenure``: its seat, if managers share
     the database."""
-    signs = [*_signs_in_seats(remembered, tenure)] if tenure is not None else []
+    signs = [*_signs_in_seats(registry, remembered, tenure)] if tenure is not None else []
     found, knew = incidents(registry), remembered.incidents
     if knew is not None and found > knew:
         signs.append("another manager found out")
@@ -90,16 +91,28 @@ def signs_in(registry: Registry, remembered: Remembered, *, tenure: Tenure | Non
     return signs
 
 
-def _signs_in_seats(remembered: Remembered, tenure: Tenure) -> Iterator[str]:
-    """The last seat of this home counts on, is ended by somebody, or is given up: the manager then forgets it."""
+def _signs_in_seats(registry: Registry, remembered: Remembered, tenure: Tenure) -> Iterator[str]:
+    """A seat that is gone is no sign by itself: the manager's home may be older than the database."""
     seat, beats = remembered.seat
     known = {**tenure.ended_before, **tenure.before}
-    if seat in known:
-        if REWOUND < known[seat] < beats:
-            yield f"its seat had counted to {beats}, not {known[seat]}"
-    elif seat and not remembered.tried & known.keys():
-        # Not one that was tried afterwards either, which would have replaced it.
-        yield "its last seat is not known, and nobody ended it"
+    if REWOUND < known.get(seat, beats) < beats:
+        yield f"its seat had counted to {beats}, not {known[seat]}"
+    if (starts := registry.counter(_starts_of(tenure))) < remembered.starts:
+        yield f"this manager had started {remembered.starts} times, not {starts}"
+
+
+def _starts_of(tenure: Tenure) -> str:
+    return f"starts {home_of(tenure.holder)}"
+
+
+def count_start(database: Database, registry: Registry, remembered: Remembered, tenure: Tenure) -> None:
+    """Count, in the database and then in the home, that a manager has compared the two. A database in which that count
+    is lower later went back."""
+    name = _starts_of(tenure)
+    with database.transaction():
+        number = max(registry.counter(name), remembered.starts) + 1
+        registry.set_counter(name, number)
+    remembered.on_started(number)
 
 
 def incidents(registry: Registry) -> int:

@@ -81,8 +81,8 @@ class _Facts:
 class _Pulse:
     seat: str = ""
     beats: int = 0
-    #: Seats that were tried since, each under its own name. One of them may be there.
-    tried: list[str] = field(default_factory=list)
+    #: How often this manager had started, as the database counted it.
+    starts: int = 0
     members_epoch: int = 0
     jobs: dict[str, JobPulse] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class Remembered:
             self._pulse = _Pulse(
                 seat=str(pulse.get("seat", "")),
                 beats=int(pulse.get("beats", 0)),
-                tried=[str(each) for each in pulse.get("tried", ())],
+                starts=int(pulse.get("starts", 0)),
                 members_epoch=int(pulse.get("members_epoch", 0)),
                 jobs={job: JobPulse(**row) for job, row in pulse.get("jobs", {}).items()},
             )
@@ -126,9 +126,9 @@ class Remembered:
         return self._pulse.seat, self._pulse.beats
 
     @property
-    def tried(self) -> frozenset[str]:
-        """Return the names of seats that were tried since."""
-        return frozenset(self._pulse.tried)
+    def starts(self) -> int:
+        """Return how often this manager had started, as the database counted it."""
+        return self._pulse.starts
 
     @property
     def members_epoch(self) -> int:
@@ -221,19 +221,16 @@ class Remembered:
 
     # The pulse -----------------------------------------------------------------------------------------
 
-    def on_opening(self, seat: str) -> None:
-        """A seat of this name is tried next: durable when this returns."""
+    def on_started(self, number: int) -> None:
         with self._lock:
-            self._pulse.tried.append(seat)
-            self._is_pulse_new = True
-        self.flush()
+            self._is_pulse_new |= number != self._pulse.starts
+            self._pulse.starts = number
 
     def on_counted(self, seat: str, beats: int) -> None:
         """The seat of this home has counted so far. An empty name if it was given up."""
         with self._lock:
-            self._is_pulse_new |= (seat, beats) != self.seat or bool(self._pulse.tried)
+            self._is_pulse_new |= (seat, beats) != self.seat
             self._pulse.seat, self._pulse.beats = seat, beats
-            self._pulse.tried.clear()
 
     def on_members(self, epoch: int) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.base import Database
-from shoal.store.mending import Mended, mend, signs_in
+from shoal.store.mending import Mended, count_start, mend, signs_in
 from shoal.store.registry import Registry
 from shoal.store.remembered import EndedJob, JobSubmission, Remembered
 from shoal.store.rows import JobRow
@@ -58,9 +59,13 @@ class Managed:
     fenced: FencedDatabase
     registry: Registry
     remembered: Remembered
+    has_started: bool = False
 
     def note(self) -> None:
-        """As a manager does once a second."""
+        """As a manager does once a second, and at its start."""
+        if not self.has_started:
+            count_start(self.fenced, self.registry, self.remembered, self.tenure)
+        self.has_started = True
         self.remembered.on_counted(self.tenure.holder, self.tenure.counted.beats)
         self.remembered.on_members(self.registry.members_epoch())
         self.remembered.flush()
@@ -97,17 +102,18 @@ def start(open_database: Open, tmp_path: Path) -> Iterator[Callable[[str], Manag
 Start = Callable[[str], Managed]
 
 
-def test_a_seat_that_is_not_known_is_a_sign_unless_it_was_replaced_ended_or_given_up(
+def test_a_start_that_is_not_known_is_a_sign_and_a_seat_that_was_replaced_ended_or_given_up_is_none(
     start: Start, open_database: Open
 ) -> None:
     start("a/1").note()
     plain = open_database()
     past = Past(plain)
-    # A process that was killed between its seat and its first note.
-    a2 = start("a/2")
-    a2.remembered.on_opening("a/2")
+    # A process that was killed between its seat and its first note, and one that had only told the database.
+    start("a/2")
+    a2 = start("a/2b")
+    a2.registry.set_counter("starts a", 2)
     a3 = start("a/3")
-    assert a3.mended() is None, "the seat that was tried has replaced the one that is remembered"
+    assert a3.mended() is None, "a seat that was tried has replaced the one that is remembered"
     a3.note()
     # One that another manager ended.
     b = start("b/1")
@@ -120,14 +126,36 @@ def test_a_seat_that_is_not_known_is_a_sign_unless_it_was_replaced_ended_or_give
     past.put_back(plain)
     mended = start("a/5").mended()
     assert mended is not None
-    assert mended.signs == ("its last seat is not known, and nobody ended it",)
+    assert mended.signs == ("this manager had started 4 times, not 1",)
     # One that was given up.
     a6 = start("a/6")
+    a6.note()
     Seats(plain).give_up(a6.tenure)
     a6.remembered.on_counted("", 0)
     a6.remembered.flush()
     assert start("a/7").mended() is None
     plain.close()
+
+
+def test_a_home_that_is_older_than_the_database_is_no_sign(start: Start, tmp_path: Path) -> None:
+    home, older = tmp_path / "a" / "remembered", tmp_path / "older"
+    for holder in ("a/1", "a/2"):
+        process = start(holder)
+        assert process.mended() is None
+        process.note()
+        if not older.exists():
+            shutil.copytree(home, older)
+        Seats(process.fenced).give_up(process.tenure)
+        process.remembered.on_counted("", 0)
+        process.remembered.flush()
+    shutil.rmtree(home)
+    shutil.copytree(older, home)
+    again = start("a/3")
+    assert again.remembered.seat[0] == "a/1", "which the database does not know any more"
+    assert again.mended() is None
+    again.note()
+    # From here on it is as good as it was.
+    assert again.remembered.starts == 3
 
 
 def test_a_manager_that_was_away_writes_what_it_remembers_when_others_have_mended(
