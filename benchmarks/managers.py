@@ -169,6 +169,18 @@ class OneManager:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_over.wait(), RESTART_S)
 
+    async def pause(self) -> None:
+        """Stop it in order, as its service does, until ``resume``."""
+        self._is_over.set()
+        if self.process is not None and self.process.returncode is None:
+            self.process.terminate()
+        if self._minding is not None:
+            await self._minding
+
+    def resume(self) -> None:
+        self._is_over.clear()
+        self._minding = asyncio.create_task(self._mind())
+
     async def stop(self) -> None:
         self._is_over.set()
         if self.process is not None and self.process.returncode is None:

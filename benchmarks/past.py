@@ -2,19 +2,28 @@
 
 Real processes: PostgreSQL with a replica, an S3 (``rclone serve s3``) behind a proxy that makes faults, three managers,
 agents whose trainers count. Each batch adds 1 to its own place of the model, and a version has one update, so the model
-itself says how often each batch went in. A job is submitted to each manager. Then, one fault after the other:
+itself shows how often each batch went in. A job is submitted to each manager. Then, one fault after the other:
 
-- ``restore``: a dump is restored 10 s later, all managers and a leader killed meanwhile; ``restore running``: under the
-  managers' feet. ``failover``: the replica lags by some seconds and takes over; ``failover whole``: it does not lag.
+- ``restore running``: a dump is restored under managers that run, by the command of docs/operations/restore.md.
+  ``restore``: all managers and a leader are killed meanwhile. ``restore by the page``: managers are stopped in order,
+  and `shoal restore --store` runs before they start.
+- ``failover``: the replica lags by some seconds and takes over; ``failover whole``: it does not lag.
 - ``read-only``: PostgreSQL reads and does not write, for 3, 7 and 20 s. ``disk full``: its disk has no room.
   ``slow``: each query takes 200 ms longer.
 - ``bucket 403``, ``503``, ``partial``: while a leader is killed. ``deleted object``: the newest checkpoint of a job.
+- ``one table``: the rows of members are those of an older dump, and managers start again. ``older home``: what a
+  manager remembers is older than the database, which did not go back. ``other memories``: the database goes back, one
+  manager remembers nothing and one remembers an older past.
 
 Before each going back a device is revoked, a job finishes and another is submitted, which the database then forgets.
-``jobs_failed``: jobs that failed, or that had ended and are open. ``revoked_back``: revoked devices that the registry
-has as members, or that a manager let in at the end. ``healthy_managers_ended``: managers that another one ended.
-``unnoticed``: times the database went back that no event tells of, and times that one does though it did not.
-``batches_twice`` and ``batches_lost``: by the final models and the ledgers in the same files.
+Each fault proves itself (``proof`` in ``details``): that the copy lacks what was acknowledged, that PostgreSQL refused
+a write, how often the proxy answered 403. One that does not is not counted in ``faults``.
+
+``jobs_failed``: jobs that failed, that are gone, that do not move, or that had ended and are open. ``revoked_back``:
+revoked devices that the registry has as members, or that no manager refuses at the end. ``healthy_managers_ended``:
+managers that another one ended. ``unnoticed``: times the database went back that no event reports, and times that one
+does though it did not. ``starts_unwarned``: managers that started beside a replica that is not synchronous, and did
+not warn. ``batches_twice`` and ``batches_lost``: by the final models and the ledgers in the same files.
 
     python -m benchmarks.past --json
 """
@@ -24,7 +33,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import os
 import pwd
 import shutil
@@ -32,443 +40,440 @@ import subprocess
 import sys
 import tempfile
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import psycopg
 
 from benchmarks import haproxy_server, object_servers, postgres_server
-from benchmarks.common import echo_job, finish, say
-from benchmarks.managers import JOBS, MANAGERS, Bed, OneManager
+from benchmarks.common import finish, say
+from benchmarks.managers import MANAGERS
 from benchmarks.object_servers import BUCKET
-from benchmarks.past_faults import OVERLOADED, PARTIAL, REFUSES, BucketProxy, SlowRelay, counted_wrong, read_checkpoint
-from benchmarks.postgres_server import PostgresServer
-from shoal.errors import ShoalError
-from shoal.runtime.local import LocalCluster
-from shoal.runtime.operator import Operator
+from benchmarks.past_bed import DatabaseServer, Forgotten, Outcome, PastBed
+from benchmarks.past_faults import (
+    OVERLOADED,
+    PARTIAL,
+    REFUSES,
+    BucketProxy,
+    Known,
+    SlowRelay,
+    copied_rows,
+    known_rows,
+)
+from shoal.store.checkpoints import version_in
 from shoal.store.objects import Objects
-from shoal.store.postgres import PostgresDatabase
-from shoal.store.registry import Registry
 
-PACE_S = 0.15
-BATCHES = 20
-#: Between a dump and its restore, and the same of a quick run; how long a replica lags; how long a bucket fails.
+#: The commands of docs/operations/restore.md.
+DUMP = ("pg_dump", "-Fc")
+RESTORE = ("pg_restore", "--clean", "--if-exists")
+
+#: Between a dump and its restore, and the same in a quick run; how long a replica lags; how long a bucket fails.
 LOST_S, QUICK_LOST_S, LAG_S, FAILS_S = 10.0, 1.0, 6.0, 12.0
 SLOW_S, SLOW_FOR_S, FULL_FOR_S = 0.2, 20.0, 12.0
+#: A replica has what its primary wrote within this time.
+CATCHES_UP_S = 60.0
 #: The disk of PostgreSQL.
 DISK_MB = 400
-#: A job moves again within this time after a fault.
-MOVES_WITHIN_S = 180.0
-#: How often a manager that does not answer an operator is asked.
-ATTEMPTS = 40
+#: Segments of the log that PostgreSQL may have in reserve while its disk is full.
+RESERVE = 12
 
-#: In a log: the event that the database went back.
-_SAID = " store-went-back: "
+#: In a log: a start warns that a failover may lose transactions.
+_ASYNCHRONOUS = "PostgreSQL replicates asynchronously"
 
-_TESTS = Path(__file__).parents[1] / "tests" / "integration"
+_WIDE = "CREATE TABLE IF NOT EXISTS filler (bytes text); INSERT INTO filler SELECT repeat(md5(i::text), 300) FROM"
 
-
-@dataclasses.dataclass(slots=True)
-class Outcome:
-    """What came of one fault."""
-
-    name: str
-    went_back: bool
-    is_noticed: bool = False
-    jobs_failed: int = 0
-    revoked_back: int = 0
-    healthy_managers_ended: int = 0
-    moved_s: float = 0.0
-    #: Lines of the managers' logs that warn, since the fault began.
-    warnings: int = 0
-
-    @property
-    def is_unnoticed(self) -> bool:
-        return self.went_back != self.is_noticed
+_OLDER_ROWS = """
+    UPDATE nodes SET state = older.state, revoked_s = older.revoked_s, reason = older.reason, epoch = older.epoch
+    FROM older WHERE older.node = nodes.node
+"""
 
 
-class PastBed(Bed):
-    """The bed of ``benchmarks.managers``, with proxies, a replica, and devices that count."""
+class Faults:
+    """Each fault returns what shows that it took place, or "" if nothing does."""
 
-    def __init__(self, folder: Path, server: PostgresServer, bucket: BucketProxy, places: Path) -> None:
-        super().__init__(folder, server, door="haproxy", lead="devices")
-        self.server = server
-        self._places = places
-        self.bucket = bucket
-        self.schema = unquote(urlsplit(self._url).query).rpartition("=")[2]
-        for manager in self.managers:
-            manager.database = SlowRelay(server.port)
-        #: Devices that run, and those that are there to be revoked.
-        self._agents: dict[str, Process] = {}
-        self._spares = [f"spare-{number}" for number in range(1, 9)]
-        self.revoked: list[str] = []
-        self.ended: list[str] = []
-        self._join_line = ""
-        self._replicas = 0
-        self.lost_s = LOST_S
+    def __init__(self, bed: PastBed, *, lost_s: float) -> None:
+        self._bed = bed
+        self._lost_s = lost_s
+        self._copies = 0
+        #: Starts of managers beside a replica that is not synchronous, without a warning.
+        self.unwarned = 0
 
-    # Devices and jobs -----------------------------------------------------------------------------------
+    def named(self, *, is_quick: bool) -> list[tuple[str, Callable[[], Awaitable[str]], bool]]:
+        """Return each with its name, and whether the database goes back with it."""
+        quick: list[tuple[str, Callable[[], Awaitable[str]], bool]] = [
+            ("restore running", self.restore_running, True),
+            ("failover", lambda: self.fail_over(lag_s=LAG_S), True),
+            ("read-only 7 s", lambda: self.read_only(7.0), False),
+        ]
+        if is_quick:
+            return quick
+        return [
+            *quick,
+            ("read-only 3 s", lambda: self.read_only(3.0), False),
+            ("read-only 20 s", lambda: self.read_only(20.0), False),
+            ("disk full", lambda: self.disk_full(FULL_FOR_S), False),
+            ("slow", lambda: self.slow(SLOW_FOR_S), False),
+            ("bucket 403", lambda: self.bucket_fails(REFUSES), False),
+            ("bucket 503", lambda: self.bucket_fails(OVERLOADED), False),
+            ("bucket partial", lambda: self.bucket_fails(PARTIAL), False),
+            ("deleted object", self.delete_newest, False),
+            ("restore", self.restore_killed, True),
+            ("restore by the page", self.restore_by_the_page, True),
+            ("failover whole", lambda: self.fail_over(lag_s=0.0), False),
+            ("older home", self.older_home, False),
+            ("other memories", self.other_memories, True),
+            ("one table", self.one_table, True),
+        ]
 
-    async def _agent(self, name: str, join_line: str) -> Process:
-        self._join_line = join_line
-        await self._enrol(name)
-        if name == "device-1":
-            for spare in self._spares:
-                await self._enrol(spare)
-        return await self._run_agent(name)
+    # A dump ---------------------------------------------------------------------------------------------
 
-    async def _enrol(self, name: str) -> None:
-        cluster = LocalCluster(workers=0, home=self._folder)
-        cluster.join_line = self._join_line
-        for _ in range(ATTEMPTS):
-            with contextlib.suppress(ShoalError, OSError):
-                await cluster._enrol(name, self._folder / name)
-                return
-            await asyncio.sleep(0.5)
-        raise RuntimeError(f"{name} could not join")
+    def _there(self) -> tuple[str, ...]:
+        return ("-h", "127.0.0.1", "-p", str(self._bed.server.port), "-U", "shoal")
 
-    async def _run_agent(self, name: str) -> Process:
-        search = os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH", ""))))
-        command = ("-m", "shoal.runtime.agent", "--home", str(self._folder / name), "--child-module", "tally_trainer")
-        with (self._folder / f"{name}.log").open("ab") as log:
-            self._agents[name] = process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *command,
-                "--leash",
-                stdin=PIPE,
-                stdout=DEVNULL,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": search},
-            )
-        return process
-
-    @contextlib.asynccontextmanager
-    async def _running(self) -> AsyncIterator[None]:
-        try:
-            async with super()._running():
-                yield
-        finally:
-            for agent in self._agents.values():
-                if agent.returncode is None:
-                    agent.kill()
-                await agent.wait()
-
-    async def submit(self) -> None:
-        for manager in self.managers[:JOBS]:
-            self.durable[await self._submit(manager, epochs=1_000_000)] = 0
-
-    async def _submit(self, manager: OneManager, *, epochs: int) -> str:
-        pace = self._folder / "pace"
-        pace.write_text(str(PACE_S))
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        ready = echo_job(folder, values=BATCHES, batches=BATCHES)
-        ready = dataclasses.replace(ready, name="tally", arguments={"pace": str(pace)})
-        plan = {"until": {"epochs": epochs}, "checkpoint_every_s": 1.0, "momentum": 0.0, "workers_max": 1}
-        async with Operator.open(manager.home) as operator:
-            return await operator.submit(ready, plan=plan)
-
-    async def kill_leader(self) -> None:
-        """Kill -9 a device that leads, and start it again."""
-        leaders = [row.leader for row in Registry(self._database).jobs() if row.state.is_open and row.leader]
-        for name in [each for each in leaders if each in self._agents][:1]:
-            self._agents[name].kill()
-            await self._agents[name].wait()
-            await self._run_agent(name)
-
-    async def begin_what_ends(self) -> str:
-        """Submit a short job: the database is to know it open."""
-        return str(await self._again(lambda: self._submit(self._anyone(), epochs=1)))
-
-    def _anyone(self) -> OneManager:
-        return next(each for each in self.managers if each.is_up)
-
-    async def do_what_is_forgotten(self, job: str) -> None:
-        """Revoke a device, submit a job, and wait for another's end: an operator is told that all of it is done."""
-        spare = self._spares[len(self.revoked)]
-        await self._again(lambda: self._revoke(self._anyone(), spare))
-        self.revoked.append(spare)
-        self.durable[str(await self._again(lambda: self._submit(self._anyone(), epochs=1_000_000)))] = 0
-        give_up_s = time.monotonic() + MOVES_WITHIN_S
-        while time.monotonic() < give_up_s:
-            row = await asyncio.to_thread(Registry(self._database).job, job)
-            if row is not None and row.state.is_ended:
-                self.ended.append(job)
-                return
-            await asyncio.sleep(0.3)
-        raise RuntimeError(f"the short job {job} did not finish")
-
-    async def _revoke(self, manager: OneManager, node: str) -> str:
-        async with Operator.open(manager.home) as operator:
-            return await operator.revoke_node(node, "stolen")
-
-    async def _again(self, act: Callable[[], Any]) -> Any:
-        for _ in range(ATTEMPTS):
-            with contextlib.suppress(ShoalError, OSError, TimeoutError):
-                async with asyncio.timeout(30):
-                    return await act()
-            await asyncio.sleep(0.5)
-        raise RuntimeError("no manager answered an operator")
-
-    # PostgreSQL -----------------------------------------------------------------------------------------
-
-    def sql(self, statement: str) -> None:
-        with psycopg.connect(self.server.url(), autocommit=True) as connection:
-            connection.execute(statement)
-
-    def dump(self) -> Path:
-        file = self._places / f"dump-{time.monotonic_ns()}"
-        there = ("-h", "127.0.0.1", "-p", str(self.server.port), "-U", "shoal")
-        self.server.run("pg_dump", "-Fc", "-n", self.schema, "-f", str(file), *there, "postgres")
+    def _dump(self) -> Path:
+        self._copies += 1
+        file = self._bed.places / f"shoal-{self._copies}.dump"
+        program, *options = DUMP
+        self._bed.server.run(program, *options, *self._there(), "-f", str(file), self._bed.server.database)
         return file
 
-    def restore(self, file: Path) -> None:
-        self.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'shoal'"
-            " AND pid <> pg_backend_pid()"
-        )
-        self.sql(f"DROP SCHEMA {self.schema} CASCADE")
-        there = ("-h", "127.0.0.1", "-p", str(self.server.port), "-U", "shoal")
-        self.server.run("pg_restore", "-d", "postgres", *there, str(file))
+    def _restore(self, file: Path) -> None:
+        program, *options = RESTORE
+        self._bed.server.run(program, *options, *self._there(), "-d", self._bed.server.database, str(file))
 
-    async def fail_over(self, *, lag_s: float) -> None:
-        """The replica takes over; what it had not received is lost."""
-        stream = SlowRelay(self.server.port)
-        await stream.start()
-        self._replicas += 1
-        folder = self._places / f"replica-{self._replicas}"
-        replica = await asyncio.to_thread(
-            lambda: PostgresServer(folder, self.server._programs, copies=self.server.port)
-        )
-        await asyncio.to_thread(replica.follow, stream.port)
-        await asyncio.to_thread(replica.start)
-        await asyncio.sleep(2.0)
-        if lag_s:
-            job = await self.begin_what_ends()
-            await asyncio.sleep(0.5)
-            stream.cut()
-            await self.do_what_is_forgotten(job)
-            await asyncio.sleep(lag_s)
-        else:
-            # It has everything: nobody writes any more, and what was written arrives.
-            for manager in self.managers:
-                manager.database.cut()
-            await asyncio.sleep(1.0)
-        await asyncio.to_thread(self.server.kill)
-        await stream.stop()
-        await asyncio.to_thread(replica.promote)
-        self.server = self._server = replica
-        self._database.close()
-        self._url = replica.url(self.schema)
-        self._database = PostgresDatabase(self._url)
-        for manager in self.managers:
-            assert isinstance(manager.database, SlowRelay)
-            manager.database.retarget(replica.port)
+    def _known_to(self, file: Path) -> Known:
+        """Return what a dump has."""
+        script = file.with_suffix(".sql")
+        self._bed.server.run("pg_restore", "--data-only", "-t", "nodes", "-t", "jobs", "-f", str(script), str(file))
+        return known_rows(copied_rows(script.read_text()))
 
-    async def read_only(self, for_s: float) -> None:
-        await asyncio.to_thread(self.sql, "ALTER SYSTEM SET default_transaction_read_only = on")
-        await asyncio.to_thread(self.sql, "SELECT pg_reload_conf()")
-        await asyncio.sleep(for_s)
-        await asyncio.to_thread(self.sql, "SET default_transaction_read_only = off")
-        with psycopg.connect(self.server.url(), autocommit=True) as connection:
-            connection.execute("SET default_transaction_read_only = off")
-            connection.execute("ALTER SYSTEM SET default_transaction_read_only = off")
-            connection.execute("SELECT pg_reload_conf()")
+    async def _dump_and_forget(self) -> tuple[Path, Forgotten]:
+        job = await self._bed.begin_what_ends()
+        file = await asyncio.to_thread(self._dump)
+        forgotten = await self._bed.do_what_is_forgotten(job)
+        await asyncio.sleep(self._lost_s)
+        return file, forgotten
 
-    async def disk_full(self, for_s: float) -> None:
-        filler = self._places / "filler"
-        size = shutil.disk_usage(self._places).free
-        with contextlib.suppress(OSError), filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(size - 4096, 1))
-        await asyncio.sleep(for_s)
-        filler.unlink(missing_ok=True)
-        if not self.server.is_running:
-            await asyncio.to_thread(self.server.start)
+    async def restore_running(self) -> str:
+        file, forgotten = await self._dump_and_forget()
+        await asyncio.to_thread(self._restore, file)
+        return lacks("the dump", self._known_to(file), forgotten)
 
-    async def slow(self, for_s: float) -> None:
-        for manager in self.managers:
-            assert isinstance(manager.database, SlowRelay)
-            manager.database.delay_s = SLOW_S
-        await asyncio.sleep(for_s)
-        for manager in self.managers:
-            assert isinstance(manager.database, SlowRelay)
-            manager.database.delay_s = 0.0
-
-    # Faults -----------------------------------------------------------------------------------------------
-
-    async def restore_stopped(self) -> None:
-        job = await self.begin_what_ends()
-        file = await asyncio.to_thread(self.dump)
-        await self.do_what_is_forgotten(job)
-        await asyncio.sleep(self.lost_s)
-        for manager in self.managers:
+    async def restore_killed(self) -> str:
+        file, forgotten = await self._dump_and_forget()
+        for manager in self._bed.managers:
             if manager.process is not None and manager.process.returncode is None:
                 manager.process.kill()
-        await self.kill_leader()
-        await asyncio.to_thread(self.restore, file)
+        leader = await self._bed.kill_leader()
+        await asyncio.to_thread(self._restore, file)
+        return lacks(f"with the leader {leader} killed, the dump", self._known_to(file), forgotten) if leader else ""
 
-    async def restore_running(self) -> None:
-        job = await self.begin_what_ends()
-        file = await asyncio.to_thread(self.dump)
-        await self.do_what_is_forgotten(job)
-        await asyncio.sleep(self.lost_s)
-        await asyncio.to_thread(self.restore, file)
+    async def restore_by_the_page(self) -> str:
+        file, forgotten = await self._dump_and_forget()
+        await asyncio.gather(*(manager.pause() for manager in self._bed.managers))
+        await asyncio.to_thread(self._restore, file)
+        await self._mend()
+        for manager in self._bed.managers:
+            manager.resume()
+        return lacks("the dump", self._known_to(file), forgotten)
 
-    async def bucket_fails(self, fault: str) -> None:
-        self.bucket.fail(fault)
-        self.forget_copies()
-        await self.kill_leader()
-        await asyncio.sleep(FAILS_S)
-        self.bucket.fail("")
+    async def _mend(self) -> None:
+        """`shoal restore --store`, from a home that remembers nothing."""
+        home = self._bed.places / "operator-home"
+        command = ("-m", "shoal", "restore", "--store", self._bed.url, "--home", str(home))
+        process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=sys.stderr)
+        if await process.wait():
+            raise RuntimeError("`shoal restore --store` failed")
 
-    async def delete_newest(self) -> None:
-        """Remove the newest checkpoint of a job that a device leads, and all copies, and kill its leader."""
-        row = next(row for row in Registry(self._database).jobs() if row.state.is_open and row.leader in self._agents)
-        self._agents[row.leader].kill()
-        await self._agents[row.leader].wait()
-        await asyncio.sleep(0.5)
-        newest = max(self._bucket_folder(row.job).glob("*.safetensors"))
-        await asyncio.to_thread(Objects(f"s3://{BUCKET}/managers").remove, f"checkpoints/{row.job}/{newest.name}")
-        self.forget_copies()
-        await self._run_agent(row.leader)
+    # A replica ------------------------------------------------------------------------------------------
 
-    def forget_copies(self) -> None:
-        for manager in self.managers:
-            for copy in (manager.home / "cluster" / "checkpoints").glob("*/*.safetensors"):
-                copy.unlink(missing_ok=True)
+    async def fail_over(self, *, lag_s: float) -> str:
+        """The replica takes over. What it had not received is lost."""
+        bed = self._bed
+        primary, stream = bed.server, SlowRelay(bed.server.port)
+        await stream.start()
+        self._copies += 1
+        folder = bed.places / f"replica-{self._copies}"
+        replica = await asyncio.to_thread(lambda: DatabaseServer(folder, primary._programs, copies=primary.port))
+        replica.database = primary.database
+        await asyncio.to_thread(replica.follow, stream.port)
+        await asyncio.to_thread(replica.start)
+        await self._start_beside_replica()
+        if lag_s:
+            job = await bed.begin_what_ends()
+            await self._caught_up(replica)
+            stream.cut()
+            forgotten = await bed.do_what_is_forgotten(job)
+            await asyncio.sleep(lag_s)
+            proof = lacks("the replica", await asyncio.to_thread(bed.known, replica), forgotten)
+            proof = proof and f"{proof}; {await asyncio.to_thread(self._behind_bytes, replica)} bytes behind"
+        else:
+            # Nobody writes any more, and what was written arrives.
+            for relay in bed.relays:
+                relay.cut()
+            await self._caught_up(replica)
+            proof = "the primary was killed, and its replica had all"
+        await asyncio.to_thread(primary.kill)
+        await stream.stop()
+        await asyncio.to_thread(replica.promote)
+        bed.use(replica)
+        shutil.rmtree(primary._data, ignore_errors=True)
+        return proof
 
-    def _bucket_folder(self, job: str) -> Path:
-        return self._folder.parent / "objects" / BUCKET / "managers" / "checkpoints" / job
+    async def _start_beside_replica(self) -> None:
+        """Start a manager again while a replica follows that is not synchronous: the manager is to warn of it."""
+        bed = self._bed
+        warned = bed.lines(_ASYNCHRONOUS)
+        await bed.managers[-1].pause()
+        bed.managers[-1].resume()
+        await bed.all_up()
+        self.unwarned += bed.lines(_ASYNCHRONOUS) == warned
 
-    # What came of it --------------------------------------------------------------------------------------
-
-    async def hurt_by(self, name: str, fault: Callable[[], Any], *, went_back: bool) -> Outcome:
-        outcome = Outcome(name=name, went_back=went_back)
-        events, deposed, began_s = self._lines(_SAID), sum(each.deposed for each in self.managers), time.monotonic()
-        warnings = self._lines(" WARNING ")
-        await fault()
-        await self.all_up()
-        await self._moving()
-        outcome.moved_s = time.monotonic() - began_s
-        outcome.is_noticed = self._lines(_SAID) > events if not went_back else self._says_so(began_s)
-        outcome.warnings = self._lines(" WARNING ") - warnings
-        registry = Registry(self._database)
-        rows = {row.job: row for row in registry.jobs()}
-        failed = [row for row in rows.values() if row.state == "failed"]
-        reopened = [job for job in self.ended if job in rows and rows[job].state != "finished"]
-        outcome.jobs_failed = len({row.job for row in failed} | set(reopened))
-        nodes = {node.node: node for node in registry.nodes()}
-        outcome.revoked_back = sum(nodes[each].state != "revoked" for each in self.revoked if each in nodes)
-        outcome.healthy_managers_ended = sum(each.deposed for each in self.managers) - deposed
-        say(f"{name}: {outcome}" + "".join(f"; {row.job}: {row.reason}" for row in failed))
-        return outcome
-
-    def _lines(self, text: str) -> int:
-        logs = (manager.home / "manager.log" for manager in self.managers)
-        return sum(log.read_text(errors="replace").count(text) for log in logs)
-
-    def _says_so(self, began_s: float) -> bool:
-        """Whether an event of the cluster tells of it since then: an operator sees it in `shoal status`."""
-        since = time.time() - (time.monotonic() - began_s)
-        events = Registry(self._database).events_after("cluster", 0, limit=10_000)
-        return any(event.kind == "store-went-back" and event.at_s >= since for event in events)
-
-    async def _moving(self) -> None:
-        """Wait until every open job has two newer versions in the registry."""
-        give_up_s = time.monotonic() + MOVES_WITHIN_S
-        first: dict[str, str] = {}
+    async def _caught_up(self, replica: DatabaseServer) -> None:
+        give_up_s = time.monotonic() + CATCHES_UP_S
+        wanted = self._bed.sql("SELECT pg_current_wal_flush_lsn()::text AS place")[0]["place"]
         while time.monotonic() < give_up_s:
-            with contextlib.suppress(ShoalError):
-                rows = await asyncio.to_thread(Registry(self._database).jobs)
-                now = {row.job: row.checkpoint for row in rows if row.job in self.durable}
-                first = {job: first.get(job, name) for job, name in now.items()}
-                if now.keys() == self.durable.keys() and all(first[job] != name for job, name in now.items()):
-                    return
+            if await asyncio.to_thread(_replayed, replica, wanted) >= 0:
+                return
+            await asyncio.sleep(0.2)
+        raise RuntimeError(f"the replica did not receive what was written before {wanted}")
+
+    def _behind_bytes(self, replica: DatabaseServer) -> int:
+        wanted = self._bed.sql("SELECT pg_current_wal_flush_lsn()::text AS place")[0]["place"]
+        return -_replayed(replica, wanted)
+
+    # Writes ---------------------------------------------------------------------------------------------
+
+    async def read_only(self, for_s: float) -> str:
+        bed = self._bed
+        said = bed.lines(" is read-only")
+        await asyncio.to_thread(
+            bed.sql, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"
+        )
+        began_s = time.monotonic()
+        refused = 0
+        while time.monotonic() - began_s < for_s:
+            await asyncio.sleep(min(0.5, for_s))
+            refused += await asyncio.to_thread(self._refuses, psycopg.errors.ReadOnlySqlTransaction)
+        await asyncio.to_thread(
+            bed.sql, "ALTER SYSTEM SET default_transaction_read_only = off", "SELECT pg_reload_conf()"
+        )
+        warned = bed.lines(" is read-only") - said
+        return f"{refused} writes of ours were refused, and managers warned {warned} times" if refused else ""
+
+    def _refuses(self, error: type[psycopg.Error]) -> bool:
+        """Whether PostgreSQL refuses a write of a session as a manager's, for this reason."""
+        try:
+            with psycopg.connect(self._bed.server.url(), autocommit=True) as there:
+                there.execute("UPDATE counters SET value = value WHERE name = 'members'")
+        except error:
+            return True
+        return False
+
+    async def disk_full(self, for_s: float) -> str:
+        """Fill the disk, and write until nothing fits any more: into the tables, and then into the log."""
+        bed = self._bed
+        warned = bed.lines(" WARNING ")
+        filler = bed.places / "filler"
+        size = shutil.disk_usage(bed.places).free
+        with contextlib.suppress(OSError), filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(size - 4096, 1))
+        began_s = time.monotonic()
+        refusals: list[str] = []
+        while time.monotonic() - began_s < for_s:
+            if why := await asyncio.to_thread(self._writes_much):
+                refusals.append(why)
             await asyncio.sleep(0.5)
-        raise RuntimeError(f"not every job moved within {MOVES_WITHIN_S:g} s: {first} of {list(self.durable)}")
+        filler.unlink(missing_ok=True)
+        fell = not bed.server.is_running
+        if fell:
+            await asyncio.to_thread(bed.server.start)
+        await asyncio.to_thread(bed.sql, "DROP TABLE IF EXISTS filler")
+        if not refusals:
+            return ""
+        return (
+            f"{len(refusals)} writes of ours failed ({refusals[0]}), PostgreSQL {'ended' if fell else 'did not end'},"
+            f" and managers warned {bed.lines(' WARNING ') - warned} times"
+        )
 
-    async def let_in(self) -> int:
-        """How many of the revoked devices a manager lets in, if they dial now."""
-        for name in self.revoked:
-            await self._run_agent(name)
-        await asyncio.sleep(5.0)
-        here = 0
-        for name in self.revoked:
-            text = (self._folder / f"{name}.log").read_text(errors="replace")
-            here += "connected to" in text and "revoked" not in text
-        return here
+    def _writes_much(self) -> str:
+        """Return why PostgreSQL refuses to keep much at once, or "" if it does not. Its log has some room in reserve,
+        which goes first: with none left, PostgreSQL ends."""
+        try:
+            for _ in range(RESERVE):
+                self._bed.sql("SELECT pg_logical_emit_message(true, 'filler', repeat('x', 100000))")
+                self._bed.sql("SELECT pg_switch_wal()")
+            self._bed.sql(f"{_WIDE} generate_series(1, 1000) AS i")
+        except psycopg.Error as error:
+            return " ".join(str(error).split())[:80]
+        return ""
 
-    def final_counts(self) -> tuple[int, int]:
-        twice = lost = 0
-        for job in self.durable:
-            row = Registry(self._database).job(job)
-            assert row is not None
-            model, state = read_checkpoint(self._bucket_folder(job) / row.checkpoint)
-            ledger = state["ledger"]
-            more, less = counted_wrong(model, epoch=int(ledger["epoch"]), applied=ledger["applied"])
-            twice, lost = twice + more, lost + less
-        return twice, lost
+    async def slow(self, for_s: float) -> str:
+        bed = self._bed
+        for relay in bed.relays:
+            relay.delay_s = SLOW_S
+        await asyncio.sleep(for_s / 2)
+        took_s = await asyncio.to_thread(self._query_s, bed.relays[0].port)
+        await asyncio.sleep(for_s / 2)
+        for relay in bed.relays:
+            relay.delay_s = 0.0
+        return f"a query took {took_s * 1000:.0f} ms" if took_s >= SLOW_S else ""
+
+    def _query_s(self, port: int) -> float:
+        url = self._bed.server.url().replace(f":{self._bed.server.port}/", f":{port}/")
+        with psycopg.connect(url, autocommit=True) as there:
+            began_s = time.monotonic()
+            there.execute("SELECT 1")
+            return time.monotonic() - began_s
+
+    # The bucket -----------------------------------------------------------------------------------------
+
+    async def bucket_fails(self, fault: str) -> str:
+        hurt = self._bed.bucket.hurt
+        self._bed.bucket.fail(fault)
+        self._bed.forget_copies()
+        leader = await self._bed.kill_leader()
+        await asyncio.sleep(FAILS_S)
+        self._bed.bucket.fail("")
+        hurt = self._bed.bucket.hurt - hurt
+        return (
+            f"{hurt} answers of the bucket were faults, and the leader {leader} was killed" if hurt and leader else ""
+        )
+
+    async def delete_newest(self) -> str:
+        """Remove the newest checkpoint of a job that a device leads, and all copies, and kill its leader."""
+        bed = self._bed
+        row = next(row for row in bed.registry.jobs() if row.state.is_open and row.leader in bed.agents)
+        bed.agents[row.leader].kill()
+        await bed.agents[row.leader].wait()
+        await asyncio.sleep(0.5)
+        newest = max(bed.bucket_folder(row.job).glob("*.safetensors"), key=lambda path: version_in(path.name))
+        await asyncio.to_thread(Objects(f"s3://{BUCKET}/managers").remove, f"checkpoints/{row.job}/{newest.name}")
+        bed.forget_copies()
+        named = bed.registry.job(row.job)
+        is_named = named is not None and named.checkpoint == newest.name
+        await bed.run_agent(row.leader)
+        if newest.exists() or not is_named:
+            return ""
+        return f"version {version_in(newest.name)} of {row.job} was named and removed, and its leader killed"
+
+    # What managers remember -----------------------------------------------------------------------------
+
+    def _remembered(self, number: int) -> Path:
+        return self._bed.managers[number].home / "cluster" / "remembered"
+
+    async def _replace_memory(self, number: int, older: Path | None) -> None:
+        """Stop a manager, and put back what it remembered earlier, or nothing."""
+        shutil.rmtree(self._remembered(number))
+        if older is not None:
+            shutil.copytree(older, self._remembered(number))
+
+    async def older_home(self) -> str:
+        """A manager's home comes from a backup that is older than the database: the manager is to trust the
+        database."""
+        bed = self._bed
+        older = bed.places / "older-home"
+        shutil.copytree(self._remembered(0), older)
+        job = await bed.begin_what_ends()
+        await bed.do_what_is_forgotten(job)
+        await bed.managers[0].pause()
+        newer = (self._remembered(0) / "facts.json").read_text()
+        await self._replace_memory(0, older)
+        bed.managers[0].resume()
+        is_older = (older / "facts.json").read_text() != newer
+        shutil.rmtree(older)
+        return f"{job} ended after the copy of the home was made" if is_older else ""
+
+    async def other_memories(self) -> str:
+        """The database goes back while all managers are stopped. One of them remembers all, one an older past, one
+        nothing."""
+        bed = self._bed
+        older = bed.places / "older-memory"
+        shutil.copytree(self._remembered(1), older)
+        file, forgotten = await self._dump_and_forget()
+        await asyncio.gather(*(manager.pause() for manager in bed.managers))
+        await self._replace_memory(1, older)
+        await self._replace_memory(2, None)
+        shutil.rmtree(older)
+        await asyncio.to_thread(self._restore, file)
+        # Those that know less come first.
+        for manager in reversed(bed.managers):
+            manager.resume()
+            await asyncio.sleep(1.0)
+        return lacks("the dump", self._known_to(file), forgotten)
+
+    async def one_table(self) -> str:
+        """The rows of members become those of an older copy, and nothing else does. Managers that start find out."""
+        bed = self._bed
+        await asyncio.to_thread(bed.sql, "DROP TABLE IF EXISTS older", "CREATE TABLE older AS SELECT * FROM nodes")
+        job = await bed.begin_what_ends()
+        forgotten = await bed.do_what_is_forgotten(job)
+        await asyncio.gather(*(manager.pause() for manager in bed.managers))
+        await asyncio.to_thread(bed.sql, _OLDER_ROWS, "DROP TABLE older")
+        is_back = forgotten.revoked not in (await asyncio.to_thread(bed.known, bed.server)).revoked
+        for manager in bed.managers:
+            manager.resume()
+        return f"{forgotten.revoked} was a member again in the table of members" if is_back else ""
 
 
-def faults_of(bed: PastBed, *, is_quick: bool) -> list[tuple[str, Callable[[], Any], bool]]:
-    """Each by its name, and whether the database goes back with it."""
-    quick: list[tuple[str, Callable[[], Any], bool]] = [
-        ("restore running", bed.restore_running, True),
-        ("read-only 7 s", lambda: bed.read_only(7.0), False),
-    ]
-    if is_quick:
-        return quick
-    return [
-        *quick,
-        ("failover", lambda: bed.fail_over(lag_s=LAG_S), True),
-        ("read-only 3 s", lambda: bed.read_only(3.0), False),
-        ("read-only 20 s", lambda: bed.read_only(20.0), False),
-        ("disk full", lambda: bed.disk_full(FULL_FOR_S), False),
-        ("slow", lambda: bed.slow(SLOW_FOR_S), False),
-        ("bucket 403", lambda: bed.bucket_fails(REFUSES), False),
-        ("bucket 503", lambda: bed.bucket_fails(OVERLOADED), False),
-        ("bucket partial", lambda: bed.bucket_fails(PARTIAL), False),
-        ("deleted object", bed.delete_newest, False),
-        ("restore", bed.restore_stopped, True),
-        ("failover whole", lambda: bed.fail_over(lag_s=0.0), False),
-    ]
+def lacks(copy: str, known: Known, forgotten: Forgotten) -> str:
+    """Return, as text, what an older copy of the database lacks, or "" if it has some of what is to be forgotten."""
+    lost = known.lost(revoked=forgotten.revoked, ended=forgotten.ended, submitted=forgotten.submitted)
+    return f"in {copy} {', '.join(lost)}" if len(lost) == 3 else ""
+
+
+def _replayed(replica: DatabaseServer, place: str) -> int:
+    """Return by how many bytes of the log a replica is past a place. Below 0 if it is behind."""
+    with psycopg.connect(replica.url(), autocommit=True) as there:
+        row = there.execute("SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), %s::pg_lsn)", (place,)).fetchone()
+    return int(row[0]) if row else 0
 
 
 async def measure(bed: PastBed, *, is_quick: bool, only: str) -> dict[str, object]:
     outcomes: list[Outcome] = []
-    if is_quick:
-        bed.lost_s = QUICK_LOST_S
+    began_s = time.monotonic()
+    faults = Faults(bed, lost_s=QUICK_LOST_S if is_quick else LOST_S)
     async with bed.running():
         await bed.submit()
-        await bed._moving()
-        for name, fault, went_back in faults_of(bed, is_quick=is_quick):
+        await bed.stuck()
+        for name, fault, went_back in faults.named(is_quick=is_quick):
             if only in name:
                 outcomes.append(await bed.hurt_by(name, fault, went_back=went_back))
         let_in = await bed.let_in()
-        await bed._moving()
+        stuck = await bed.stuck()
         twice, lost = await asyncio.to_thread(bed.final_counts)
+    failed = stuck.union(*(each.failed for each in outcomes))
+    back = set(let_in).union(*(each.back for each in outcomes))
+    for trouble in (*failed, *back):
+        say(f"trouble with {trouble}")
     return {
-        "faults": len(outcomes),
-        "jobs_failed": max(each.jobs_failed for each in outcomes),
-        "revoked_back": max(let_in, *(each.revoked_back for each in outcomes), 0),
+        "faults": sum(bool(each.proof) for each in outcomes),
+        "jobs_failed": len(failed),
+        "revoked_back": len(back),
         "healthy_managers_ended": sum(each.healthy_managers_ended for each in outcomes),
         "unnoticed": sum(each.is_unnoticed for each in outcomes),
+        "starts_unwarned": faults.unwarned,
         "batches_twice": twice,
         "batches_lost": lost,
-        "bucket_faults": bed.bucket.hurt,
+        "revoked": len(bed.revoked),
         "managers": MANAGERS,
+        "seconds": time.monotonic() - began_s,
         "load_1m": os.getloadavg()[0],
         "details": {
-            each.name: {"noticed": each.is_noticed, "moved_s": round(each.moved_s, 1), "warnings": each.warnings}
+            each.name: {
+                "proof": each.proof,
+                "noticed": each.is_noticed,
+                "moved_s": round(each.moved_s, 1),
+                "warnings": each.warnings,
+            }
             for each in outcomes
         },
     }
 
 
 @contextlib.contextmanager
-def small_disk() -> Any:
+def small_disk() -> Iterator[Path]:
     """A disk of its own for PostgreSQL, so that it can be full."""
     place = pwd.getpwnam("postgres").pw_dir
     folder = Path(tempfile.mkdtemp(prefix="shoal-past-", dir=place))
@@ -483,7 +488,7 @@ def small_disk() -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a restore and a read-only spell")
+    parser.add_argument("--quick", action="store_true", help="a restore, a failover and a read-only spell")
     parser.add_argument("--only", default="", help="faults whose names have this in them")
     parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
     parser.add_argument("--logs", type=Path, help="keep the logs of managers and agents in this folder")
@@ -520,7 +525,7 @@ async def _run(
     proxy = BucketProxy(int(urlsplit(objects.endpoint).port or 0))
     await proxy.start()
     os.environ.update({**objects.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"})
-    server = PostgresServer(disk / "primary", programs)
+    server = DatabaseServer(disk / "primary", programs)
     await asyncio.to_thread(server.start)
     bed = PastBed(folder, server, proxy, disk)
     try:

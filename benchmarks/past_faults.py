@@ -1,17 +1,21 @@
-"""The faults of ``benchmarks.past``: proxies before PostgreSQL and before the bucket, and what the final models say."""
+"""The faults of ``benchmarks.past``: proxies before PostgreSQL and before the bucket; what a copy of the database does
+not have; and what the final models say."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.managers import Relay
+from shoal.states import JobState
 from shoal.store.checkpoints import NAME
 from shoal.wire import tensors as tensor_files
 
@@ -117,6 +121,52 @@ def length_in(head: bytes) -> int:
         if name.strip().lower() == b"content-length":
             return int(value)
     return 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What a database knows, or a copy of it."""
+
+    revoked: frozenset[str]
+    #: Job -> its state.
+    jobs: Mapping[str, str]
+
+    def lost(self, *, revoked: str, ended: str, submitted: str) -> list[str]:
+        """Return, as text, which of these facts the database does not have."""
+        missing = {
+            f"{revoked} is not revoked": revoked not in self.revoked,
+            f"{ended} is open": ended in self.jobs and JobState(self.jobs[ended]).is_open,
+            f"{submitted} is unknown": submitted not in self.jobs,
+        }
+        return [text for text, is_missing in missing.items() if is_missing]
+
+
+_COPY = re.compile(r"^COPY (?:\w+\.)?(\w+) \(([^)]*)\) FROM stdin;$")
+
+
+def known_rows(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> Known:
+    """Return what rows of the tables ``nodes`` and ``jobs`` know."""
+    return Known(
+        revoked=frozenset(str(row["node"]) for row in tables["nodes"] if row["state"] == "revoked"),
+        jobs={str(row["job"]): str(row["state"]) for row in tables["jobs"]},
+    )
+
+
+def copied_rows(script: str) -> dict[str, list[dict[str, str]]]:
+    """Return the rows of each table in the SQL that ``pg_restore --data-only`` writes."""
+    tables: dict[str, list[dict[str, str]]] = {}
+    rows: list[dict[str, str]] | None = None
+    columns: list[str] = []
+    for line in script.splitlines():
+        if rows is not None:
+            if line == "\\.":
+                rows = None
+            else:
+                rows.append(dict(zip(columns, line.split("\t"), strict=True)))
+        elif found := _COPY.match(line):
+            columns = [name.strip(' "') for name in found[2].split(",")]
+            rows = tables.setdefault(found[1], [])
+    return tables
 
 
 def counted_wrong(

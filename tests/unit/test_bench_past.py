@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from benchmarks.past import Outcome
-from benchmarks.past_faults import OVERLOADED, PARTIAL, REFUSES, BucketProxy, SlowRelay, counted_wrong, length_in
+from benchmarks.past import DUMP, RESTORE, lacks
+from benchmarks.past_bed import Forgotten, Outcome
+from benchmarks.past_faults import (
+    OVERLOADED,
+    PARTIAL,
+    REFUSES,
+    BucketProxy,
+    SlowRelay,
+    copied_rows,
+    counted_wrong,
+    known_rows,
+    length_in,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -25,6 +37,44 @@ def test_an_event_is_missing_or_too_many() -> None:
     assert not Outcome(name="restore", went_back=True, is_noticed=True).is_unnoticed
     assert Outcome(name="slow", went_back=False, is_noticed=True).is_unnoticed
     assert not Outcome(name="slow", went_back=False).is_unnoticed
+
+
+#: As `pg_restore --data-only` writes it.
+SCRIPT = r"""
+SET row_security = off;
+
+COPY public.jobs (job, name, state) FROM stdin;
+tally-1	tally	finished
+tally-2	tally	running
+\.
+
+COPY public.nodes (node, "state", reason) FROM stdin;
+spare-1	enrolled	\N
+spare-2	revoked	stolen
+\.
+"""
+
+
+def test_a_dump_shows_what_it_lacks() -> None:
+    tables = copied_rows(SCRIPT)
+    assert tables["nodes"][1] == {"node": "spare-2", "state": "revoked", "reason": "stolen"}
+    known = known_rows(tables)
+    assert known.lost(revoked="spare-1", ended="tally-2", submitted="tally-3") == [
+        "spare-1 is not revoked",
+        "tally-2 is open",
+        "tally-3 is unknown",
+    ]
+    assert known.lost(revoked="spare-2", ended="tally-1", submitted="tally-2") == []
+    # A fault counts only if all of it is lost.
+    assert lacks("the dump", known, Forgotten(revoked="spare-1", ended="tally-2", submitted="tally-3"))
+    assert not lacks("the dump", known, Forgotten(revoked="spare-2", ended="tally-2", submitted="tally-3"))
+    assert not lacks("the dump", known, Forgotten(revoked="spare-1", ended="unknown", submitted="tally-3"))
+
+
+def test_the_page_on_restores_has_the_commands_that_are_measured() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations" / "restore.md").read_text()
+    for command in (DUMP, RESTORE, ("shoal", "restore", "--store")):
+        assert f"\n{' '.join(command)} " in page
 
 
 def test_lengths_of_bodies_are_read_from_headers() -> None:

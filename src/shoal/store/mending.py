@@ -92,7 +92,7 @@ def signs_in(registry: Registry, remembered: Remembered, *, tenure: Tenure | Non
 
 
 def _signs_in_seats(registry: Registry, remembered: Remembered, tenure: Tenure) -> Iterator[str]:
-    """A seat that is gone is no sign by itself: the manager's home may be older than the database."""
+    """A seat that is gone does not show it: the manager's home may be older than the database."""
     seat, beats = remembered.seat
     known = {**tenure.ended_before, **tenure.before}
     if REWOUND < known.get(seat, beats) < beats:

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from benchmarks.postgres_server import PostgresServer, programs, running
 from shoal.errors import Misuse, ShoalError
 from shoal.scheduling.ledger import Applied
 from shoal.store.base import Away
+from shoal.store.opening import open_stores
 from shoal.store.postgres import IDLE_IN_TRANSACTION_S, PostgresDatabase
 from shoal.store.registry import Registry
 
@@ -283,3 +285,49 @@ def test_what_cannot_be_durable_is_refused(own_server: PostgresServer) -> None:
     database = PostgresDatabase(url)
     assert database.rows("SHOW synchronous_commit") == [{"synchronous_commit": "on"}]
     database.close()
+
+
+def test_replicas_none_of_which_is_synchronous_are_found(own_server: PostgresServer, tmp_path: Path) -> None:
+    """A start warns of them: a failover may lose what was acknowledged."""
+    url = own_server.new()
+    stores = [open_stores(_made(tmp_path / "a"), owner="ab" * 32, store=url)]
+    found = programs()
+    assert found is not None
+    with tempfile.TemporaryDirectory(prefix="shoal-replica-", dir=own_server._data.parent) as folder:
+        Path(folder).chmod(0o755)
+        replica = PostgresServer(Path(folder) / "replica", found, copies=own_server.port)
+        replica.follow(own_server.port)
+        replica.start()
+        try:
+            _until(lambda: len(stores[0].database.rows("SELECT 1 FROM pg_stat_replication")) == 1)
+            stores.append(open_stores(tmp_path / "a", owner="ab" * 32, store=url))
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                connection.execute("SELECT pg_reload_conf()")
+            _until(
+                lambda: (
+                    stores[0].database.rows(
+                        "SELECT 1 AS is_set WHERE current_setting('synchronous_standby_names') <> ''"
+                    )
+                    != []
+                )
+            )
+            stores.append(open_stores(tmp_path / "a", owner="ab" * 32, store=url))
+        finally:
+            replica.kill()
+            for each in stores:
+                each.close()
+    assert [len(each.warnings) for each in stores] == [0, 1, 0]
+    assert "synchronous_standby_names" in stores[1].warnings[0]
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.1)
