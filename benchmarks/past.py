@@ -7,7 +7,8 @@ itself shows how often each batch went in. A job is submitted to each manager. T
 - ``restore running``: a dump is restored under managers that run, by the command of docs/operations/restore.md.
   ``restore``: all managers and a leader are killed meanwhile. ``restore by the page``: managers are stopped in order,
   and `shoal restore --store` runs before they start.
-- ``failover``: the replica lags by some seconds and takes over; ``failover whole``: it does not lag.
+- ``failover``: the replica lags by some seconds and takes over; ``failover whole``: it does not lag. ``two
+  primaries``: it lags, and one manager still writes to the old primary for 20 s, which nobody stopped.
 - ``read-only``: PostgreSQL reads and does not write, for 3, 7 and 20 s. ``disk full``: its disk has no room.
   ``slow``: each query takes 200 ms longer.
 - ``bucket 403``, ``503``, ``partial``: while a leader is killed. ``deleted object``: the newest checkpoint of a job.
@@ -70,7 +71,11 @@ RESTORE = ("pg_restore", "--clean", "--if-exists")
 
 #: Between a dump and its restore, and the same in a quick run; how long a replica lags; how long a bucket fails.
 LOST_S, QUICK_LOST_S, LAG_S, FAILS_S = 10.0, 1.0, 6.0, 12.0
+#: How long a manager writes to a primary that was replaced.
+BOTH_S = 20.0
 SLOW_S, SLOW_FOR_S, FULL_FOR_S = 0.2, 20.0, 12.0
+#: A bucket that fails is used within this time.
+HURTS_WITHIN_S = 120.0
 #: A replica has what its primary wrote within this time.
 CATCHES_UP_S = 60.0
 #: The disk of PostgreSQL.
@@ -121,6 +126,7 @@ class Faults:
             ("restore", self.restore_killed, True),
             ("restore by the page", self.restore_by_the_page, True),
             ("failover whole", lambda: self.fail_over(lag_s=0.0), False),
+            ("two primaries", lambda: self.fail_over(lag_s=LAG_S, both_s=BOTH_S), True),
             ("older home", self.older_home, False),
             ("other memories", self.other_memories, True),
             ("one table", self.one_table, True),
@@ -188,8 +194,9 @@ class Faults:
 
     # A replica ------------------------------------------------------------------------------------------
 
-    async def fail_over(self, *, lag_s: float) -> str:
-        """The replica takes over. What it had not received is lost."""
+    async def fail_over(self, *, lag_s: float, both_s: float = 0.0) -> str:
+        """The replica takes over. What it had not received is lost. ``both_s``: for this long the first manager still
+        reaches the primary, which nobody stopped, and writes there."""
         bed = self._bed
         primary, stream = bed.server, SlowRelay(bed.server.port)
         await stream.start()
@@ -214,9 +221,17 @@ class Faults:
                 relay.cut()
             await self._caught_up(replica)
             proof = "the primary was killed, and its replica had all"
-        await asyncio.to_thread(primary.kill)
+        await asyncio.to_thread(replica.promote if both_s else primary.kill)
         await stream.stop()
-        await asyncio.to_thread(replica.promote)
+        if both_s:
+            written = await asyncio.to_thread(_beats, primary)
+            bed.use(replica, relays=bed.relays[1:])
+            await asyncio.sleep(both_s)
+            written = await asyncio.to_thread(_beats, primary) - written
+            await asyncio.to_thread(primary.kill)
+            proof = f"{proof}; meanwhile a manager wrote {written} times to the primary" if proof and written else ""
+        else:
+            await asyncio.to_thread(replica.promote)
         bed.use(replica)
         shutil.rmtree(primary._data, ignore_errors=True)
         return proof
@@ -330,16 +345,20 @@ class Faults:
     # The bucket -----------------------------------------------------------------------------------------
 
     async def bucket_fails(self, fault: str) -> str:
-        hurt = self._bed.bucket.hurt
-        self._bed.bucket.fail(fault)
-        self._bed.forget_copies()
-        leader = await self._bed.kill_leader()
-        await asyncio.sleep(FAILS_S)
-        self._bed.bucket.fail("")
-        hurt = self._bed.bucket.hurt - hurt
-        return (
-            f"{hurt} answers of the bucket were faults, and the leader {leader} was killed" if hurt and leader else ""
-        )
+        bed = self._bed
+        before, leader = bed.bucket.hurt, ""
+        bed.bucket.fail(fault)
+        give_up_s = time.monotonic() + HURTS_WITHIN_S
+        while bed.bucket.hurt == before and time.monotonic() < give_up_s:
+            leader = await bed.kill_leader() or leader
+            # The next leader's model has to come from the bucket.
+            bed.forget_copies()
+            await asyncio.sleep(FAILS_S)
+        bed.bucket.fail("")
+        hurt = bed.bucket.hurt - before
+        if not hurt or not leader:
+            return ""
+        return f"{hurt} answers of the bucket were faults, and the leader {leader} was killed"
 
     async def delete_newest(self) -> str:
         """Remove the newest checkpoint of a job that a device leads, and all copies, and kill its leader."""
@@ -421,6 +440,13 @@ def lacks(copy: str, known: Known, forgotten: Forgotten) -> str:
     """Return, as text, what an older copy of the database lacks, or "" if it has some of what is to be forgotten."""
     lost = known.lost(revoked=forgotten.revoked, ended=forgotten.ended, submitted=forgotten.submitted)
     return f"in {copy} {', '.join(lost)}" if len(lost) == 3 else ""
+
+
+def _beats(server: DatabaseServer) -> int:
+    """Return how far managers have counted on a server."""
+    with psycopg.connect(server.url(), autocommit=True) as there:
+        row = there.execute("SELECT SUM(beats) FROM seats").fetchone()
+    return int(row[0] or 0) if row else 0
 
 
 def _replayed(replica: DatabaseServer, place: str) -> int:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -270,13 +270,13 @@ class PastBed(Bed):
             )
         return known_rows({"nodes": nodes, "jobs": jobs})
 
-    def use(self, server: DatabaseServer) -> None:
-        """Let managers reach another server from now on."""
+    def use(self, server: DatabaseServer, *, relays: Sequence[SlowRelay] | None = None) -> None:
+        """Let managers reach another server from now on, or some of them, by their relays."""
         self.server = self._server = server
         self._database.close()
         self._url = server.url()
         self._database = PostgresDatabase(self._url)
-        for relay in self.relays:
+        for relay in self.relays if relays is None else relays:
             relay.retarget(server.port)
 
     def bucket_folder(self, job: str) -> Path:
