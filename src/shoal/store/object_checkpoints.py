@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from shoal.store.checkpoints import NAME, CheckpointStore, LoadedCheckpoint, SavedCheckpoint, counts, version_in
@@ -59,8 +59,8 @@ class ObjectCheckpoints(CheckpointStore):
     def _thin_out(self, saved: SavedCheckpoint) -> None:
         super()._thin_out(saved)
         kept = self._kept()
-        spares = spare(kept, saved.version)
-        for name in kept.keys() - {found.path.name for found in self._found()} - spares:
+        copies = {found.path.name for found in self._found()}
+        for name in kept.keys() - newest(kept, saved.path.name, copies, keep=self._keep) - spare(kept, saved.version):
             self._objects.remove(f"{self._folder}/{name}")
 
     def _kept(self) -> dict[str, ObjectFacts]:
@@ -84,8 +84,7 @@ class ObjectCheckpoints(CheckpointStore):
         for found in self._found():
             if found.path.name not in kept or not _is_whole(found.path, found.sha256):
                 found.path.unlink(missing_ok=True)
-        newest = sorted(kept, key=lambda name: (version_in(name), kept[name].modified_s, name))[-self._keep :]
-        for name in newest:
+        for name in sorted(kept, key=lambda name: _age(name, kept))[-self._keep :]:
             path = self._directory / name
             if not path.exists():
                 with contextlib.suppress(FileNotFoundError):  # thinned out meanwhile
@@ -99,6 +98,19 @@ class ObjectCheckpoints(CheckpointStore):
                 raise FileNotFoundError(name)
 
         write_atomically(path, write)
+
+
+def newest(kept: Mapping[str, ObjectFacts], saved: str, copies: Set[str], *, keep: int) -> set[str]:
+    """Return the checkpoints that stay now that this one is saved: it and those before it, ``keep`` in all. Those of
+    which this manager has copies go first, since another manager may have left some that nobody acknowledged. Copies
+    may be lost at any time, so others make up for those that are."""
+    older = [name for name in kept if version_in(name) < version_in(saved)]
+    return {saved, *sorted(older, key=lambda name: (name in copies, *_age(name, kept)), reverse=True)[: keep - 1]}
+
+
+def _age(name: str, kept: Mapping[str, ObjectFacts]) -> tuple[int, float, str]:
+    """Order checkpoints by version. If two have the same, the one that the bucket had later is newer."""
+    return version_in(name), kept[name].modified_s, name
 
 
 def spare(kept: Mapping[str, ObjectFacts], version: int) -> set[str]:

@@ -27,7 +27,7 @@ from shoal.store.base import Away
 from shoal.store.blobs import BlobStore
 from shoal.store.depot import ObjectDepot
 from shoal.store.object_blobs import ObjectBlobs
-from shoal.store.object_checkpoints import ObjectCheckpoints, spare
+from shoal.store.object_checkpoints import ObjectCheckpoints, newest, spare
 from shoal.store.objects import ObjectFacts, Objects
 
 pytestmark = pytest.mark.timeout(300)
@@ -162,6 +162,33 @@ def test_a_checkpoint_that_is_missing_gives_way_to_the_newest_that_is_left(bucke
         ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "four").load(named=last)
 
 
+def test_copies_that_are_lost_take_nothing_from_the_bucket(bucket: Objects, tmp_path: Path) -> None:
+    """Between a save and its acknowledgement the copies go: the bucket had removed the newest checkpoints too."""
+    store = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "one")
+    for version in range(1, 5):
+        store.save(version=version, tensors=TENSORS, state={})
+    saved = store.save(version=5, tensors=TENSORS, state={}, thins=False)
+    for copy in (tmp_path / "one").iterdir():
+        copy.unlink()
+    store.thin_out(saved)
+    left = {int(name.split("/")[-1][:12]) for name in bucket.list("checkpoints/j")}
+    assert {4, 5} <= left
+    assert len(left) < 5, "and the first of this hour, or of two"
+    loaded = store.load(named=saved.path.name)
+    assert loaded is not None
+    assert (loaded.version, loaded.skipped) == (5, ())
+
+
+def test_what_this_manager_saved_stays_before_what_another_one_left() -> None:
+    facts = ObjectFacts(size_bytes=1, modified_s=1.0)
+    names = [f"{version:012d}-{version:064x}.safetensors" for version in range(5)]
+    left = f"{3:012d}-{99:064x}.safetensors"
+    kept = {**dict.fromkeys(names, facts), left: ObjectFacts(size_bytes=1, modified_s=2.0)}
+    assert newest(kept, names[4], {names[4], names[3]}, keep=2) == {names[4], names[3]}
+    assert newest(kept, names[4], set(), keep=2) == {names[4], left}
+    assert newest(kept, names[2], set(), keep=2) == {names[2], names[1]}, "newer ones belong to a past that is over"
+
+
 def test_a_checkpoint_outlives_the_folder(bucket: Objects, tmp_path: Path) -> None:
     store = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "one")
     assert store.load() is None
@@ -191,10 +218,10 @@ def test_an_object_that_went_bad_costs_one_version(bucket: Objects, tmp_path: Pa
     store = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "one")
     for version in (1, 2):
         store.save(version=version, tensors=TENSORS, state={})
-    newest = max(bucket.list("checkpoints/j"))
+    last = max(bucket.list("checkpoints/j"))
     bad = tmp_path / "bad"
     bad.write_bytes(b"bad")
-    bucket.put(newest, bad)
+    bucket.put(last, bad)
     loaded = ObjectCheckpoints(bucket, "checkpoints/j", tmp_path / "two").load()
     assert loaded is not None
     assert (loaded.version, loaded.which) == (1, "the one before")
