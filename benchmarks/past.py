@@ -24,7 +24,9 @@ a write, how often the proxy answered 403. One that does not is not counted in `
 revoked devices that the registry has as members, or that no manager refuses at the end. ``healthy_managers_ended``:
 managers that another one ended. ``unnoticed``: times the database went back that no event reports, and times that one
 does though it did not. ``starts_unwarned``: managers that started beside a replica that is not synchronous, and did
-not warn. ``batches_twice`` and ``batches_lost``: by the final models and the ledgers in the same files.
+not warn. ``versions_lost``: versions that the registry had acknowledged before the damage and that jobs do not go on
+from, but for an object that somebody deleted. ``batches_twice`` and ``batches_lost``: by the final models and the
+ledgers in the same files.
 
     python -m benchmarks.past --json
 """
@@ -159,6 +161,7 @@ class Faults:
         file = await asyncio.to_thread(self._dump)
         forgotten = await self._bed.do_what_is_forgotten(job)
         await asyncio.sleep(self._lost_s)
+        self._bed.note_versions()
         return file, forgotten
 
     async def restore_running(self) -> str:
@@ -173,7 +176,7 @@ class Faults:
                 manager.process.kill()
         leader = await self._bed.kill_leader()
         await asyncio.to_thread(self._restore, file)
-        return lacks(f"with the leader {leader} killed, the dump", self._known_to(file), forgotten) if leader else ""
+        return lacks(f"the dump, whose leader {leader} was killed,", self._known_to(file), forgotten) if leader else ""
 
     async def restore_by_the_page(self) -> str:
         file, forgotten = await self._dump_and_forget()
@@ -213,6 +216,7 @@ class Faults:
             stream.cut()
             forgotten = await bed.do_what_is_forgotten(job)
             await asyncio.sleep(lag_s)
+            bed.note_versions()
             proof = lacks("the replica", await asyncio.to_thread(bed.known, replica), forgotten)
             proof = proof and f"{proof}; {await asyncio.to_thread(self._behind_bytes, replica)} bytes behind"
         else:
@@ -372,6 +376,8 @@ class Faults:
         bed.forget_copies()
         named = bed.registry.job(row.job)
         is_named = named is not None and named.checkpoint == newest.name
+        # The one before counts from here on.
+        bed.acknowledged[row.job] = max(version_in(path.name) for path in bed.bucket_folder(row.job).iterdir())
         await bed.run_agent(row.leader)
         if newest.exists() or not is_named:
             return ""
@@ -480,6 +486,7 @@ async def measure(bed: PastBed, *, is_quick: bool, only: str) -> dict[str, objec
         "healthy_managers_ended": sum(each.healthy_managers_ended for each in outcomes),
         "unnoticed": sum(each.is_unnoticed for each in outcomes),
         "starts_unwarned": faults.unwarned,
+        "versions_lost": sum(each.versions_lost for each in outcomes),
         "batches_twice": twice,
         "batches_lost": lost,
         "revoked": len(bed.revoked),

@@ -26,6 +26,7 @@ from benchmarks.postgres_server import PostgresServer
 from shoal.errors import ShoalError
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
+from shoal.store.checkpoints import version_in
 from shoal.store.postgres import PostgresDatabase
 from shoal.store.registry import Registry
 
@@ -60,6 +61,8 @@ class Outcome:
     failed: tuple[str, ...] = ()
     #: Revoked devices that the registry has as members.
     back: tuple[str, ...] = ()
+    #: Versions that had been acknowledged and are not in the models that jobs go on from.
+    versions_lost: int = 0
     healthy_managers_ended: int = 0
     moved_s: float = 0.0
     #: Lines of the managers' logs that warn, since the fault began.
@@ -116,6 +119,8 @@ class PastBed(Bed):
         self._join_line = ""
         #: The last database went back while this job was not in it.
         self._submitted_since = ""
+        #: Job -> the version that has to be there after the fault.
+        self.acknowledged: dict[str, int] = {}
 
     # Devices --------------------------------------------------------------------------------------------
 
@@ -181,7 +186,8 @@ class PastBed(Bed):
 
     async def _submit(self, manager: OneManager, *, epochs: int) -> str:
         pace = self._folder / "pace"
-        pace.write_text(str(PACE_S))
+        if not pace.exists():  # trainers read it
+            pace.write_text(str(PACE_S))
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         ready = echo_job(folder, values=BATCHES, batches=BATCHES)
         ready = dataclasses.replace(ready, name="tally", arguments={"pace": str(pace)})
@@ -282,6 +288,12 @@ class PastBed(Bed):
     def bucket_folder(self, job: str) -> Path:
         return self._folder.parent / "objects" / BUCKET / "managers" / "checkpoints" / job
 
+    def note_versions(self) -> None:
+        """The damage is about to be done: no version that is acknowledged by now may be lost."""
+        self.acknowledged = {
+            row.job: version_in(row.checkpoint) for row in self.registry.jobs() if row.job in self.durable
+        }
+
     def forget_copies(self) -> None:
         """Remove the copies of checkpoints that managers have."""
         for manager in self.managers:
@@ -296,6 +308,7 @@ class PastBed(Bed):
         outcome = Outcome(name=name, went_back=went_back)
         said, ended, warned = (self.lines(text) for text in (SAID, _ENDED, " WARNING "))
         began_s = time.monotonic()
+        self.note_versions()
         outcome.proof = await fault()
         await self.all_up()
         stuck = await self.stuck()
@@ -303,6 +316,11 @@ class PastBed(Bed):
         outcome.is_noticed = self._says_so(began_s) if went_back else self.lines(SAID) > said
         outcome.warnings = self.lines(" WARNING ") - warned
         rows = {row.job: row for row in self.registry.jobs()}
+        outcome.versions_lost = sum(
+            max(0, version - version_in(rows[job].checkpoint))
+            for job, version in self.acknowledged.items()
+            if job in rows
+        )
         failed = {row.job for row in rows.values() if row.state == "failed"}
         other = {job for job, state in self.ended.items() if job not in rows or rows[job].state != state}
         outcome.failed = tuple(sorted(failed | other | stuck))
