@@ -48,6 +48,7 @@ from shoal.roles.node.failure_detector import Patience
 from shoal.roles.node.host_router import HostRouter
 from shoal.runtime import probe
 from shoal.runtime.acts import AuditLog, act_of
+from shoal.runtime.cluster_view import ClusterView, OwnView
 from shoal.runtime.contents import Contents
 from shoal.runtime.exports import Exports
 from shoal.runtime.job_files import JobFiles
@@ -63,7 +64,7 @@ from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
 from shoal.runtime.seat_holder import Figures
 from shoal.runtime.shared_jobs import SharedJobs
-from shoal.runtime.stored_jobs import StoredJobs, view_of
+from shoal.runtime.stored_jobs import StoredJobs
 from shoal.store.base import Away
 from shoal.store.blobs import BlobStore
 from shoal.store.depot import Depot, FolderDepot
@@ -274,6 +275,9 @@ class ManagerNode:
             if self._registry.holder
             else None
         )
+        self._here = OwnView(self._manager, self._router.membership.heard_ago_s)
+        #: What the other managers have; None: this one is alone.
+        self.view = ClusterView(self._registry, self._here) if self._registry.holder else None
         self._journal.context = self._context_of
         self._exchange = manager_pool(held=self.register.held(), note=self._record)
         self._role_server.features["pool"] = self._exchange
@@ -307,6 +311,8 @@ class ManagerNode:
             self._role_server.spawn(self._mind_the_disk(), "disk")
         if self.shared is not None:
             self._role_server.spawn(self._mind_members(), "members")
+        if self.view is not None:
+            self._role_server.spawn(self.view.run(), "view")
         self._role_server.spawn(self._memory.run(), "memory")
 
     async def stop(self) -> None:
@@ -751,24 +757,25 @@ class ManagerNode:
             if not self._blobs.has(sha256):
                 raise Refused(f"the job's {what} ({sha256[:12]}…) was not uploaded: submit it with `shoal train`")
 
-    def _with_silence(self, view: NodeView, now_s: float) -> NodeView:
-        """A node as people see it, with how long ago it was heard; -1 on the wire: never."""
-        ago_s = self._router.membership.heard_ago_s(view.node, now_s)
-        return replace(view, heard_s=-1.0 if ago_s is None else ago_s)
-
     def _node_page(self, after: str, now_s: float) -> tuple[tuple[NodeView, ...], str]:
         """The nodes of one status, by name, and the name of the last one if there are more."""
-        listed = self.register.listed(self._manager.node_names)
+        elsewhere = self.view.node_names if self.view is not None else ()
+        listed = self.register.listed((*self._manager.node_names, *elsewhere))
         names = heapq.nsmallest(NODES_SHOWN + 1, (name for name in listed if name > after))
         page = names[:NODES_SHOWN]
-        views = tuple(self._with_silence(view, now_s) for view in self._manager.node_views(page))
+        views = self._here.nodes(page, now_s)
+        if self.view is not None:
+            views = self.view.with_others(views, page)
         return self.register.shown(views, page), page[-1] if len(names) > len(page) else ""
 
     def _status(self, ask: AskStatus) -> Status:
         now_s = time.monotonic()
         nodes, next_node = self._node_page(ask.after_node, now_s)
+        at = self.view.address if self.view is not None else ""
         if ask.after_node:
-            return Status(cluster=self._identity.cluster, manager=self._node, nodes=nodes, next_node=next_node)
+            return Status(
+                cluster=self._identity.cluster, manager=self._node, nodes=nodes, next_node=next_node, endpoint=at
+            )
         if ask.tracebacks:
             events = self._registry.tracebacks(ask.job)
         else:
@@ -777,6 +784,7 @@ class ManagerNode:
         return Status(
             cluster=self._identity.cluster,
             manager=self._node,
+            endpoint=at,
             nodes=nodes,
             next_node=next_node,
             jobs=tuple(
@@ -803,9 +811,12 @@ class ManagerNode:
 
     def _job_views(self, job: str, now_s: float) -> tuple[JobView, ...]:
         own = self._manager.job_views(job or None, now_s=now_s)
-        if job or self.shared is None:
+        if self.view is None or self.shared is None:
             return own
-        return (*own, *map(view_of, self.shared.rows()))
+        own = tuple(replace(view, manager=self.view.address) if view.state.is_open else view for view in own)
+        if job:
+            return own
+        return (*own, *map(self.view.job, self.shared.rows()))
 
     def _submitted(self, asked: AskSpec) -> Message:
         spec = self._manager.spec(asked.job)

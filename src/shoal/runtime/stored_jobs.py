@@ -61,9 +61,11 @@ class StoredJobs:
         return Side(batches=batches, workers=len(workers), names=workers)
 
 
-def view_of(row: JobRow) -> JobView:
-    """A job of another manager, for people."""
+def view_of(row: JobRow, *, now_s: float) -> JobView:
+    """Return a job that this manager does not have, for people. ``now_s``: the time of day."""
     spec = spec_of(row)
+    # Until its manager says more, it is as it was queued.
+    since_s = now_s - (row.created_s if row.ended_s is None else row.ended_s)
     return JobView(
         job=row.job,
         name=row.name,
@@ -75,6 +77,7 @@ def view_of(row: JobRow) -> JobView:
         progress=_progress(row),
         train_examples=spec.train.examples,
         test_examples=spec.test.examples,
+        since_s=max(0.0, since_s),
     )
 
 

@@ -270,6 +270,7 @@ class MemberRows:
                 (now_s, node),
             )
             database.change("UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node))
+            database.change("DELETE FROM views WHERE kind = 'node' AND name = ?", (node,))
             self._count_on(database, node)
             return changed > 0
 

@@ -30,6 +30,7 @@ from shoal.store.rows import (
 )
 from shoal.store.seat import Deposed
 from shoal.store.sqlite import SqliteDatabase
+from shoal.store.view_rows import ViewRows
 from shoal.wire.limits import (
     APPLIED_KEPT_PER_JOB,
     EPOCHS_KEPT_PER_JOB,
@@ -103,8 +104,8 @@ _REMOVE_JOB = (
 )
 
 
-class Registry(MemberRows, ActRows):
-    """Tokens, nodes, jobs and their history, and what operators did."""
+class Registry(MemberRows, ActRows, ViewRows):
+    """Tokens, nodes, jobs and their history, what operators did, and what each manager has."""
 
     def __init__(self, database: Database | Path, *, holder: str = "") -> None:
         """A path is that of a SQLite file. ``holder``: the manager's seat, where managers share the database; then that

@@ -265,4 +265,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # What an operator says that a device is, as a list in JSON.
         "ALTER TABLE nodes ADD COLUMN labels_json TEXT NOT NULL DEFAULT '[]'",
     ),
+    (
+        # Where managers share a registry: each open job and each device as the manager that has it last saw it. Views
+        # are counted as they are written: a manager reads those that changed since it last looked.
+        """
+        CREATE TABLE views (
+            kind TEXT NOT NULL,
+            name TEXT NOT NULL,
+            manager TEXT NOT NULL,
+            epoch INTEGER NOT NULL,
+            clock_s REAL NOT NULL,
+            view_json TEXT NOT NULL,
+            PRIMARY KEY (kind, name)
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX views_by_epoch ON views (epoch)",
+        "INSERT INTO counters VALUES ('views', 0)",
+        # When the manager last wrote its views, by its own clock.
+        "ALTER TABLE seats ADD COLUMN viewed_s REAL NOT NULL DEFAULT 0",
+    ),
 )

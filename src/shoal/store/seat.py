@@ -78,7 +78,10 @@ class Seats:
             )
             database.change_each("DELETE FROM seats WHERE holder = ?", ((seat,) for seat in before))
             database.change_each("DELETE FROM facts WHERE name = ?", ((_ENDED + seat,) for seat in ended))
-            database.change("INSERT INTO seats VALUES (?, 0, ?, 0, 0, 0)", (holder, address))
+            database.change(
+                "INSERT INTO seats (holder, beats, address, wants, starving, devices) VALUES (?, 0, ?, 0, 0, 0)",
+                (holder, address),
+            )
         return Tenure(holder=holder, before=before, ended_before=ended)
 
     def move(self, tenure: Tenure, address: str) -> None:

@@ -360,6 +360,7 @@ def _is_required(cls: type[Any], name: str) -> bool:
     return f.default is MISSING and f.default_factory is MISSING
 
 
+@functools.cache
 def _nested_class(cls: type[Any], name: str) -> type[Any]:
     hint = typing.get_type_hints(cls)[name]
     candidates = [hint, *typing.get_args(hint)]

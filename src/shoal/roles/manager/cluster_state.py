@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
+from typing import NamedTuple
 
 from shoal.roles.events import Liveness
 from shoal.roles.manager.preparation import Unprepared
@@ -41,6 +42,16 @@ class LeadershipStage(StrEnum):
     AWAY = "away"
     #: A leader of an older term, which led on beyond a cut, hands its history over.
     ADOPTING = "adopting"
+
+
+class NodeMark(NamedTuple):
+    """What other managers are to know of a node: what they read of it is old if this changed."""
+
+    #: Whether this manager has it.
+    is_here: bool
+    #: What is told at once, and what can wait.
+    view: Hashable
+    figures: Hashable
 
 
 #: Of a node that has not said hello.
@@ -93,6 +104,8 @@ class NodeRecord:
     #: How often in a row other managers seem to have had no use for it, and until when it is not sent to them.
     in_vain: int = 0
     kept_s: float = 0.0
+    #: Where the manager is dialled that it was sent to. Empty: it was not sent, or is back.
+    sent_to: str = ""
 
     @property
     def can_train(self) -> bool:

@@ -31,10 +31,10 @@ from shoal.roles.events import (
 )
 from shoal.roles.machine import Machine
 from shoal.roles.manager.appointment import Appointments
-from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecord
+from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeMark, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
-from shoal.roles.manager.other_managers import IN_VAIN_WITHIN_S, STAYS_S, OtherManagers, kept_for_s
+from shoal.roles.manager.other_managers import COMES_WITHIN_S, IN_VAIN_WITHIN_S, STAYS_S, OtherManagers, kept_for_s
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.staffing import AGAIN, Staffing
 from shoal.roles.manager.trouble import NO_TROUBLE, job_trouble, node_troubles
@@ -326,6 +326,7 @@ class Manager(Machine):
             node.in_vain = node.in_vain + 1 if hello.is_referred and is_soon else 0
             node.kept_s = self.now_s + kept_for_s(node.in_vain) if node.in_vain else 0.0
         checks_in, node.sent_s = node.sent_s is not None and not restarted, None
+        node.sent_to = ""
         node.stays = hello.lends or hello.facts.is_hub
         # What it leads of a job that is unknown here is judged before it goes.
         led = (leads.job for leads in hello.leads)
@@ -455,6 +456,8 @@ class Manager(Machine):
     def _send_to_manager_of(self, job: str, node: str) -> None:
         endpoint = self._others.endpoint(job)
         reason = f"another manager has job {job}" if endpoint else f"no manager has job {job} at this moment"
+        if (known := self._nodes.get(node)) is not None:
+            known.sent_to = endpoint
         self.send(node, Dismiss(job="", reason=reason, endpoint=endpoint))
 
     def _give_away(self, *, may_grow: bool) -> None:
@@ -466,7 +469,7 @@ class Manager(Machine):
                 node = self._cluster.take_for_others(self.now_s)
                 if node is None:
                     return
-                node.sent_s = self.now_s
+                node.sent_s, node.sent_to = self.now_s, endpoint
                 self._others.on_sent(endpoint, self.now_s)
                 self.record("node", f"{node.node} is sent to the manager at {endpoint}, whose jobs lack devices")
                 self.send(node.node, Dismiss(job="", reason="another manager has work", endpoint=endpoint))
@@ -790,15 +793,24 @@ class Manager(Machine):
         """The nodes that have said hello since the manager started."""
         return tuple(self._nodes)
 
-    def node_views(self, names: Iterable[str] | None = None) -> tuple[NodeView, ...]:
-        """Those of these names that the manager knows; None: all."""
+    def _troubles(self) -> dict[str, str]:
         told = ((record.spec.job, record.told, record.unprepared) for record in self._cluster.open_jobs())
-        troubles = node_troubles(told, now_s=self.now_s)
+        return node_troubles(told, now_s=self.now_s)
+
+    def node_marks(self, *, now_s: float) -> dict[str, NodeMark]:
+        """Return what other managers are to know of each node."""
+        troubled = {name for name, trouble in self._troubles().items() if trouble}
+        return {name: _mark(node, name in troubled, now_s) for name, node in tuple(self._nodes.items())}
+
+    def node_views(self, names: Iterable[str] | None = None, *, now_s: float | None = None) -> tuple[NodeView, ...]:
+        """Those of these names that the manager knows; None: all."""
+        troubles, now_s = self._troubles(), self.now_s if now_s is None else now_s
         return tuple(
             NodeView(
                 node=node.node,
-                state=str(node.state),
-                reason=clip(node.reason, 400),
+                state="elsewhere" if (is_sent := _is_on_its_way(node, now_s)) else str(node.state),
+                reason=clip(f"sent to the manager at {node.sent_to}" if is_sent else node.reason, 400),
+                manager=node.sent_to if is_sent else "",
                 job=node.job or "",
                 facts=node.facts,
                 load=node.load,
@@ -832,6 +844,22 @@ class Manager(Machine):
     def spec(self, job: str) -> JobSpec | None:
         record = self._jobs.get(job)
         return record.spec if record else None
+
+
+def _is_on_its_way(node: NodeRecord, now_s: float) -> bool:
+    """Whether a node that is not here was sent to another manager a moment ago."""
+    return bool(node.sent_to) and node.state is Liveness.LOST and now_s - node.heard_s < COMES_WITHIN_S
+
+
+def _mark(node: NodeRecord, is_troubled: bool, now_s: float) -> NodeMark:
+    # A node's facts and labels change when it says hello, in another process.
+    known = (node.incarnation, node.protocol, node.labels, node.held)
+    is_sent = _is_on_its_way(node, now_s)
+    return NodeMark(
+        is_here=node.state is not Liveness.LOST,
+        view=(node.state, node.reason, node.job, bool(node.preparing), is_troubled, is_sent, known),
+        figures=(node.preparing, round(node.load, 1), node.memory_free_mb // 64),
+    )
 
 
 def _ago(at_s: float | None, now_s: float) -> float:

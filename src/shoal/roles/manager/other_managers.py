@@ -15,6 +15,9 @@ from shoal.roles.manager.seat_watch import Seat
 #: A device that was sent to another manager counts as on its way for so long: that one's figures do not show it yet.
 ON_ITS_WAY_S = 6.0
 
+#: A device has this long to come to another manager, after it was sent there or its own manager ended. Then it is lost.
+COMES_WITHIN_S = 60.0
+
 #: A device that was sent here is not sent on before this: the manager that sent it may not know what it can do.
 STAYS_S = 60.0
 

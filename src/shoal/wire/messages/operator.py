@@ -133,7 +133,7 @@ class Denied(Message):
 @message()
 class NodeView(Message):
     node: str
-    #: ``alive``, ``suspect``, ``dormant`` or ``lost``.
+    #: ``alive``, ``suspect``, ``dormant``, ``lost``, or ``elsewhere``: on its way to another manager.
     state: str
     reason: str = ""
     job: str = ""
@@ -154,6 +154,8 @@ class NodeView(Message):
     preparing: str = ""
     #: What it is, ``NAME=VALUE`` each; an operator's word wins over its own.
     labels: tuple[str, ...] = ()
+    #: Where the manager that has it is dialled, or had it last. Empty if the cluster has one manager.
+    manager: str = ""
 
 
 @message()
@@ -183,6 +185,8 @@ class JobView(Message):
     failing: int = 0
     #: Devices fail, and none trains.
     stalled: bool = False
+    #: Where its manager is dialled. Empty if the cluster has one manager, or if no manager has it at this moment.
+    manager: str = ""
 
 
 @message()
@@ -233,3 +237,5 @@ class Status(Message):
     executors: tuple[ExecutorView, ...] = ()
     #: There are more nodes: ask again for those after this one. Empty: these were the last.
     next_node: str = ""
+    #: Where the manager that answers is dialled. Empty if the cluster has one manager.
+    endpoint: str = ""
