@@ -48,11 +48,11 @@ def _has_failed(job: JobView, *, ever: bool) -> bool:
 
 
 def _failed_text(job: JobView) -> str:
-    return f"{clean(job.job, 80)} failed ({_reason(job.reason)})"
+    return f"{clean(job.job, 80)} failed{_at(job)} ({_reason(job.reason)})"
 
 
 def _trouble_text(job: JobView) -> str:
-    return f"{clean(job.job, 80)} does not progress ({_reason(job.trouble)})"
+    return f"{clean(job.job, 80)} does not progress{_at(job)} ({_reason(job.trouble)})"
 
 
 def _waiting_text(job: JobView) -> str:
@@ -60,17 +60,22 @@ def _waiting_text(job: JobView) -> str:
     if job.state.is_ended or job.stalled:
         return ""
     if job.trouble:
-        return f"{clean(job.job, 80)} is in trouble ({_reason(job.trouble)})"
+        return f"{clean(job.job, 80)} is in trouble{_at(job)} ({_reason(job.trouble)})"
     told = standing(job)
     if told.state not in ("waiting", "silent", JobState.QUEUED) or 0 <= told.since_s < WAITS_AFTER_S:
         return ""
     waits = "is silent" if told.state == "silent" else "waits"
     since = f" for {span_text(told.since_s)}" if told.since_s >= 0 else ""
-    return f"{clean(job.job, 80)} {waits}{since} ({_reason(told.reason)})"
+    return f"{clean(job.job, 80)} {waits}{since}{_at(job)} ({_reason(told.reason)})"
 
 
 def _lost_text(node: NodeView) -> str:
-    return f"{clean(node.node, 80)} is lost ({_reason(node.reason)})"
+    return f"{clean(node.node, 80)} is lost{_at(node)} ({_reason(node.reason)})"
+
+
+def _at(view: JobView | NodeView) -> str:
+    """Return at which manager, where the cluster has several."""
+    return f" at {clean(view.manager, 80)}" if view.manager else ""
 
 
 def _reason(reason: str) -> str:

@@ -110,6 +110,7 @@ def node_state(
         "standing": clean(node.standing, 20),
         "reason": clean(node.reason, TEXT_CHARS),
         "job": clean(node.job, NAME_CHARS),
+        "manager": clean(node.manager, NAME_CHARS),
         "does": now.does,
         "why": now.why,
         "role": now.role,

@@ -174,6 +174,7 @@ def _job(job: JobView, look: Look, status: Status, failing: Failing) -> Document
         "reason": clean(told.reason, TEXT_CHARS),
         "since_s": coarse_s(told.since_s) if told.since_s >= 0 else None,
         "leader": key(job.leader),
+        "manager": clean(job.manager, NAME_CHARS),
         "term": job.term,
         "open": job.state.is_open,
         "tone": headline.tone,

@@ -26,7 +26,7 @@ REST = "other"
 JOBS_MAX = 20
 ENDED_KEPT_S = 3600.0
 
-_NODE_STATES = ("alive", "suspect", "dormant", "lost", "pending", "drained", "revoked")
+_NODE_STATES = ("alive", "suspect", "dormant", "elsewhere", "lost", "pending", "drained", "revoked")
 _CAUSES = ("silent", "cut", "left")
 _WORKER_STATES = tuple(str(state) for state in WorkerState)
 _TOPOLOGIES = ("star", "tree", "shard", "ring", "auto")

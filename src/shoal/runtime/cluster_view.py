@@ -194,11 +194,18 @@ class ClusterView:
                 found.append(view)
         return tuple(found)
 
+    def named(self, own: Iterable[JobView]) -> tuple[JobView, ...]:
+        """Return jobs of this manager's role with its address. Those that ended before it started may be another's."""
+        return tuple(
+            replace(view, manager=self.address) if view.state.is_open or view.since_s >= 0 else view for view in own
+        )
+
     def job(self, row: JobRow) -> JobView:
         """Return a job that this manager does not have: as its manager last wrote it, or else as the store has it."""
         seen = self._seen[JOB].get(row.job) if row.state.is_open else None
         if seen is None or not isinstance(seen.view, JobView):
-            return view_of(row, now_s=time.time())
+            manager = self._managers.get(row.manager)
+            return replace(view_of(row, now_s=time.time()), manager=manager.address if manager is not None else "")
         view = job_as_of(seen.view, self._managers[seen.manager], clock_s=seen.clock_s, now_s=self._clock())
         # What was decided is durable before it is told.
         return replace(view, state=row.state)

@@ -771,11 +771,8 @@ class ManagerNode:
     def _status(self, ask: AskStatus) -> Status:
         now_s = time.monotonic()
         nodes, next_node = self._node_page(ask.after_node, now_s)
-        at = self.view.address if self.view is not None else ""
         if ask.after_node:
-            return Status(
-                cluster=self._identity.cluster, manager=self._node, nodes=nodes, next_node=next_node, endpoint=at
-            )
+            return Status(cluster=self._identity.cluster, manager=self._node, nodes=nodes, next_node=next_node)
         if ask.tracebacks:
             events = self._registry.tracebacks(ask.job)
         else:
@@ -784,7 +781,6 @@ class ManagerNode:
         return Status(
             cluster=self._identity.cluster,
             manager=self._node,
-            endpoint=at,
             nodes=nodes,
             next_node=next_node,
             jobs=tuple(
@@ -813,10 +809,8 @@ class ManagerNode:
         own = self._manager.job_views(job or None, now_s=now_s)
         if self.view is None or self.shared is None:
             return own
-        own = tuple(replace(view, manager=self.view.address) if view.state.is_open else view for view in own)
-        if job:
-            return own
-        return (*own, *map(self.view.job, self.shared.rows()))
+        own = self.view.named(own)
+        return own if job else (*own, *map(self.view.job, self.shared.rows()))
 
     def _submitted(self, asked: AskSpec) -> Message:
         spec = self._manager.spec(asked.job)

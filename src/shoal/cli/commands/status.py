@@ -108,8 +108,10 @@ def _print_cluster(told: Status, *, shows_all: bool = False) -> None:
     terminal = screen.out()
     states = Counter(node.state for node in told.nodes)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    managers = {view.manager for view in (*told.nodes, *told.jobs) if view.manager}
+    at = f" at {plural(len(managers), 'manager')}" if managers else ""
     terminal.print(
-        f"cluster {clean(told.cluster)}: {plural(len(told.nodes), 'node')}{f' ({counted})' if counted else ''}"
+        f"cluster {clean(told.cluster)}: {plural(len(told.nodes), 'node')}{f' ({counted})' if counted else ''}{at}"
     )
     if not told.nodes:
         terminal.print("Add a device with the join line that `shoal up` printed.", style="dim")

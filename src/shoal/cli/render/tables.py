@@ -54,13 +54,16 @@ def _table(*columns: str, right: Sequence[str] = (), last_grows: bool = True) ->
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
     # Few clusters have labels: then there is no column for them.
     labels = ("labels",) if any(node.labels for node in nodes) else ()
-    names = ("node", "state", "heard", "job", *labels, "device", "cpus", "memory", "load", "torch", "why")
+    # Nor has a cluster with one manager a column for it.
+    manager = ("manager",) if any(node.manager for node in nodes) else ()
+    names = ("node", "state", *manager, "heard", "job", *labels, "device", "cpus", "memory", "load", "torch", "why")
     table = _table(*names, right=("cpus",))
     for node in nodes:
         facts = node.facts
         table.add_row(
             Text(clean(node.node), style="bold"),
             state_text(node.standing or node.state),
+            *((Text(clean(node.manager, 80) or NOTHING),) if manager else ()),
             f"{span_text(node.heard_s)} ago" if node.heard_s >= 0 else NOTHING,
             Text(clean(node.job) or NOTHING),
             *((Text(clean(" ".join(node.labels)) or NOTHING),) if labels else ()),
@@ -173,11 +176,13 @@ _WIDE_CHARS = 110
 _METRICS_MAX = 6
 
 _ALWAYS = ("job", "state", "for", "accuracy", "why")
-_IF_WIDE = ("job", "name", "state", "for", "epoch", "accuracy", "trained", "leader", "workers", "why")
+_IF_WIDE = ("job", "name", "state", "for", "epoch", "accuracy", "trained", "leader", "manager", "workers", "why")
 
 
 def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
     columns = _IF_WIDE if width >= _WIDE_CHARS else _ALWAYS
+    if not any(job.manager for job in jobs):
+        columns = tuple(name for name in columns if name != "manager")
     table = _table(*columns, right=("epoch", "accuracy"))
     for job in jobs:
         progress, told = job.progress, standing(job)
@@ -190,6 +195,7 @@ def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
             "accuracy": _judged_cell(job),
             "trained": span_text(progress.seconds) if progress else NOTHING,
             "leader": clean(job.leader) if job.leader else NOTHING,
+            "manager": clean(job.manager, 80) if job.manager else NOTHING,
             "workers": str(len(progress.workers)) if progress else NOTHING,
             "why": Text(clean(told.reason), style="red" if job.trouble else "dim"),
         }

@@ -62,6 +62,7 @@ STATE_STYLES = {
     "loading": "yellow",
     "suspect": "yellow",
     "dormant": "cyan",
+    "elsewhere": "cyan",
     "failing": "red",
     "stalled": "red",
     "lost": "red",

@@ -36,7 +36,7 @@
   function JobRow({ id, job }) {
     const shown = best(job);
     return html`<tr>
-      <th scope="row"><a href=${`#/job/${encodeURIComponent(id)}`}>${job.name || id}</a><small>${id}</small></th>
+      <th scope="row"><a href=${`#/job/${encodeURIComponent(id)}`}>${job.name || id}</a><small>${id}${job.manager && ` at ${job.manager}`}</small></th>
       <td><span class="state tone-${job.tone || "ok"}">${job.state}</span></td>
       <td class="right">${shown ? html`${S.metric(shown[0], shown[1].value, 1)}<small>${shown[0]}</small>` : S.NOTHING}</td>
       <td class="right">${job.progress?.version ?? S.NOTHING}</td>
@@ -61,7 +61,7 @@
 
   function Counts({ state }) {
     const nodes = Object.values(state.nodes ?? {});
-    const parts = ["alive", "suspect", "dormant", "lost"].map((each) => [each, nodes.filter((node) => node.state === each).length]);
+    const parts = ["alive", "suspect", "dormant", "elsewhere", "lost"].map((each) => [each, nodes.filter((node) => node.state === each).length]);
     return html`<span class="dim">${parts.filter(([, count]) => count).map(([word, count]) => `${count.toLocaleString("en")} ${word}`).join(", ")}</span>`;
   }
 

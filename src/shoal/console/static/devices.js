@@ -39,6 +39,7 @@
     <dl class="facts">
       ${[
         ["address", node.address],
+        ["manager", node.manager],
         ["machine", [node.machine, S.known(node.cores) && S.plural(node.cores, "core"), S.known(node.memory_mb) && S.bytes(node.memory_mb * 1e6)].filter(Boolean).join(", ")],
         ["load", S.known(node.load) && `${S.number(node.load)}; ${S.bytes(node.memory_free_mb * 1e6)} of memory free`],
         ["last heard", S.known(node.heard_s) && node.heard_s >= 0 && `${S.span(node.heard_s)} ago`],

@@ -237,5 +237,3 @@ class Status(Message):
     executors: tuple[ExecutorView, ...] = ()
     #: There are more nodes: ask again for those after this one. Empty: these were the last.
     next_node: str = ""
-    #: Where the manager that answers is dialled. Empty if the cluster has one manager.
-    endpoint: str = ""
