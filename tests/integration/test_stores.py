@@ -25,6 +25,7 @@ from benchmarks.common import echo_job
 from benchmarks.object_servers import BUCKET, ObjectServer
 from benchmarks.postgres_server import PostgresServer
 from shoal.cli import main
+from shoal.cli.standing import standing
 from shoal.errors import Misuse, Refused, Unreachable
 from shoal.identity.chain import split_pem
 from shoal.identity.enrolment import Enrolled
@@ -413,6 +414,88 @@ def test_each_manager_has_jobs_of_its_own_and_devices_go_where_the_work_is(
                 await end(second)
             for log in (home / "manager.log", site.cluster.home / "manager.log"):
                 assert "Traceback" not in log.read_text()
+
+    run(story())
+
+
+async def checked(home: Path) -> tuple[int | None, str]:
+    """What `shoal status --check` says at a manager's home, and its exit code."""
+    command = ("-m", "shoal", "status", "--check", "--home", str(home))
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    said, _ = await process.communicate()
+    return process.returncode, said.decode()
+
+
+def test_every_manager_answers_for_the_jobs_and_devices_of_all(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer
+) -> None:
+    """Two managers with a job each, led on devices: both say the same of all devices and jobs, well or not."""
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+
+    async def story() -> None:
+        options = ("--store", url, "--blobs", bucket, "--lead", "devices")
+        async with stored_in(tmp_path, url, workers=4, manager_options=options) as site:
+            for name in site.cluster.agents:
+                await site.connected(name)
+            site.pace(0.3)
+            first, homes = site.operator, (site.cluster.home, tmp_path / "second")
+            second = await another(site, homes[1], 0, *options)
+            try:
+                async with Operator.open(homes[1]) as operator:
+                    plan = {"workers_min": 2, "workers_max": 2}
+                    own = await site.submit_tally(batches=5000, **plan)
+                    site.operator = operator
+                    other = await site.submit_tally(batches=5001, **plan)
+                    with site.registry() as registry:
+                        at = {job: (registry.manager_of(job) or ("", ""))[1] for job in (own, other)}
+                    assert len(set(at.values())) == 2
+
+                    async def agree() -> bool:
+                        """Both managers say that every device is alive and works, and at which manager."""
+                        for each in (first, operator):
+                            status = await each.status()
+                            jobs = {view.job: view for view in status.jobs}
+                            placed = [(view.state, view.manager == at.get(view.job)) for view in status.nodes]
+                            if placed != [("alive", True)] * 4 or {job: jobs[job].manager for job in at} != at:
+                                return False
+                            if any(standing(view).state != "training" for view in status.jobs):
+                                return False
+                            if any(len(view.progress.workers) != 2 for view in status.jobs if view.progress):
+                                return False
+                        return True
+
+                    await site.until("both managers show all devices and jobs as they are", agree)
+                    told = [await checked(home) for home in homes]
+                    assert told == [(0, "all well: 4 devices alive, 2 open jobs\n")] * 2
+
+                    async def moved_on() -> bool:
+                        """The first manager shows what the other's job has made since."""
+                        shown = {view.job: view.progress for view in (await first.status()).jobs}[other]
+                        return shown is not None and shown.version > before
+
+                    before = (await site.progress(other, "it goes on", bool)).version
+                    await site.until("the other manager's job has a newer version", moved_on)
+                    gone = next(view.node for view in (await operator.status()).nodes if view.job == other)
+                    await site.kill(site.cluster.agents[gone])
+
+                    async def lost() -> bool:
+                        found = [
+                            (view.node, view.manager)
+                            for each in (first, operator)
+                            for view in (await each.status()).nodes
+                            if view.state == "lost"
+                        ]
+                        return found == [(gone, at[other])] * 2
+
+                    await site.until("both managers show which device is lost, and where", lost)
+                    for home in homes:
+                        code, sentence = await checked(home)
+                        assert code == 1
+                        assert f"{gone} is lost at {at[other]}" in sentence
+            finally:
+                await end(second)
+            for home in homes:
+                assert "Traceback" not in (home / "manager.log").read_text()
 
     run(story())
 

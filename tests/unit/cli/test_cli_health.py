@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,18 @@ LOST = NodeView(node="cellar", state="lost", reason="silent for 12.0 s")
 def test_one_sentence_and_a_code(told: Status, verdict: Check, sentence: str) -> None:
     health = health_of(told)
     assert (health.verdict, health.sentence) == (verdict, sentence)
+
+
+def test_where_there_are_several_managers_the_one_that_has_it_is_named() -> None:
+    lost = replace(LOST, manager="b.lan:7070")
+    on_its_way = NodeView(node="shed", state="elsewhere", manager="b.lan:7070")
+    waits = replace(trains("a", "waiting", "no worker"), manager="c.lan:7070")
+    assert health_of(status(waits, nodes=(lost, on_its_way))).sentence == (
+        "attention: a waits for 1 min 39 s at c.lan:7070 (no worker); cellar is lost at b.lan:7070 (silent for 12.0 s)"
+    )
+    failed = job("a", JobState.FAILED, reason="it diverged", manager="c.lan:7070")
+    assert health_of(status(failed)).sentence == "trouble: a failed at c.lan:7070 (it diverged)"
+    assert health_of(status(nodes=(on_its_way,))).verdict is Check.WELL
 
 
 def test_what_is_no_reason_to_look() -> None:

@@ -22,7 +22,14 @@ from shoal.roles.events import (
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.failover import MISSED_S
 from shoal.roles.manager.manager import Manager
-from shoal.roles.manager.other_managers import IN_VAIN_WITHIN_S, KEPT_S, ON_ITS_WAY_S, STAYS_S, kept_for_s
+from shoal.roles.manager.other_managers import (
+    COMES_WITHIN_S,
+    IN_VAIN_WITHIN_S,
+    KEPT_S,
+    ON_ITS_WAY_S,
+    STAYS_S,
+    kept_for_s,
+)
 from shoal.roles.node.failure_detector import RESTARTED, Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
@@ -81,6 +88,30 @@ class Place:
 
     def working(self) -> dict[str, str]:
         return {view.node: view.job for view in self.manager.node_views()}
+
+
+# Devices that were sent to another manager ------------------------------------------------------------------------
+
+
+def test_a_device_that_was_sent_away_is_elsewhere_until_it_should_have_come() -> None:
+    place = Place()
+    place.hello("pi")
+    place.sees(starving=1)
+    assert place.sent_away() == {"pi": OTHER}
+    place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason="left: another manager has work"))
+    (view,) = place.manager.node_views(now_s=1.0)
+    assert (view.state, view.manager, view.reason) == ("elsewhere", OTHER, f"sent to the manager at {OTHER}")
+    mark = place.manager.node_marks(now_s=1.0)["pi"]
+    assert not mark.is_here
+    (view,) = place.manager.node_views(now_s=COMES_WITHIN_S)
+    assert (view.state, view.manager) == ("lost", "")
+    assert place.manager.node_marks(now_s=COMES_WITHIN_S)["pi"] != mark, "others are told"
+    place.hello("pi")
+    (view,) = place.manager.node_views(now_s=1.0)
+    assert (view.state, view.manager) == ("alive", "")
+    place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason="silent for 6.0 s"))
+    (view,) = place.manager.node_views(now_s=1.0)
+    assert view.state == "lost", "it came back, and was lost here"
 
 
 # Devices that work for a job of another manager -------------------------------------------------------------------
