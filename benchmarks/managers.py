@@ -14,7 +14,9 @@ After it, from the same fault on: ``devices``, until every device works again; `
 durable. ``batches_lost`` and ``batches_twice``: in the epochs that are over, by the history that survives.
 ``acknowledged_lost``: jobs whose newest durable version after a fault was older than one that an operator had been told
 of before. ``goodput``: batches of the surviving history over what the devices could have trained in all of that time,
-outages included, at the pace of their trainers; ``goodput_calm``: the same before the first fault.
+outages included, at the pace of their trainers; ``goodput_calm``: the same before the first fault. ``status_wrong``:
+answers of managers that were not so, of ``status_asked``: at moments of quiet every manager is asked for its status,
+`shoal status --check` and metrics (``benchmarks.managers_status``). A wrong answer is asked for once more.
 
     python -m benchmarks.managers --json
 """
@@ -41,6 +43,7 @@ from urllib.parse import urlsplit
 
 from benchmarks import haproxy_server, object_servers, postgres_server
 from benchmarks.common import ECHO, echo_job, finish, say
+from benchmarks.managers_status import KNOWN_WITHIN_S, Asker, JobTruth, Told, Truth, asking, tell, wrong
 from benchmarks.object_servers import BUCKET
 from benchmarks.postgres_server import PostgresServer
 from shoal.errors import ShoalError, Unreachable
@@ -69,6 +72,8 @@ CALM_S, QUICK_CALM_S = 20.0, 2.0
 BEFORE_S, QUICK_BEFORE_S = 30.0, 8.0
 #: A service starts a manager again after so long (``cli.service_unit``).
 RESTART_S = 5.0
+#: How often every manager's answers are compared with what runs.
+QUIET_MOMENTS, QUICK_QUIET_MOMENTS = 10, 2
 #: A newer version is durable within this.
 DURABLE_WITHIN_S = 180.0
 #: A manager answers an operator within this, or is asked again.
@@ -223,6 +228,8 @@ class Bed:
         #: Each job, and the newest version of it that an operator was told to be durable.
         self.durable: dict[str, int] = {}
         self._hurt: Counter[tuple[str, Path]] = Counter()
+        self._agents: dict[str, Process] = {}
+        self.status_asked = self.status_wrong = 0
 
     def _told(self, port: int) -> tuple[str, ...]:
         """Where devices are told to dial."""
@@ -245,7 +252,6 @@ class Bed:
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         first, *others = self.managers
-        agents: list[Process] = []
         try:
             first.home.mkdir()
             await first.start()
@@ -254,11 +260,12 @@ class Bed:
                 (other.home / "cluster").mkdir(parents=True)
                 shutil.copytree(first.home / "cluster" / "authority", other.home / "cluster" / "authority")
                 await other.start()
-            agents += [await self._agent(f"device-{n}", first.join_line) for n in range(1, DEVICES + 1)]
+            for name in (f"device-{n}" for n in range(1, DEVICES + 1)):
+                self._agents[name] = await self._agent(name, first.join_line)
             await self.all_up()
             yield
         finally:
-            for agent in agents:
+            for agent in self._agents.values():
                 if agent.returncode is None:
                     agent.kill()
                 await agent.wait()
@@ -421,6 +428,37 @@ class Bed:
         )
         return took
 
+    async def look(self, askers: list[Asker]) -> None:
+        """Compare what every manager says with what runs, at a moment of quiet."""
+        found = await self._compare(askers)
+        if any(found):
+            # A device may have been given to another job just now.
+            found = await self._compare(askers)
+        for manager, each in zip(self.managers, found, strict=True):
+            tell(manager.home.name, each)
+        self.status_asked += len(found)
+        self.status_wrong += sum(bool(each) for each in found)
+
+    async def _compare(self, askers: list[Asker]) -> list[list[str]]:
+        before = {job: await asyncio.to_thread(self._newest_kept, job) for job in self.durable}
+        await asyncio.sleep(KNOWN_WITHIN_S)
+        told: list[Told | BaseException] = await asyncio.gather(
+            *(asker.ask() for asker in askers), return_exceptions=True
+        )
+        truth = await asyncio.to_thread(self._truth, before)
+        return [wrong(truth, each) if isinstance(each, Told) else [f"it does not answer: {each!r}"] for each in told]
+
+    def _truth(self, before: Mapping[str, int]) -> Truth:
+        """What runs, by the processes and by the history that survives."""
+        registry, jobs = Registry(self._database), {}
+        for job, version in before.items():
+            newest = self._newest_kept(job)
+            _, workers = registry.applied_between(job, version, newest)
+            _, address = registry.manager_of(job) or ("", "")
+            jobs[job] = JobTruth(manager=address, version_before=version, version_after=newest, workers=workers)
+        living = frozenset(name for name, agent in self._agents.items() if agent.returncode is None)
+        return Truth(devices=living, jobs=jobs)
+
     def _newest_kept(self, job: str) -> int:
         return max((audit.last_version for audit in Registry(self._database).audit(job)), default=0)
 
@@ -449,7 +487,8 @@ def percentile_95(values: list[float]) -> float:
 
 async def measure(bed: Bed, faults: int, folder: Path, *, is_quick: bool) -> dict[str, object]:
     before_s, calm_s = (QUICK_BEFORE_S, QUICK_CALM_S) if is_quick else (BEFORE_S, CALM_S)
-    async with bed.running():
+    moments = QUICK_QUIET_MOMENTS if is_quick else QUIET_MOMENTS
+    async with bed.running(), asking([manager.home for manager in bed.managers], folder) as askers:
         await bed.submit()
         await bed.devices_back(bed.durable)
         # From a durable version on: agents take their time to start.
@@ -458,6 +497,7 @@ async def measure(bed: Bed, faults: int, folder: Path, *, is_quick: bool) -> dic
         calm_began_s = time.monotonic()
         await asyncio.sleep(before_s)
         await bed.all_durable()
+        await bed.look(askers)
         _, _, before = await asyncio.to_thread(bed.audit)
         began_s = time.monotonic()
         for number in range(faults):
@@ -465,6 +505,10 @@ async def measure(bed: Bed, faults: int, folder: Path, *, is_quick: bool) -> dic
             # Work goes on.
             await asyncio.sleep(calm_s)
             await bed.all_durable()
+            # The first moment was before the first fault, the last is after the last.
+            if (number + 1) * (moments - 1) // faults > number * (moments - 1) // faults:
+                await bed.devices_back(bed.durable)
+                await bed.look(askers)
         lasted_s = time.monotonic() - began_s
         lost, twice, applied = await asyncio.to_thread(bed.audit)
     logs = [log.name for log in folder.rglob("*.log") if "Traceback" in log.read_text(errors="replace")]
@@ -489,6 +533,8 @@ async def measure(bed: Bed, faults: int, folder: Path, *, is_quick: bool) -> dic
         "seconds": lasted_s,
         "jobs_taken_over": len(bed.takeovers),
         "deposed": sum(manager.deposed for manager in bed.managers),
+        "status_wrong": bed.status_wrong,
+        "status_asked": bed.status_asked,
         "tracebacks": len(logs),
         "load_1m": os.getloadavg()[0],
     }
