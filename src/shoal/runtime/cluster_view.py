@@ -49,9 +49,6 @@ FRESH_S = 5.0
 #: A manager that has not written for this long may have devices that are lost by now.
 OLD_S = 30.0
 
-#: States of a device that a manager does not have at this moment.
-_GONE = ("lost", "elsewhere")
-
 #: Rows that one question to the store returns.
 READ_MAX = 2000
 
@@ -187,8 +184,8 @@ class ClusterView:
         found = []
         for name in names:
             view = here.get(name)
-            if view is None or view.state in _GONE:
-                # This manager had it before the one that wrote its row.
+            if view is None or view.state != "alive":
+                # If another manager wrote over its row, the device has been there since.
                 view = self.node(name) or view
             if view is not None:
                 found.append(view)
@@ -264,8 +261,8 @@ class ClusterView:
         return list(changed | dict.fromkeys(n for n in turn if n in before and before[n].figures != marks[n].figures))
 
     def _is_there(self, seen: _Seen) -> bool:
-        gone = isinstance(seen.view, NodeView) and seen.view.state in _GONE
-        return not gone and self._managers[seen.manager].ended_s is None
+        is_alive = isinstance(seen.view, NodeView) and seen.view.state == "alive"
+        return is_alive and self._managers[seen.manager].ended_s is None
 
     def _changed_jobs(self, clock_s: float) -> tuple[dict[str, _WrittenJob], list[str]]:
         """Return the jobs whose rows are to be written, and those that are over."""

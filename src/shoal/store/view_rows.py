@@ -62,8 +62,8 @@ class ViewRows:
         over: Iterable[str] = (),
         clock_s: float,
     ) -> None:
-        """Write what changed at this manager since it last did: what it has, devices that it has no longer, and jobs
-        that are over. Others learn from it, too, that all else is as it was."""
+        """Write what changed at this manager since it last did: what it has, devices that it may not have any longer,
+        and jobs that are over. Others learn from it, too, that all else is as it was."""
         ended = list(over)
         with self._database.transaction(of_job=True) as database:
             database.change("UPDATE seats SET viewed_s = ? WHERE holder = ?", (clock_s, self._holder))

@@ -179,6 +179,17 @@ def test_a_manager_writes_its_device_again_where_another_lost_it_after_it_came(c
     assert cluster.b.states() == cluster.a.states() == {"pi": ("alive", "a:7070")}
 
 
+def test_a_manager_whose_connection_is_dead_does_not_take_the_device_for_its_own(cluster: Cluster) -> None:
+    cluster.a.hello("pi")
+    cluster.steps()
+    cluster.b.hello("pi")
+    cluster.steps()
+    for state in (Liveness.SUSPECT, Liveness.DORMANT):
+        cluster.a.happens(PeerChanged(node="pi", state=state, reason="silent"))
+        cluster.steps()
+        assert cluster.a.states() == cluster.b.states() == {"pi": ("alive", "b:7070")}
+
+
 def test_the_devices_of_a_manager_that_ended_are_on_their_way_and_then_lost(cluster: Cluster) -> None:
     cluster.b.hello("pi")
     cluster.b.hello("gone", leads=(Leads(job="x", term=1),))

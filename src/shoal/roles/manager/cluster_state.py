@@ -47,7 +47,7 @@ class LeadershipStage(StrEnum):
 class NodeMark(NamedTuple):
     """What other managers are to know of a node: what they read of it is old if this changed."""
 
-    #: Whether this manager has it.
+    #: Whether this manager has it for certain: one that is suspect may be with another manager by now.
     is_here: bool
     #: What is told at once, and what can wait.
     view: Hashable

@@ -856,7 +856,7 @@ def _mark(node: NodeRecord, is_troubled: bool, now_s: float) -> NodeMark:
     known = (node.incarnation, node.protocol, node.labels, node.held)
     is_sent = _is_on_its_way(node, now_s)
     return NodeMark(
-        is_here=node.state is not Liveness.LOST,
+        is_here=node.state is Liveness.ALIVE,
         view=(node.state, node.reason, node.job, bool(node.preparing), is_troubled, is_sent, known),
         figures=(node.preparing, round(node.load, 1), node.memory_free_mb // 64),
     )
