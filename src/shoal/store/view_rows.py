@@ -63,7 +63,7 @@ class ViewRows:
         clock_s: float,
     ) -> None:
         """Write what changed at this manager since it last did: what it has, devices that it may not have any longer,
-        and jobs that are over. Others learn from it, too, that all else is as it was."""
+        and jobs that are over. ``clock_s`` goes to the seat, so that readers know that other rows are up to date."""
         ended = list(over)
         with self._database.transaction(of_job=True) as database:
             database.change("UPDATE seats SET viewed_s = ? WHERE holder = ?", (clock_s, self._holder))
