@@ -134,6 +134,11 @@ def test_prometheus_scrapes_a_cluster_that_trains(tmp_path: Path) -> None:
                 await answered(site, api, f'shoal_agent_job_info{{node="device-1",shoal_job="{job}"}}', above=0)
                 await answered(site, api, "shoal_certificate_expiry_timestamp_seconds - time()", above=86400)
                 await answered(site, api, "shoal_disk_free_bytes", above=0)
+                # The manager says how it is itself: it is ready, writes to its database, and its authority lasts.
+                await answered(site, api, "shoal_manager_ready", above=0)
+                calls = 'rate(shoal_store_call_seconds_count{store="database"}[10s])'
+                await answered(site, api, calls, above=0)
+                await answered(site, api, "shoal_authority_expiry_timestamp_seconds - time()", above=86400)
                 # A device that is killed is counted, and why.
                 await site.kill(site.cluster.agents["device-2"])
                 await answered(site, api, 'shoal_node_losses_total{cause="cut"}', above=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Type = Literal["gauge", "counter", "info"]
+Type = Literal["gauge", "counter", "info", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,15 @@ class Described:
 
     @property
     def sample(self) -> str:
-        """The name that a query says."""
-        return self.name + {"gauge": "", "counter": "_total", "info": "_info"}[self.type]
+        """The name that a query says, or that of a histogram without what its samples add."""
+        return self.name + {"gauge": "", "counter": "_total", "info": "_info", "histogram": ""}[self.type]
+
+    @property
+    def queried(self) -> tuple[str, ...]:
+        """Every name that a query may say."""
+        if self.type != "histogram":
+            return (self.sample,)
+        return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
 
 
 def _g(name: str, labels: str, text: str) -> Described:
@@ -35,11 +42,32 @@ def _i(name: str, labels: str, text: str) -> Described:
     return Described(name, "info", tuple(labels.split()), text)
 
 
+def _h(name: str, labels: str, text: str) -> Described:
+    return Described(name, "histogram", tuple(labels.split()), text)
+
+
 #: Of a cluster, by `shoal metrics`.
 CLUSTER: tuple[Described, ...] = (
     _i("shoal_build", "version python", "The release of the exporter and its Python."),
-    _g("shoal_manager_reachable", "", "1 while the manager answers; 0: nothing else of the cluster is known now."),
-    _g("shoal_status_duration_seconds", "", "How long the manager took to tell its status."),
+    _g("shoal_cluster_reachable", "", "1 while a manager answers for the cluster. At 0 no job or device is known."),
+    _g("shoal_manager_reachable", "manager", "1 while this manager answers the exporter."),
+    _g("shoal_manager_ready", "manager", "1 while this manager would serve a device that dials it."),
+    _g("shoal_manager_seat_held", "manager", "1 while this manager holds a seat. One that is alone always does."),
+    _g("shoal_manager_seat_unproven_seconds", "manager", "Since this manager was last known to prove its seat."),
+    _c("shoal_manager_takeovers", "manager", "Seats of silent managers that this one ended."),
+    _c("shoal_manager_jobs_taken", "manager", "Jobs that this manager took over from managers that are gone."),
+    _c("shoal_manager_store_went_back", "manager", "How often its database went back in time, and terms jumped."),
+    _g("shoal_manager_loop_lag_seconds", "manager", "The longest delay of its event loop within the last minute."),
+    _g("shoal_manager_devices", "manager", "Devices that are connected to this manager."),
+    _h("shoal_store_call_seconds", "manager store", "Calls to the database and the bucket by how long they took."),
+    _c("shoal_store_errors", "manager store", "Calls that the database or the bucket did not answer as it should."),
+    _g("shoal_store_wait_seconds", "manager store", "How long the oldest open call has waited."),
+    _g(
+        "shoal_authority_expiry_timestamp_seconds",
+        "manager",
+        "When the authority ends with which this manager issues certificates.",
+    ),
+    _g("shoal_status_duration_seconds", "manager", "How long the manager that was asked took to tell its status."),
     _g("shoal_nodes", "state", "Devices by state; drained, pending and revoked ones count as that alone."),
     _g("shoal_node_up", "node", "1: alive; 0: suspect or lost. node=other: how many of the rest are alive."),
     _g(
@@ -119,4 +147,4 @@ DEVICE: tuple[Described, ...] = (
 )
 
 #: Names that a query may say, of either exporter.
-SAMPLES: frozenset[str] = frozenset(each.sample for each in (*CLUSTER, *DEVICE))
+SAMPLES: frozenset[str] = frozenset(name for each in (*CLUSTER, *DEVICE) for name in each.queried)

@@ -12,7 +12,7 @@ from shoal.cli.options import DEFAULT_HOME, Home
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
-    from shoal.exporter.families import Sample
+    from shoal.exporter.sample import Sample
     from shoal.runtime.metrics_door import MetricsDoor
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False, subcommand_metavar="")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shoal.exporter.catalogue import DEVICE
-from shoal.exporter.families import Sample, build
+from shoal.exporter.families import build
+from shoal.exporter.sample import Sample
 from shoal.exporter.serve import MetricsServer
 from shoal.runtime import sensors
 from shoal.runtime.agent_usage import AgentReading

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shoal.cli.standing import STALLED, standing
 from shoal.exporter.catalogue import CLUSTER, Described
 from shoal.exporter.counters import OUTCOMES, PHASES, WAIT, Counters
+from shoal.exporter.managers import SeenManager, samples_of_managers
+from shoal.exporter.sample import Sample
 from shoal.states import JobState, WorkerState
 from shoal.version import __version__
 
@@ -38,12 +40,6 @@ def _one_of(known: tuple[str, ...], told: str) -> str:
     return next((word for word in known if told.startswith(word)), REST)
 
 
-class Sample(NamedTuple):
-    family: str
-    labels: dict[str, str]
-    value: float
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
     """What the exporter knows at one scrape."""
@@ -57,6 +53,10 @@ class Snapshot:
     certificate_expiry_s: float | None = None
     disk_free_bytes: int | None = None
     checkpoint_age_s: Mapping[str, float] = field(default_factory=dict)
+    #: Every manager of the cluster, as far as the exporter knows.
+    managers: Sequence[SeenManager] = ()
+    #: Where the manager that answered is dialled.
+    answered_by: str = ""
 
 
 def samples_of(snapshot: Snapshot, *, nodes_max: int) -> list[Sample]:
@@ -78,10 +78,11 @@ def build() -> Sample:
 
 def _of_exporter(snapshot: Snapshot) -> Iterator[Sample]:
     yield build()
-    yield Sample("shoal_manager_reachable", {}, int(snapshot.status is not None))
+    yield from samples_of_managers(snapshot.managers)
+    yield Sample("shoal_cluster_reachable", {}, int(snapshot.status is not None))
     yield Sample("shoal_exporter_events_missed", {}, snapshot.counters.missed)
     if snapshot.status is not None:
-        yield Sample("shoal_status_duration_seconds", {}, snapshot.answer_s)
+        yield Sample("shoal_status_duration_seconds", {"manager": snapshot.answered_by}, snapshot.answer_s)
     if snapshot.certificate_expiry_s is not None:
         yield Sample("shoal_certificate_expiry_timestamp_seconds", {}, snapshot.certificate_expiry_s)
     if snapshot.disk_free_bytes is not None:
@@ -139,9 +140,14 @@ def in_trouble_first(
 
 
 def shown_jobs(jobs: Iterable[JobView]) -> list[JobView]:
-    """Open jobs, then those that ended within the hour, latest first; a bounded number."""
+    """Open jobs, those that have trained nothing for longest first, then those that ended within the hour, latest
+    first; a bounded number."""
     recent = [job for job in jobs if job.state.is_open or 0 <= job.since_s <= ENDED_KEPT_S]
-    return sorted(recent, key=lambda job: (not job.state.is_open, job.since_s, job.job))[:JOBS_MAX]
+
+    def order(job: JobView) -> tuple[bool, float, float, str]:
+        return (not job.state.is_open, -_idle_s(job) if job.state.is_open else 0.0, job.since_s, job.job)
+
+    return sorted(recent, key=order)[:JOBS_MAX]
 
 
 def _of_jobs(snapshot: Snapshot) -> Iterator[Sample]:

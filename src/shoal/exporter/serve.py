@@ -14,7 +14,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from shoal.errors import Misuse
 from shoal.exporter.catalogue import Described
-from shoal.exporter.families import Sample, described
+from shoal.exporter.families import described
+from shoal.exporter.sample import Sample
 from shoal.extras import install_command
 from shoal.runtime.metrics_door import MetricsDoor
 
@@ -40,9 +41,19 @@ def check_client_installed() -> None:
 
 def families_of(samples: Iterable[Sample], catalogue: Iterable[Described]) -> Iterator[Metric]:
     """The samples as families of the client library, in the catalogue's order."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        InfoMetricFamily,
+    )
 
-    kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "info": InfoMetricFamily}
+    kinds = {
+        "gauge": GaugeMetricFamily,
+        "counter": CounterMetricFamily,
+        "info": InfoMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }
     catalogue = tuple(catalogue)
     by_family: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -56,6 +67,8 @@ def families_of(samples: Iterable[Sample], catalogue: Iterable[Described]) -> It
                 values = [sample.labels[name] for name in each.labels]
                 if each.type == "info":
                     family.add_metric([], sample.labels)
+                elif each.type == "histogram":
+                    family.add_metric(values, list(sample.buckets), sample.value)
                 else:
                     family.add_metric(values, sample.value)
             yield family

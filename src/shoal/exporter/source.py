@@ -12,6 +12,7 @@ from pathlib import Path
 from shoal.errors import ShoalError
 from shoal.exporter.counters import Counters
 from shoal.exporter.families import Snapshot, shown_jobs
+from shoal.exporter.managers import Managers
 from shoal.identity.identity import IDENTITY_FILE, Identity
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
@@ -24,7 +25,7 @@ DETAILS_EVERY_S, DETAILS_EVERY_LARGE_S = 5.0, 15.0
 LARGE_NODES = 200
 #: Certificates last for days.
 CERTIFICATES_EVERY_S = 600.0
-#: How long a scrape waits for the manager; Prometheus itself waits 10 s by default.
+#: How long a scrape waits for a manager's status; Prometheus itself waits 10 s by default.
 ANSWER_TIMEOUT_S = 8.0
 
 
@@ -36,6 +37,7 @@ class ScrapeSource:
         self._places = Paths(home)
         self._clock = clock
         self._lock = asyncio.Lock()
+        self._managers = Managers(operator, clock=clock)
         self.counters = Counters()
         self._served: dict[str, ServedView | None] = {}
         #: When each job was last asked for by itself, and whether it was over then.
@@ -53,18 +55,22 @@ class ScrapeSource:
 
     async def _ask(self) -> Snapshot:
         began_s = self._clock()
+        managers = await self._managers.ask()
+        ready_s = min(self._clock() - began_s, ANSWER_TIMEOUT_S / 2)
         status: Status | None = None
         answer_s = 0.0
+        endpoint, address = self._managers.answering(managers)
+        asked_s = self._clock()
         with contextlib.suppress(ShoalError, OSError, TimeoutError):
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                status = await self._operator.status(after_event=self.counters.seen_event or 0)
-                answer_s = self._clock() - began_s
+            async with asyncio.timeout(ANSWER_TIMEOUT_S - ready_s):
+                status = await self._operator.status(after_event=self.counters.seen_event or 0, endpoint=endpoint)
+                answer_s = self._clock() - asked_s
         if status is not None:
             self.counters.on_status(status, now_s=self._clock())
             with contextlib.suppress(ShoalError, OSError, TimeoutError):
                 # What the jobs say in more words is worth waiting for, and not worth failing for.
-                async with asyncio.timeout(ANSWER_TIMEOUT_S - answer_s):
-                    await self._ask_jobs(status)
+                async with asyncio.timeout(ANSWER_TIMEOUT_S - ready_s - answer_s):
+                    await self._ask_jobs(status, endpoint)
         jobs = shown_jobs(status.jobs) if status is not None else []
         ages, free_bytes = await asyncio.to_thread(self._look_at_disk, [job.job for job in jobs])
         return Snapshot(
@@ -75,9 +81,11 @@ class ScrapeSource:
             certificate_expiry_s=await asyncio.to_thread(self._certificate_expiry_s),
             disk_free_bytes=free_bytes,
             checkpoint_age_s=ages,
+            managers=managers,
+            answered_by=address,
         )
 
-    async def _ask_jobs(self, status: Status) -> None:
+    async def _ask_jobs(self, status: Status, endpoint: str) -> None:
         jobs = shown_jobs(status.jobs)
         shown = {job.job for job in jobs}
         for gone in set(self._asked) - shown:
@@ -86,7 +94,8 @@ class ScrapeSource:
         every_s = DETAILS_EVERY_LARGE_S if len(status.nodes) > LARGE_NODES else DETAILS_EVERY_S
         for job in jobs:
             if self._is_due(job, every_s):
-                told = await self._operator.status(job.job, self.counters.job(job.job).seen_event or 0)
+                seen = self.counters.job(job.job).seen_event or 0
+                told = await self._operator.status(job.job, seen, endpoint=endpoint)
                 self.counters.on_job(job.job, told)
                 self._served[job.job] = next((view.served for view in told.jobs if view.job == job.job), None)
                 self._asked[job.job] = (self._clock(), job.state.is_ended)

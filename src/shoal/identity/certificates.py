@@ -329,6 +329,11 @@ def issued(certificate_pem: bytes) -> IssuedCertificate:
     )
 
 
+def until_s(certificate_pem: bytes) -> float:
+    """When a certificate ends, in seconds since 1970."""
+    return x509.load_pem_x509_certificate(certificate_pem).not_valid_after_utc.timestamp()
+
+
 def _key_sha256(key: CertificatePublicKeyTypes) -> str:
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 

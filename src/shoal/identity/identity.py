@@ -213,6 +213,13 @@ class Authority:
         return self.certificate_der + (chain.der_of(self.own_pem) if self.own_pem else b"")
 
     @property
+    def until_s(self) -> float:
+        """When it ends, in seconds since 1970: certificates that it issues are void from then on."""
+        from shoal.identity import certificates
+
+        return min(certificates.until_s(pem) for pem in (self.certificate_pem, self.own_pem) if pem)
+
+    @property
     def own_sha256(self) -> str:
         """What the manager's own is known by; empty: this is the cluster's."""
         return chain.sha256(self.own_pem) if self.own_pem else ""

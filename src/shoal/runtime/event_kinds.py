@@ -31,6 +31,7 @@ _WARNINGS = frozenset(
         "save-failed",
         "seal-refused",
         "spoilt",
+        "store-slow",
         "store-went-back",
         "suspect",
         "trainer-failed",

@@ -32,6 +32,7 @@ from shoal.roles.node.failure_detector import Patience
 from shoal.runtime import log_lines
 from shoal.runtime.die_with_parent import end_with_starter
 from shoal.runtime.hooks import Hooks, described, load_hooks
+from shoal.runtime.loop_watch import LoopWatch
 from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.manager_node import ManagerNode
 from shoal.runtime.member_register import MemberRegister
@@ -40,11 +41,12 @@ from shoal.runtime.reachable import own_address, parse_advertised, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import SeatHolder, mind_doors, open_seat
 from shoal.runtime.tab_door import TabDoorOptions, tab_door
+from shoal.runtime.vitals import Vitals
 from shoal.store.base import Away, Database
 from shoal.store.depot import Depot
 from shoal.store.files import drawn_once
 from shoal.store.mending import count_start, incidents, mend, signs_in
-from shoal.store.opening import open_stores
+from shoal.store.opening import StoreUsages, open_stores
 from shoal.store.registry import Registry
 from shoal.store.remembered import Remembered
 from shoal.store.seat import Deposed, FencedDatabase, Seats, Tenure, WentBack
@@ -178,6 +180,7 @@ async def run_home(
     #: What was done about a database that went back, by job, until the journal has it.
     untold: list[tuple[str, str]] = []
     stopping = asyncio.Event()
+    vitals = Vitals(LoopWatch(), StoreUsages())
 
     def stop() -> None:
         nonlocal is_told_to_stop
@@ -195,8 +198,10 @@ async def run_home(
             store=store,
             blobs=blobs,
             downloads=downloads,
+            usages=vitals.usages,
         )
         ending.callback(stores.close)
+        vitals.authority_until_s = authority.until_s
         for warning in stores.warnings:
             log.warning("%s", warning)
         remembered = Remembered(places.remembered)
@@ -229,6 +234,7 @@ async def run_home(
             depot=stores.depot,
             is_shared=stores.is_shared,
             remembered=remembered,
+            vitals=vitals,
         )
         server = GrpcServer(identity, node, members=node.register)
         if held is not None and node.shared is not None:
@@ -257,6 +263,7 @@ async def run_home(
         for told in described(hooks):
             log.info("hook: %s", told)
         node.on_event(telling)
+        vitals.went_back += bool(untold or why)
         for job, told in untold:
             node.note("store-went-back", told, job=job)
         untold.clear()
@@ -267,8 +274,9 @@ async def run_home(
         bound = await server.start(host, ports[0])
         if stores.is_shared:
             node.managers = tuple(dict.fromkeys((*filter(None, (direct,)), *reach.endpoints(bound))))
+        address = direct or endpoint(reach.host, reach.port or bound)
         if held is not None:
-            await held.move(direct or endpoint(reach.host, reach.port or bound))
+            await held.move(address)
         enrolment = EnrolmentServer(
             authority,
             identity,
@@ -281,6 +289,8 @@ async def run_home(
         )
         ending.push_async_callback(enrolment.stop)
         await enrolment.start()
+        vitals.serve(address, devices=lambda: node.figures.devices, note=node.note, held=held, shared=node.shared)
+        ending.callback(vitals.end)
         ports = (bound, enrolment.port)
         staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))
         ending.callback(staying_fresh.cancel)
@@ -376,26 +386,30 @@ async def run_home(
     with _alone(home):
         _check_free(host, port)
         loop = asyncio.get_running_loop()
+        turning = asyncio.create_task(vitals.loop.run())
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
         why = ""
-        while not is_told_to_stop:
-            stopping.clear()
-            try:
-                async with contextlib.AsyncExitStack() as ending:
-                    await serve(ending, why)
-                return
-            except WentBack as error:
-                why = "" if untold else str(error)
-                log.warning("this manager starts over: %s", error)
-            except Deposed:
-                raise Deposed(_TAKEN_OVER) from None
-            except Away as error:
-                if not is_ready:
-                    raise
-                log.warning("this manager starts over once its stores answer: %s", error)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), START_OVER_S)
+        try:
+            while not is_told_to_stop:
+                stopping.clear()
+                try:
+                    async with contextlib.AsyncExitStack() as ending:
+                        await serve(ending, why)
+                    return
+                except WentBack as error:
+                    why = "" if untold else str(error)
+                    log.warning("this manager starts over: %s", error)
+                except Deposed:
+                    raise Deposed(_TAKEN_OVER) from None
+                except Away as error:
+                    if not is_ready:
+                        raise
+                    log.warning("this manager starts over once its stores answer: %s", error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), START_OVER_S)
+        finally:
+            await _cancelled(turning)
 
 
 async def _give_up(held: SeatHolder, remembered: Remembered) -> None:

@@ -54,6 +54,7 @@ from shoal.runtime.exports import Exports
 from shoal.runtime.job_files import JobFiles
 from shoal.runtime.journal import CLUSTER, Journal, JournalEvent
 from shoal.runtime.kept_versions import KeptVersions
+from shoal.runtime.loop_watch import LoopWatch
 from shoal.runtime.manager_memory import ManagerMemory
 from shoal.runtime.member_register import HELD, MemberRegister, RegisterCommand
 from shoal.runtime.model_commands import ModelCommands
@@ -65,9 +66,11 @@ from shoal.runtime.role_server import RoleServer, caller_of, make_leader
 from shoal.runtime.seat_holder import Figures
 from shoal.runtime.shared_jobs import SharedJobs
 from shoal.runtime.stored_jobs import StoredJobs
+from shoal.runtime.vitals import Vitals
 from shoal.store.base import Away
 from shoal.store.blobs import BlobStore
 from shoal.store.depot import Depot, FolderDepot
+from shoal.store.opening import StoreUsages
 from shoal.store.registry import Registry
 from shoal.store.remembered import Remembered
 from shoal.store.seat import Deposed
@@ -77,6 +80,7 @@ from shoal.wire.limits import MANAGERS_MAX
 from shoal.wire.messages import (
     ApproveNode,
     AskActs,
+    AskManager,
     AskModel,
     AskSpec,
     AskStatus,
@@ -199,15 +203,18 @@ class ManagerNode:
         depot: Depot | None = None,
         is_shared: bool = False,
         remembered: Remembered | None = None,
+        vitals: Vitals | None = None,
     ) -> None:
         """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``check_in_s``:
         after how long devices without work come again; 0: they stay connected. ``registry`` and ``depot``: where its
         state is, if not in its home. ``is_shared``: another manager may have written there that was deposed since, so a
-        checkpoint counts only if the registry names it. ``remembered``: notes what was written there."""
+        checkpoint counts only if the registry names it. ``remembered``: notes what was written there. ``vitals``: what
+        it says of itself."""
         self._identity = identity
         self._node = identity.node
         self._places = places
         self._patience = patience or Patience()
+        self._vitals = vitals or Vitals(LoopWatch(), StoreUsages())
         #: Where devices find the managers of this cluster, told to each that connects; empty: this one is alone.
         self.managers: tuple[str, ...] = ()
         #: Another manager has taken over: this one is to end.
@@ -633,6 +640,8 @@ class ManagerNode:
                 await self._memory.on_revoked()
             return answer
         match message:
+            case AskManager():
+                return self._vitals.view()
             case AskActs():
                 return await asyncio.to_thread(self._acts.page, message)
             case AskStatus():

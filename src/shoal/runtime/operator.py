@@ -40,6 +40,7 @@ from shoal.wire.messages import (
     ActView,
     ApproveNode,
     AskActs,
+    AskManager,
     AskModel,
     AskSpec,
     AskStatus,
@@ -53,6 +54,7 @@ from shoal.wire.messages import (
     JobSpec,
     LabelNode,
     MakeToken,
+    ManagerView,
     Message,
     PublishModel,
     RemoveJob,
@@ -138,31 +140,51 @@ class Operator:
         finally:
             await operator.close()
 
-    async def status(self, job: str = "", after_event: int = 0, *, tracebacks: bool = False) -> Status:
-        """The cluster with all its nodes, page by page; or one job, with the first page of them."""
-        status = await self._status(AskStatus(job=job, after_event=after_event, tracebacks=tracebacks))
+    async def status(
+        self, job: str = "", after_event: int = 0, *, tracebacks: bool = False, endpoint: str = ""
+    ) -> Status:
+        """The cluster with all its nodes, page by page; or one job, with the first page of them. ``endpoint``: the
+        manager to ask, if it is not the one that this machine knows."""
+        asked = AskStatus(job=job, after_event=after_event, tracebacks=tracebacks)
+        status = await self._status(asked, endpoint)
         nodes, next_node = list(status.nodes), status.next_node
         while next_node and not job:
-            page = await self._status(AskStatus(after_node=next_node))
+            page = await self._status(AskStatus(after_node=next_node), endpoint)
             # By name: a manager that went back would be asked without an end.
             next_node = page.next_node if page.next_node > next_node else ""
             nodes.extend(page.nodes)
         return replace(status, nodes=tuple(nodes), next_node="")
 
-    async def _operate(self, command: Message) -> Message:
-        """Have a command answered: by the manager that this machine knows, or by the one that has the job."""
-        try:
-            return await self._link.operate(command)
-        except AnsweredElsewhere as elsewhere:
-            access = replace(self._access, manager_endpoint=elsewhere.endpoint)
-            link = _link_of(access)
-            try:
-                return await link.operate(command)
-            finally:
-                await link.close()
+    @property
+    def endpoint(self) -> str:
+        """Where the manager is that this machine knows."""
+        return self._access.manager_endpoint
 
-    async def _status(self, asked: AskStatus) -> Status:
-        answer = await self._operate(asked)
+    async def _operate(self, command: Message, endpoint: str = "") -> Message:
+        """Have a command answered: by the manager that this machine knows or at this endpoint, or by the one that has
+        the job."""
+        try:
+            if not endpoint:
+                return await self._link.operate(command)
+            return await self._operate_at(endpoint, command)
+        except AnsweredElsewhere as elsewhere:
+            return await self._operate_at(elsewhere.endpoint, command)
+
+    async def _operate_at(self, endpoint: str, command: Message) -> Message:
+        link = _link_of(replace(self._access, manager_endpoint=endpoint))
+        try:
+            return await link.operate(command)
+        finally:
+            await link.close()
+
+    async def manager(self, endpoint: str = "") -> ManagerView:
+        """How a manager itself is: the one that this machine knows, or the one at this endpoint."""
+        answer = await self._operate(AskManager(), endpoint)
+        assert isinstance(answer, ManagerView)
+        return answer
+
+    async def _status(self, asked: AskStatus, endpoint: str = "") -> Status:
+        answer = await self._operate(asked, endpoint)
         assert isinstance(answer, Status)
         return answer
 

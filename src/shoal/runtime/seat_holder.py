@@ -83,6 +83,8 @@ class SeatHolder:
         self.is_deposed = False
         #: Why: another manager has taken over, or the database went back.
         self.deposed_by: Deposed | None = None
+        #: How many silent managers' seats this one ended.
+        self.ended_seats = 0
         self._watch = SeatWatch()
         self._proven_s = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
@@ -224,6 +226,7 @@ class SeatHolder:
         others = [seat for seat in seats if seat.holder != self.tenure.holder]
         for seat in self._watch.silent(others, time.monotonic()):
             if await self._end(seat):
+                self.ended_seats += 1
                 log.warning("the manager %s was silent: its seat has ended, others take over its jobs", seat.holder)
                 others.remove(seat)
         return others

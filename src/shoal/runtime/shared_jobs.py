@@ -42,6 +42,8 @@ class SharedJobs:
         self._on_ended = on_ended
         #: The seats of the other managers that live.
         self._others: tuple[Seat, ...] = ()
+        #: How many jobs this manager took over from managers that are gone.
+        self.jobs_taken = 0
         self._seen = OtherManagersSeen()
         self._absent = AbsentJobs()
         #: Open job -> the node that opens its sums, or "" if its plan names none.
@@ -105,6 +107,7 @@ class SharedJobs:
         for orphan in orphans:
             if not await asyncio.to_thread(self._registry.take_job, orphan):
                 continue
+            self.jobs_taken += 1
             log.info("job %s is this manager's now: the one before is gone", orphan.job)
             await self._give(orphan.job)
 

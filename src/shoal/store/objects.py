@@ -18,6 +18,7 @@ from typing import BinaryIO
 from shoal.errors import Misuse, ShoalError
 from shoal.extras import install_command
 from shoal.store.base import Away
+from shoal.store.usage import StoreUsage
 
 try:
     import obstore
@@ -54,9 +55,10 @@ class ObjectFacts:
 class Objects:
     """The objects below one prefix. Methods block, and may be called from any thread."""
 
-    def __init__(self, url: str, *, endpoint: str = "") -> None:
+    def __init__(self, url: str, *, endpoint: str = "", usage: StoreUsage | None = None) -> None:
         """``url``: s3://BUCKET or s3://BUCKET/PREFIX. ``endpoint``: where the service is, if the environment does not
-        say so."""
+        say so. ``usage``: where calls are counted."""
+        self._usage = usage or StoreUsage()
         found = _URL.fullmatch(url)
         if found is None:
             raise Misuse("blobs are kept in s3://BUCKET or s3://BUCKET/PREFIX: this is no such address")
@@ -84,7 +86,7 @@ class Objects:
 
     def create(self, name: str, data: bytes) -> bool:
         """Put an object where there is none (``If-None-Match: *``). False: there is one, and it stays."""
-        with self._errors_named():
+        with self._asking():
             try:
                 obstore.put(self._store, name, data, mode="create")
             except (AlreadyExistsError, PreconditionError):
@@ -93,12 +95,12 @@ class Objects:
 
     def put(self, name: str, path: Path) -> None:
         """Put a file's bytes, in place of what had this name. It is durable, and whole for every reader."""
-        with self._errors_named(), path.open("rb") as file:
+        with self._asking(), path.open("rb") as file:
             obstore.put(self._store, name, file)
 
     def read(self, name: str, *, start: int = 0, size_bytes: int = -1) -> bytes | None:
         """All of a small object, or a range of any. None: there is none."""
-        with self._errors_named():
+        with self._asking():
             try:
                 if size_bytes >= 0:
                     return bytes(obstore.get_range(self._store, name, start=start, length=size_bytes))
@@ -108,7 +110,7 @@ class Objects:
 
     def fetch(self, name: str, file: BinaryIO, *, most_bytes: int) -> bool:
         """Write an object to a file. False: there is none."""
-        with self._errors_named():
+        with self._asking():
             try:
                 given = obstore.get(self._store, name)
                 size_bytes = int(given.meta["size"])
@@ -130,7 +132,7 @@ class Objects:
             return str(obstore.sign(self._store, "GET", name, datetime.timedelta(seconds=valid_s)))
 
     def facts(self, name: str) -> ObjectFacts | None:
-        with self._errors_named():
+        with self._asking():
             try:
                 head = obstore.head(self._store, name)
             except (FileNotFoundError, NotFoundError):
@@ -139,7 +141,7 @@ class Objects:
 
     def list(self, folder: str) -> dict[str, ObjectFacts]:
         """The objects below a folder by their names, which begin with it."""
-        with self._errors_named():
+        with self._asking():
             found = {
                 str(each["path"]): ObjectFacts(
                     size_bytes=int(each["size"]), modified_s=each["last_modified"].timestamp()
@@ -150,8 +152,14 @@ class Objects:
         return {name: found[name] for name in sorted(found)}
 
     def remove(self, name: str) -> None:
-        with self._errors_named(), contextlib.suppress(FileNotFoundError, NotFoundError):
+        with self._asking(), contextlib.suppress(FileNotFoundError, NotFoundError):
             obstore.delete(self._store, name)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Ask the service: the call counts, and its errors are named."""
+        with self._usage.call(), self._errors_named():
+            yield
 
     @contextlib.contextmanager
     def _errors_named(self) -> Iterator[None]:
@@ -161,5 +169,11 @@ class Objects:
             # A policy or a key may be mended while jobs wait for it.
             raise Away(f"{self.name} refuses these credentials: check AWS_ACCESS_KEY_ID and its rights") from None
         except (BaseError, FileNotFoundError) as error:
-            # Its first line alone: the rest describes the library's insides.
-            raise Away(f"{self.name}: {str(error).splitlines()[0][:300]}") from None
+            raise Away(f"{self.name}: {_brief(error)}") from None
+
+
+def _brief(error: BaseException) -> str:
+    """Return the first line of an error, without the page of XML or HTML that a service answered with: the lines below
+    it describe the library's insides."""
+    first = str(error).partition("\n")[0]
+    return re.split(r":?\s*<[?!a-zA-Z]", first, maxsplit=1)[0][:300].strip()

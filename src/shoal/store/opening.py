@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import Corrupt, Misuse
 from shoal.store.base import Database
 from shoal.store.depot import Depot, FolderDepot, ObjectDepot
 from shoal.store.files import drawn_once, write_atomically
+from shoal.store.measured import MeasuredDatabase
 from shoal.store.registry import Registry
 from shoal.store.sqlite import SqliteDatabase
+from shoal.store.usage import StoreUsage
 
 _MARK = "stores.json"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -47,12 +49,29 @@ class Stores:
             self.seats.close()
 
 
-def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", downloads: str = "manager") -> Stores:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreUsages:
+    """How the stores of a manager answered since its process started, also before it started over."""
+
+    database: StoreUsage = field(default_factory=StoreUsage)
+    bucket: StoreUsage = field(default_factory=StoreUsage)
+
+
+def open_stores(
+    folder: Path,
+    *,
+    owner: str,
+    store: str = "",
+    blobs: str = "",
+    downloads: str = "manager",
+    usages: StoreUsages | None = None,
+) -> Stores:
     """The database and the depot of the cluster in this folder. Empty: a SQLite file there, and the folder itself.
 
     ``owner`` names the cluster: a database or a bucket of another one is refused. ``downloads``: where devices download
-    blobs that are in a bucket (``store.object_blobs``).
+    blobs that are in a bucket (``store.object_blobs``). ``usages``: where calls are counted.
     """
+    usages = usages or StoreUsages()
     depot: Depot
     database: Database
     seats: Database | None
@@ -67,7 +86,7 @@ def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", d
     if blobs:
         from shoal.store.objects import Objects
 
-        objects = Objects(blobs)
+        objects = Objects(blobs, usage=usages.bucket)
         objects.claim(owner)
         depot = ObjectDepot(objects, folder, downloads=downloads)
     else:
@@ -89,7 +108,13 @@ def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", d
     else:
         database, seats = SqliteDatabase(folder / "registry.sqlite"), None
     _mark(folder, is_postgres=bool(store), blobs=blobs)
-    return Stores(database=database, depot=depot, seats=seats, warnings=tuple(warnings))
+    return Stores(
+        database=MeasuredDatabase(database, usages.database),
+        depot=depot,
+        # A wait for another manager's lock, of at most a second, counts as well: it is how the database answers.
+        seats=MeasuredDatabase(seats, usages.database) if seats is not None else None,
+        warnings=tuple(warnings),
+    )
 
 
 def _settle(registry: Registry, *, owner: str, depot: str) -> None:

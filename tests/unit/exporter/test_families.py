@@ -78,7 +78,7 @@ def test_a_status_becomes_families() -> None:
         NodeView(node="shed", state="alive", standing="drained"),
     )
     found = after(status(job(progress=known, leader="attic"), nodes=nodes))
-    assert found["shoal_manager_reachable",] == 1
+    assert found["shoal_cluster_reachable",] == 1
     assert found["shoal_nodes", "alive"] == 1
     assert found["shoal_nodes", "drained"] == 1
     assert found["shoal_node_up", "cellar"] == 0
@@ -127,7 +127,7 @@ def test_names_are_in_base_units_and_counters_are_not_named_total() -> None:
 
 def test_a_manager_that_does_not_answer_is_told_and_nothing_else() -> None:
     found = told(Snapshot(status=None))
-    assert found["shoal_manager_reachable",] == 0
+    assert found["shoal_cluster_reachable",] == 0
     assert not [key for key in found if key[0].startswith(("shoal_job", "shoal_node"))]
 
 
@@ -174,6 +174,13 @@ def test_ended_jobs_go_after_an_hour_and_there_are_at_most_twenty() -> None:
     assert len(shown) == JOBS_MAX
     assert shown[:3] == ["running", "ended-0", "ended-1"]
     assert not {"old", "unknown"} & set(shown)
+
+
+def test_of_many_open_jobs_those_that_never_start_are_shown() -> None:
+    running = [job(f"runs-{i}", progress=progress(), heard_s=1.0, since_s=float(i)) for i in range(30)]
+    queued = job("queued", state=JobState.QUEUED, since_s=86400.0)
+    shown = [each.job for each in shown_jobs([*running, queued])]
+    assert (shown[0], len(shown)) == ("queued", JOBS_MAX)
 
 
 # Counters ----------------------------------------------------------------------------------------------------

@@ -53,8 +53,8 @@ def test_the_dashboard_has_the_shape_that_grafana_imports(dashboard: dict[str, A
     assert {"uid", "title", "time", "refresh", "templating", "annotations", "panels"} <= set(dashboard)
     assert "id" not in dashboard, "Grafana gives a dashboard its id when it is imported"
     panels = dashboard["panels"]
-    assert len(panels) == 11
-    assert len({panel["id"] for panel in panels}) == 11
+    assert len(panels) == 15
+    assert len({panel["id"] for panel in panels}) == 15
     taken: set[tuple[int, int]] = set()
     for panel in panels:
         assert panel["type"] in PANELS
@@ -79,6 +79,14 @@ def test_the_dashboard_has_the_shape_that_grafana_imports(dashboard: dict[str, A
     assert used == set(variables), "every variable is defined, and used"
 
 
+@pytest.mark.parametrize(
+    "family",
+    ["shoal_manager_seat_unproven_seconds", "shoal_store_call_seconds_bucket", "shoal_manager_takeovers_total"],
+)
+def test_managers_and_their_stores_have_panels(dashboard: dict[str, Any], family: str) -> None:
+    assert any(family in expression for expression in expressions(dashboard))
+
+
 def test_losses_are_annotations(dashboard: dict[str, Any]) -> None:
     told = dashboard["annotations"]["list"]
     assert all(each["enable"] and each["datasource"]["type"] == "prometheus" for each in told)
@@ -86,7 +94,7 @@ def test_losses_are_annotations(dashboard: dict[str, Any]) -> None:
 
 
 def test_every_name_and_label_exists(dashboard: dict[str, Any]) -> None:
-    labels = {label for each in (*CLUSTER, *DEVICE) for label in each.labels}
+    labels = {label for each in (*CLUSTER, *DEVICE) for label in each.labels} | {"le"}
     asked = [*expressions(dashboard), *rules()]
     assert len(asked) > 25
     for expression in asked:
@@ -107,3 +115,11 @@ def test_promtool_accepts_the_rules() -> None:
     done = subprocess.run([promtool, "check", "rules", str(RULES)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(rules())} rules found" in done.stdout
+
+
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not installed: it comes with Prometheus")
+    stories = Path(__file__).with_name("alerts.yml")
+    done = subprocess.run([promtool, "test", "rules", str(stories)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -15,7 +15,8 @@ import pytest
 from shoal.errors import Misuse
 from shoal.exporter.catalogue import CLUSTER, DEVICE, Described
 from shoal.exporter.device import DeviceSamples
-from shoal.exporter.families import Sample, build
+from shoal.exporter.families import build
+from shoal.exporter.sample import Sample
 from shoal.runtime.agent_usage import AgentReading
 from shoal.runtime.metrics_door import MetricsDoor, listen_at
 

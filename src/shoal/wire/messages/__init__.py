@@ -12,6 +12,7 @@ from shoal.wire.messages.blocks import *
 from shoal.wire.messages.flock import *
 from shoal.wire.messages.job import *
 from shoal.wire.messages.lease import *
+from shoal.wire.messages.managers import *
 from shoal.wire.messages.membership import *
 from shoal.wire.messages.metrics import *
 from shoal.wire.messages.model import *
