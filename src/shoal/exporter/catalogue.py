@@ -68,11 +68,15 @@ CLUSTER: tuple[Described, ...] = (
         "When the authority ends with which this manager issues certificates.",
     ),
     _g("shoal_status_duration_seconds", "manager", "How long the manager that was asked took to tell its status."),
-    _g("shoal_nodes", "state", "Devices by state; drained, pending and revoked ones count as that alone."),
-    _g("shoal_node_up", "node", "1: alive; 0: suspect or lost. node=other: how many of the rest are alive."),
+    _g("shoal_nodes", "state manager", "Devices by state and manager; drained, pending or revoked ones only as that."),
+    _g(
+        "shoal_node_up",
+        "node manager",
+        "1: alive, or on its way to another manager; 0: suspect or lost. node=other: how many of the rest are up.",
+    ),
     _g(
         "shoal_node_heartbeat_age_seconds",
-        "node",
+        "node manager",
         "Since it was last heard. node=other: the longest of the rest.",
     ),
     _g(
@@ -83,7 +87,11 @@ CLUSTER: tuple[Described, ...] = (
     _c("shoal_node_losses", "cause", "Devices declared lost since the exporter began: silent, cut or left."),
     _g("shoal_certificate_expiry_timestamp_seconds", "", "When the first certificate of this machine's home runs out."),
     _g("shoal_jobs", "state", "Jobs by state, ended ones too."),
-    _i("shoal_job", "shoal_job name topology pace codec leader", "A job that is open, or ended within the hour."),
+    _i(
+        "shoal_job",
+        "shoal_job name topology pace codec leader manager",
+        "A job that is open, or ended within the hour.",
+    ),
     _g("shoal_job_version", "shoal_job", "The model's newest version."),
     _g("shoal_job_durable_version", "shoal_job", "The newest version that would survive a power cut."),
     _c("shoal_job_versions", "shoal_job", "Versions made."),

@@ -28,7 +28,9 @@ REST = "other"
 JOBS_MAX = 20
 ENDED_KEPT_S = 3600.0
 
-_NODE_STATES = ("alive", "suspect", "dormant", "elsewhere", "lost", "pending", "drained", "revoked")
+_NODE_STATES = ("alive", "suspect", "dormant", "lost", "elsewhere", "pending", "drained", "revoked")
+#: One that is on its way to another manager is well.
+_UP = ("alive", "elsewhere")
 _CAUSES = ("silent", "cut", "left")
 _WORKER_STATES = tuple(str(state) for state in WorkerState)
 _TOPOLOGIES = ("star", "tree", "shard", "ring", "auto")
@@ -63,7 +65,7 @@ def samples_of(snapshot: Snapshot, *, nodes_max: int) -> list[Sample]:
     """Everything one scrape says."""
     samples = list(_of_exporter(snapshot))
     if snapshot.status is not None:
-        samples += _of_nodes(snapshot.status, snapshot.counters, nodes_max=nodes_max)
+        samples += _of_nodes(snapshot, nodes_max=nodes_max)
         samples += _of_jobs(snapshot)
     return [sample for sample in samples if math.isfinite(sample.value)]
 
@@ -92,25 +94,32 @@ def _of_exporter(snapshot: Snapshot) -> Iterator[Sample]:
 # Devices ---------------------------------------------------------------------------------------------------
 
 
-def _of_nodes(status: Status, counters: Counters, *, nodes_max: int) -> Iterator[Sample]:
-    counted = Counter(node.standing or node.state for node in status.nodes)
-    for state in _NODE_STATES:
-        yield Sample("shoal_nodes", {"state": state}, counted[state])
+def _of_nodes(snapshot: Snapshot, *, nodes_max: int) -> Iterator[Sample]:
+    assert snapshot.status is not None
+    status, answered_by = snapshot.status, snapshot.answered_by
+    # With one manager, a device does not name it.
+    counted = Counter((node.manager or answered_by, node.standing or node.state) for node in status.nodes)
+    reached = (seen.address for seen in snapshot.managers if seen.is_reached)
+    for manager in sorted({answered_by, *reached, *(manager for manager, _ in counted)}):
+        for state in _NODE_STATES:
+            yield Sample("shoal_nodes", {"state": state, "manager": manager}, counted[manager, state])
     for cause in _CAUSES:
-        yield Sample("shoal_node_losses", {"cause": cause}, counters.losses[cause])
+        yield Sample("shoal_node_losses", {"cause": cause}, snapshot.counters.losses[cause])
     workers = {worker.node: worker for job in status.jobs if job.progress for worker in job.progress.workers}
     shown, rest = in_trouble_first(status.nodes, workers, nodes_max=nodes_max)
     for node in shown:
-        yield Sample("shoal_node_up", {"node": node.node}, int(node.state == "alive"))
+        own = {"node": node.node, "manager": node.manager or answered_by}
+        yield Sample("shoal_node_up", own, int(node.state in _UP))
         if node.heard_s >= 0:
-            yield Sample("shoal_node_heartbeat_age_seconds", {"node": node.node}, node.heard_s)
+            yield Sample("shoal_node_heartbeat_age_seconds", own, node.heard_s)
         if (worker := workers.get(node.node)) is not None and worker.lease_s > 0:
             yield Sample("shoal_node_slowness_ratio", {"node": node.node}, worker.slowness)
     if rest:
-        yield Sample("shoal_node_up", {"node": REST}, sum(node.state == "alive" for node in rest))
+        others = {"node": REST, "manager": REST}
+        yield Sample("shoal_node_up", others, sum(node.state in _UP for node in rest))
         ages = [node.heard_s for node in rest if node.heard_s >= 0]
         if ages:
-            yield Sample("shoal_node_heartbeat_age_seconds", {"node": REST}, max(ages))
+            yield Sample("shoal_node_heartbeat_age_seconds", others, max(ages))
         slow = [w.slowness for node in rest if (w := workers.get(node.node)) is not None and w.lease_s > 0]
         if slow:
             yield Sample("shoal_node_slowness_ratio", {"node": REST}, max(slow))
@@ -172,6 +181,7 @@ def _of_job(job: JobView, snapshot: Snapshot) -> Iterator[Sample]:
             "pace": _one_of(_PACES, (progress.pace if progress else "") or job.plan.pace),
             "codec": job.plan.codec,
             "leader": job.leader,
+            "manager": job.manager or snapshot.answered_by,
         },
         1,
     )

@@ -49,7 +49,7 @@ def after(*statuses: Status, every_s: float = 1.0) -> dict[tuple[str, ...], floa
     counters = Counters()
     for number, each in enumerate(statuses):
         counters.on_status(each, now_s=number * every_s)
-    return told(Snapshot(status=statuses[-1], counters=counters))
+    return told(Snapshot(status=statuses[-1], counters=counters, answered_by="a:1"))
 
 
 def test_a_status_becomes_families() -> None:
@@ -79,15 +79,15 @@ def test_a_status_becomes_families() -> None:
     )
     found = after(status(job(progress=known, leader="attic"), nodes=nodes))
     assert found["shoal_cluster_reachable",] == 1
-    assert found["shoal_nodes", "alive"] == 1
-    assert found["shoal_nodes", "drained"] == 1
-    assert found["shoal_node_up", "cellar"] == 0
-    assert found["shoal_node_heartbeat_age_seconds", "attic"] == 0.25
-    assert ("shoal_node_heartbeat_age_seconds", "cellar") not in found, "never heard is no age"
+    assert found["shoal_nodes", "a:1", "alive"] == 1
+    assert found["shoal_nodes", "a:1", "drained"] == 1
+    assert found["shoal_node_up", "a:1", "cellar"] == 0
+    assert found["shoal_node_heartbeat_age_seconds", "a:1", "attic"] == 0.25
+    assert ("shoal_node_heartbeat_age_seconds", "a:1", "cellar") not in found, "never heard is no age"
     assert found["shoal_node_slowness_ratio", "attic"] == 1.5
     assert found["shoal_jobs", "running"] == 1
-    # codec, leader, name, pace, shoal_job, topology: how many of how many is no label.
-    assert found["shoal_job", "dense", "attic", "mnist", "sync", "mnist-1", "shard"] == 1
+    # codec, leader, manager, name, pace, shoal_job, topology: how many of how many is no label.
+    assert found["shoal_job", "dense", "attic", "a:1", "mnist", "sync", "mnist-1", "shard"] == 1
     # Two whole epochs of 100, and three batches of 10.
     assert found["shoal_job_examples", "mnist-1"] == 230
     assert found["shoal_job_examples_per_second", "mnist-1"] == 42.5
@@ -135,7 +135,7 @@ def test_what_is_not_a_number_is_left_out() -> None:
     worker = WorkerView(node="attic", state="working", lease_s=1.0, slowness=math.inf)
     nodes = (NodeView(node="attic", state="alive"),)
     found = after(status(job(progress=progress(workers=(worker,))), nodes=nodes))
-    assert found["shoal_node_up", "attic"] == 1
+    assert found["shoal_node_up", "a:1", "attic"] == 1
     assert ("shoal_node_slowness_ratio", "attic") not in found
 
 
@@ -147,22 +147,23 @@ def test_above_the_limit_the_devices_in_trouble_and_the_rest_as_one() -> None:
     nodes[700] = NodeView(node="pi-0700", state="lost", heard_s=60.0)
     nodes[800] = NodeView(node="pi-0800", state="suspect", heard_s=4.0)
     slow = WorkerView(node="pi-0900", state="working", lease_s=1.0, slowness=9.0)
-    found = told(Snapshot(status=status(job(progress=progress(workers=(slow,))), nodes=tuple(nodes))))
-    up = {key[1]: value for key, value in found.items() if key[0] == "shoal_node_up"}
+    view = status(job(progress=progress(workers=(slow,))), nodes=tuple(nodes))
+    found = told(Snapshot(status=view, answered_by="a:1"))
+    up = {key[2]: value for key, value in found.items() if key[0] == "shoal_node_up"}
     assert len(up) == 51
     assert up["pi-0700"] == 0
     assert up["pi-0800"] == 0
     assert up["pi-0900"] == 1
     assert up[REST] == 950
-    assert found["shoal_node_heartbeat_age_seconds", REST] == 0.999
-    assert found["shoal_nodes", "alive"] == 998
+    assert found["shoal_node_heartbeat_age_seconds", REST, REST] == 0.999
+    assert found["shoal_nodes", "a:1", "alive"] == 998
     assert len(found) < 250, "a thousand devices make no thousand series"
 
 
 def test_a_device_that_is_called_other_is_one_of_the_rest() -> None:
     nodes = tuple(NodeView(node=name, state="lost") for name in ("a", REST, "z1", "z2"))
     found = told(Snapshot(status=status(nodes=nodes)), nodes_max=3)
-    assert {key[1] for key in found if key[0] == "shoal_node_up"} == {"a", "z1", REST}
+    assert {key[2] for key in found if key[0] == "shoal_node_up"} == {"a", "z1", REST}
 
 
 def test_ended_jobs_go_after_an_hour_and_there_are_at_most_twenty() -> None:
@@ -174,6 +175,20 @@ def test_ended_jobs_go_after_an_hour_and_there_are_at_most_twenty() -> None:
     assert len(shown) == JOBS_MAX
     assert shown[:3] == ["running", "ended-0", "ended-1"]
     assert not {"old", "unknown"} & set(shown)
+
+
+def test_devices_and_jobs_name_the_manager_that_has_them() -> None:
+    nodes = (
+        NodeView(node="attic", state="alive"),
+        NodeView(node="cellar", state="alive", manager="b:1"),
+        NodeView(node="shed", state="elsewhere", manager="b:1"),
+    )
+    found = after(status(job(manager="b:1"), job("mnist-2"), nodes=nodes))
+    assert (found["shoal_nodes", "a:1", "alive"], found["shoal_nodes", "b:1", "alive"]) == (1, 1)
+    assert (found["shoal_nodes", "b:1", "elsewhere"], found["shoal_nodes", "b:1", "lost"]) == (1, 0)
+    assert found["shoal_node_up", "b:1", "shed"] == 1, "on its way is not lost"
+    managers = {key[3] for key in found if key[0] == "shoal_job"}
+    assert managers == {"a:1", "b:1"}
 
 
 def test_of_many_open_jobs_those_that_never_start_are_shown() -> None:

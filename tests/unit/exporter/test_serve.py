@@ -57,7 +57,7 @@ def some() -> list[Sample]:
     return [
         build(),
         Sample("shoal_job_examples", {"shoal_job": 'a"b\\'}, 230),
-        Sample("shoal_nodes", {"state": "alive"}, 2),
+        Sample("shoal_nodes", {"state": "alive", "manager": "a:1"}, 2),
     ]
 
 
