@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import haproxy_server
+from shoal.identity import health
 from shoal.identity.certificates import issue, new_authority, new_request
 from shoal.identity.names import RemoteIdentity
 
@@ -39,9 +40,31 @@ def test_haproxy_reads_it(tmp_path: Path) -> None:
     assert read.returncode == 0, read.stderr
 
 
+def test_haproxy_starts_under_any_limit_on_open_files(tmp_path: Path) -> None:
+    if why := haproxy_server.missing():
+        pytest.skip(why)
+    door = haproxy_server.free_pair()
+    (tmp_path / "haproxy.cfg").write_text(haproxy_server.configuration(door, (20_010, 20_020, 20_030)))
+    limited = ["prlimit", "--nofile=1000", haproxy_server.program(), "-db", "-f", str(tmp_path / "haproxy.cfg")]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(limited, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        until_s = time.monotonic() + WAIT_S
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", door), timeout=WAIT_S):
+                break
+            told = (tmp_path / "log").read_text(errors="replace")
+            assert process.poll() is None, told
+            assert time.monotonic() < until_s, told
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+
+
 @contextlib.contextmanager
 def manager(folder: Path) -> Iterator[int]:
-    """A port that greets each connection with a byte, and the next one, which makes TLS, as HAProxy's check asks."""
+    """A port that greets each connection with a byte, and the next one, which is ready, as HAProxy's check asks."""
     authority = new_authority("home", valid_days=1, now_s=time.time())
     asked = new_request("manager")
     named = RemoteIdentity(cluster="home", role="node", node="manager")
@@ -49,6 +72,7 @@ def manager(folder: Path) -> Iterator[int]:
     (folder / "chain.pem").write_bytes(pem + asked.key_pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "chain.pem")
+    context.set_alpn_protocols([health.ALPN])
     port = haproxy_server.free_pair()
     over = threading.Event()
 
@@ -60,7 +84,8 @@ def manager(folder: Path) -> Iterator[int]:
                 with connection:
                     connection.settimeout(WAIT_S)
                     if listening is checked:
-                        context.wrap_socket(connection, server_side=True).close()
+                        with context.wrap_socket(connection, server_side=True) as asking:
+                            asking.sendall(health.answer(asking.recv(4096), ""))
                     else:
                         connection.sendall(b"m")
 

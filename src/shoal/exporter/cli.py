@@ -84,7 +84,10 @@ async def _serve(home: Path, door: MetricsDoor, *, nodes_max: int) -> None:
             # A scrape waits for one that is under way, then asks itself.
             return samples_of(asked.result(2 * ANSWER_TIMEOUT_S), nodes_max=nodes_max)
 
-        server = MetricsServer(door, scrape, CLUSTER)
+        def trouble() -> str:
+            return asyncio.run_coroutine_threadsafe(source.trouble(), loop).result(2 * ANSWER_TIMEOUT_S)
+
+        server = MetricsServer(door, scrape, CLUSTER, trouble)
         server.start()
         print(f"Metrics are at {server.door}; Ctrl-C ends this.", flush=True)
         try:

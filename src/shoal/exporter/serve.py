@@ -17,6 +17,7 @@ from shoal.exporter.catalogue import Described
 from shoal.exporter.families import described
 from shoal.exporter.sample import Sample
 from shoal.extras import install_command
+from shoal.identity import health
 from shoal.runtime.metrics_door import MetricsDoor
 
 if TYPE_CHECKING:
@@ -82,8 +83,11 @@ class _Collector:
         return families_of(self._scrape(), self._catalogue)
 
 
-def application(scrape: Scrape, catalogue: tuple[Described, ...], *, token: str) -> Callable[..., Iterable[bytes]]:
-    """The WSGI application: ``/metrics``, for scrapers that send the token."""
+def application(
+    scrape: Scrape, catalogue: tuple[Described, ...], *, token: str, trouble: Callable[[], str] = lambda: ""
+) -> Callable[..., Iterable[bytes]]:
+    """The WSGI application: ``/metrics``, for scrapers that send the token, and for everybody ``/healthz`` and
+    ``/readyz``. ``trouble``: why devices would not be served now, or empty."""
     from prometheus_client import CollectorRegistry, make_wsgi_app
 
     registry = CollectorRegistry(auto_describe=False)
@@ -99,7 +103,12 @@ def application(scrape: Scrape, catalogue: tuple[Described, ...], *, token: str)
 
         if environ.get("REQUEST_METHOD") != "GET":
             return plain("405 Method Not Allowed", "metrics are read with GET", ("Allow", "GET"))
-        if environ.get("PATH_INFO") != "/metrics":
+        path = str(environ.get("PATH_INFO"))
+        if path in (health.HEALTH, health.READY):
+            found = health.status_of(path, trouble() if path == health.READY else "")
+            assert found is not None
+            return plain(*found)
+        if path != "/metrics":
             return plain("404 Not Found", "metrics are at /metrics")
         sent = str(environ.get("HTTP_AUTHORIZATION", "")).encode("utf-8", "replace")
         if token and not hmac.compare_digest(sent, f"Bearer {token}".encode()):
@@ -148,12 +157,18 @@ class _Quiet(WSGIRequestHandler):
 
 
 class MetricsServer:
-    """``/metrics`` in threads of its own, from ``start`` to ``stop``."""
+    """``/metrics`` in threads of its own, from ``start`` to ``stop``. See ``application``."""
 
-    def __init__(self, door: MetricsDoor, scrape: Scrape, catalogue: tuple[Described, ...]) -> None:
+    def __init__(
+        self,
+        door: MetricsDoor,
+        scrape: Scrape,
+        catalogue: tuple[Described, ...],
+        trouble: Callable[[], str] = lambda: "",
+    ) -> None:
         check_client_installed()
         kind = _ServerV6 if ":" in door.host else _Server
-        serve = application(scrape, catalogue, token=door.token)
+        serve = application(scrape, catalogue, token=door.token, trouble=trouble)
         try:
             self._server = make_server(door.host, door.port, serve, server_class=kind, handler_class=_Quiet)
         except (OSError, OverflowError) as error:

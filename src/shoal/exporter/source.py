@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from shoal.errors import ShoalError
+from shoal.errors import Refused, ShoalError
 from shoal.exporter.counters import Counters
 from shoal.exporter.families import Snapshot, shown_jobs
 from shoal.exporter.managers import Managers
@@ -27,6 +27,10 @@ LARGE_NODES = 200
 CERTIFICATES_EVERY_S = 600.0
 #: How long a scrape waits for a manager's status; Prometheus itself waits 10 s by default.
 ANSWER_TIMEOUT_S = 8.0
+
+
+#: How long a look at the manager's readiness may take: a proxy asks every second.
+READY_TIMEOUT_S = 2.0
 
 
 class ScrapeSource:
@@ -52,6 +56,17 @@ class ScrapeSource:
                 self._latest = await self._ask()
                 self._latest_s = self._clock()
             return self._latest
+
+    async def trouble(self) -> str:
+        """Return why the manager that this machine knows would not serve a device now, or an empty string."""
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                return (await self._operator.manager()).trouble
+        except Refused:
+            # It answers, and is of a release that does not say how it is.
+            return ""
+        except (ShoalError, OSError, TimeoutError):
+            return "the manager does not answer"
 
     async def _ask(self) -> Snapshot:
         began_s = self._clock()

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
-from shoal.identity import chain
+from shoal.identity import chain, health
 from shoal.identity.identity import Authority, Identity, certificate_sha256, load_private_json, save_private_json
 from shoal.identity.join_code import JoinCode, endpoint
 from shoal.identity.listening import listen
@@ -102,8 +102,11 @@ class EnrolmentServer:
         on_enrolled: Callable[[Newcomer], None] | None = None,
         renewals: Renewals | None = None,
         deadline_s: float = ENROL_DEADLINE_S,
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
-        """`service_port` is where members reach the manager's gRPC; `on_enrolled` hears of each newcomer first."""
+        """`service_port` is where members reach the manager's gRPC; `on_enrolled` hears of each newcomer first.
+        `trouble` says, in any thread, why a device that dials now would not be served, or nothing."""
+        self._trouble = trouble
         self._renewals = renewals
         if identity.role != "manager":
             raise Misuse(f"devices join at a manager, and {identity.node} is {identity.role}")
@@ -136,6 +139,7 @@ class EnrolmentServer:
             greeting=self._authority.greeting,
             answer=self._answer,
             deadline_s=self._deadline_s,
+            trouble=self._trouble,
         )
         await self._reception.start()
 
@@ -526,6 +530,7 @@ def _context(identity: Identity) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # nobody resumes: a device joins once
+    context.set_alpn_protocols([health.ALPN])
     # The standard library reads keys from files only. This one is encrypted, in case we die before it is gone.
     password = secrets.token_hex(16)
     with tempfile.NamedTemporaryFile(prefix="shoal-") as file:  # created with mode 0600

@@ -3,6 +3,9 @@
 A connection costs a file until it speaks, and a place once it does. Places are few, and few are for one address, so
 that one stranger closes the door to nobody but itself. What is asked is answered on the loop that started this. Knows
 no secrets and no certificates.
+
+A caller that offers HTTP in its handshake (ALPN) is a proxy or a supervisor that asks how this manager is: it is
+answered in HTTP, from this thread. A device offers nothing, and is greeted.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from shoal.errors import PeerViolation, ShoalError
+from shoal.identity import health
 from shoal.identity.listening import plain_address
 from shoal.wire.limits import (
     ENROL_CONNECTIONS_MAX,
@@ -117,9 +121,18 @@ class _Guest:
 
 class Reception:
     def __init__(
-        self, listener: socket.socket, context: ssl.SSLContext, *, greeting: bytes, answer: Answer, deadline_s: float
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        greeting: bytes,
+        answer: Answer,
+        deadline_s: float,
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
+        """``trouble``: why a device that dials now would not be served, or empty; asked in this thread."""
         self._listener = listener
+        self._trouble = trouble
         #: The TLS context of the next connection.
         self.context = context
         self._greeting = greeting
@@ -248,6 +261,9 @@ class Reception:
         except OSError as error:
             raise PeerViolation(f"TLS failed ({_brief(error)})") from error
         try:
+            if writer.get_extra_info("ssl_object").selected_alpn_protocol() == health.ALPN:
+                await self._tell_health(reader, writer)
+                return
             try:
                 await send(writer, self._greeting)
                 raw = await receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
@@ -264,6 +280,15 @@ class Reception:
             await close(writer)
         finally:
             drop(writer)
+
+    async def _tell_health(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            asked = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            raise PeerViolation("a request in HTTP without an end") from None
+        writer.write(health.answer(asked, self._trouble()))
+        await writer.drain()
+        await close(writer)
 
 
 def _settle(future: asyncio.Future[None]) -> None:

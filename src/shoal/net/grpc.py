@@ -28,6 +28,7 @@ from shoal.identity.identity import (
     renewable_server_credentials,
 )
 from shoal.identity.names import RemoteIdentity
+from shoal.net import health
 from shoal.net.access import Access, Members, ShutOut, may_answer
 from shoal.net.base import BROKE_CONTRACT, RESTS, Listener, Service
 from shoal.net.open_files import connections_max
@@ -109,9 +110,17 @@ def _options(keepalive: list[tuple[str, Any]], *, receive_max_bytes: int = MESSA
 class GrpcServer:
     """The door of a node: only members of the cluster come in, each as itself."""
 
-    def __init__(self, identity: Identity, service: Service, members: Members | None = None) -> None:
-        """``members`` has the last word on who is one; without it, certificates do."""
+    def __init__(
+        self,
+        identity: Identity,
+        service: Service,
+        members: Members | None = None,
+        trouble: Callable[[], str] = lambda: "",
+    ) -> None:
+        """``members`` has the last word on who is one; without it, certificates do. ``trouble``: why a member that
+        calls now would not be served, or empty."""
         self._identity = identity
+        self._trouble = trouble
         self._service = service
         self._access = Access(cluster=identity.cluster, members=members)
         self._commons = SharedBudget()
@@ -146,7 +155,13 @@ class GrpcServer:
             "Store": grpc.stream_unary_rpc_method_handler(self._store),
             "Renew": grpc.unary_unary_rpc_method_handler(self._renew),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        checks = {"Check": grpc.unary_unary_rpc_method_handler(self._check_health)}
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, handlers),
+                grpc.method_handlers_generic_handler(health.SERVICE, checks),
+            )
+        )
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             credentials = renewable_server_credentials(lambda: self._identity)
@@ -273,6 +288,17 @@ class GrpcServer:
             self._count(peer, error)
             answer = Denied(reason=str(error)[:4000])
         return envelope_frame(answer)
+
+    async def _check_health(self, request: bytes, context: Any) -> bytes:
+        """Answer a check of any member. It asks neither the store nor the register of members: these may be away."""
+        try:
+            service = health.asked_service(request)
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+        if service not in ("", SERVICE):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"this server has no service {service[:80]}")
+        return health.NOT_SERVING if self._trouble() else health.SERVING
 
     async def _fetch(self, frame: bytes, context: Any) -> AsyncIterator[bytes]:
         peer = await self._admit(context, "Fetch")

@@ -236,7 +236,7 @@ async def run_home(
             remembered=remembered,
             vitals=vitals,
         )
-        server = GrpcServer(identity, node, members=node.register)
+        server = GrpcServer(identity, node, members=node.register, trouble=lambda: vitals.trouble)
         if held is not None and node.shared is not None:
             node.on_deposed = held.depose
             held.keep(
@@ -286,6 +286,7 @@ async def run_home(
             service_port=reach.port or bound,
             on_enrolled=lambda newcomer: _enrolled(node, newcomer),
             renewals=node.register,
+            trouble=lambda: vitals.trouble,
         )
         ending.push_async_callback(enrolment.stop)
         await enrolment.start()
