@@ -45,6 +45,9 @@ AGENT_CAPABILITIES = (
 #: The cluster refused this device for good, for example because it was revoked: the same again would be refused too.
 REFUSED_FOR_GOOD = 4
 
+#: How long the event loop of a service may stand still. A small board may wait long for its card.
+WATCHDOG_S = {Part.MANAGER: 60, Part.AGENT: 120}
+
 #: Homes of people, which ``ProtectHome`` hides.
 _HOMES = tuple(map(PurePosixPath, ("/home", "/root", "/run/user")))
 
@@ -120,7 +123,9 @@ def unit_text(settings: ServiceSettings) -> str:
     sections = {
         "Unit": _unit_lines(settings),
         "Service": [
-            "Type=exec",
+            # Started once it serves, and started again if its event loop stands still.
+            "Type=notify",
+            f"WatchdogSec={WATCHDOG_S[settings.part]}s",
             f"ExecStart={' '.join(map(quoted, settings.command))}",
             "Restart=on-failure",
             "RestartSec=5s",

@@ -39,6 +39,7 @@ from shoal.runtime.process_setup import set_out
 from shoal.runtime.renewal import Renewal
 from shoal.runtime.resting import Resting
 from shoal.runtime.role_host import RoleHost
+from shoal.runtime.supervisor import Supervisor
 from shoal.runtime.tenancy import sole_agent, successor
 from shoal.store.blobs import BlobStore
 from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
@@ -533,6 +534,10 @@ async def run_agent(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
     stopping = asyncio.create_task(told.wait())
+    supervisor = Supervisor()
+    # Also while its manager is away: an agent that dials is well.
+    supervisor.ready(f"works for cluster {agent.identity.cluster} as {agent.identity.node}")
+    supervised = asyncio.create_task(supervisor.run())
     try:
         while not told.is_set():
             if resting is not None and not await _first(asyncio.create_task(resting.until_work()), stopping):
@@ -542,6 +547,8 @@ async def run_agent(
             agent = begin()
     finally:
         stopping.cancel()
+        supervised.cancel()
+        supervisor.stopping()
         if exporter is not None:
             await asyncio.to_thread(exporter.stop)
     if told.is_set() and (pid := successor(places.node)) is not None:

@@ -40,6 +40,7 @@ from shoal.runtime.paths import Paths
 from shoal.runtime.reachable import own_address, parse_advertised, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import SeatHolder, mind_doors, open_seat
+from shoal.runtime.supervisor import Supervisor
 from shoal.runtime.tab_door import TabDoorOptions, tab_door
 from shoal.runtime.vitals import Vitals
 from shoal.store.base import Away, Database
@@ -181,10 +182,13 @@ async def run_home(
     untold: list[tuple[str, str]] = []
     stopping = asyncio.Event()
     vitals = Vitals(LoopWatch(), StoreUsages())
+    supervisor = Supervisor()
+    vitals.loop.on_turn.append(supervisor.turn)
 
     def stop() -> None:
         nonlocal is_told_to_stop
         is_told_to_stop = True
+        supervisor.stopping()
         stopping.set()
 
     async def serve(ending: contextlib.AsyncExitStack, why: str) -> None:
@@ -345,6 +349,7 @@ async def run_home(
         if not is_ready and (token or (token is None and not node.register.has_devices)):
             made = node.register.new_token(role="node", uses=devices, valid_s=token_hours * 3600, label="shoal up")
             join_line = made.join_line
+        supervisor.ready(f"serves devices at {address}")
         if not is_ready:
             is_ready = True
             on_ready(
