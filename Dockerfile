@@ -21,5 +21,7 @@ ENV SHOAL_HOME=/var/lib/shoal
 VOLUME /var/lib/shoal
 USER shoal
 EXPOSE 7070 7071
+# Of a manager: whether it would serve a device that dials. An agent serves nobody; compose.yaml turns this off for it.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "-m", "shoal.identity.ask_health"]
 ENTRYPOINT ["shoal"]
 CMD ["up"]

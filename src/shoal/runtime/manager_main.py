@@ -171,8 +171,7 @@ async def run_home(
         raise Misuse("--advertise names other managers, and without --store this one is alone")
     if direct and not store:
         raise Misuse("--direct is for one of several managers, and without --store this one is alone")
-    if direct and not parse_advertised(direct)[1]:
-        raise Misuse(f"--direct {direct}: name the port too, as HOST:PORT")
+    own_host, own_port = parse_advertised(direct, option="--direct") if direct else (reach.host, reach.port)
     places = Paths(home)
     hooks = load_hooks(home)
     #: Where it listens; the same again if it starts over.
@@ -276,9 +275,9 @@ async def run_home(
         ending.push_async_callback(asyncio.to_thread, telling.stop)
         ending.push_async_callback(server.stop)
         bound = await server.start(host, ports[0])
+        address = endpoint(own_host, own_port or bound)
         if stores.is_shared:
-            node.managers = tuple(dict.fromkeys((*filter(None, (direct,)), *reach.endpoints(bound))))
-        address = direct or endpoint(reach.host, reach.port or bound)
+            node.managers = tuple(dict.fromkeys((address, *reach.endpoints(bound))))
         if held is not None:
             await held.move(address)
         enrolment = EnrolmentServer(

@@ -78,24 +78,25 @@ def own_address() -> str:
         return "127.0.0.1"
 
 
-def parse_advertised(text: str) -> tuple[str, int]:
-    """``HOST`` or ``HOST:PORT``; an IPv6 address with a port has brackets. Port 0: none was given."""
+def parse_advertised(text: str, *, option: str = "--advertise") -> tuple[str, int]:
+    """``HOST`` or ``HOST:PORT``; an IPv6 address with a port has brackets. Port 0: none was given. ``option``: what
+    errors call it."""
     host, port = text.strip(), ""
     if host.startswith("["):
         host, _, rest = host[1:].partition("]")
         if rest and not rest.startswith(":"):
-            raise Misuse(f"--advertise {text!r}: write [ADDRESS]:PORT")
+            raise Misuse(f"{option} {text!r}: write [ADDRESS]:PORT")
         port = rest[1:] if rest else ""
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
         if not port:
-            raise Misuse(f"--advertise {text!r}: a port is missing after the colon")
+            raise Misuse(f"{option} {text!r}: a port is missing after the colon")
     if port and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65534):
         # Devices join over the next one.
-        raise Misuse(f"--advertise {text!r}: the port is a number from 1 to 65534")
+        raise Misuse(f"{option} {text!r}: the port is a number from 1 to 65534")
     host = canonical_host(host)
     if host in EVERYWHERE:
-        raise Misuse(f"--advertise {host}: this means every address; name the one that devices dial")
+        raise Misuse(f"{option} {host}: this means every address; name the one that devices dial")
     return host, int(port or 0)
 
 

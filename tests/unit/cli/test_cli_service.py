@@ -54,6 +54,9 @@ EVERY = {
 def test_a_unit_restarts_and_keeps_its_state(settings: ServiceSettings) -> None:
     lines = _lines(settings)
     assert lines["Restart"] == "on-failure"
+    # Its own datagrams: tests/integration/test_supervised.py receives them.
+    assert lines["Type"] == "notify"
+    assert lines["WatchdogSec"] == ("60s" if settings.part is Part.MANAGER else "120s")
     assert lines["NoNewPrivileges"] == "yes"
     assert lines["ProtectSystem"] == "strict"
     assert lines["WantedBy"] == "multi-user.target"

@@ -44,9 +44,9 @@ def up(
     direct: Annotated[
         str,
         typer.Option(
-            metavar="HOST:PORT",
+            metavar="HOST[:PORT]",
             help="Where devices dial this manager and no other, if --advertise is a proxy before several: a device is"
-            " sent to the manager that has its job.",
+            " sent to the manager that has its job. Without a port, the one that is listened on.",
             show_default="as --advertise",
             rich_help_panel=RARE,
         ),
