@@ -388,4 +388,4 @@ class PastBed(Bed):
             # A job that trains on may have a newer one by now.
             with contextlib.suppress(FileNotFoundError):
                 return read_checkpoint(self.bucket_folder(job) / row.checkpoint)
-        raise RuntimeError(f"the checkpoint {row.checkpoint} of {job} is not in the bucket")
+        raise RuntimeError(f"the checkpoint of {job} is not in the bucket")

@@ -343,7 +343,7 @@ def from_json(cls: type[Any], value: Any) -> Any:
                 raise Misuse(f"{cls.__name__} was stored without {field.name!r}")
             continue
         item = value[field.name]
-        nested = _nested_class(cls, field.name) if field.nested else None
+        nested = _nested_class(cls, field.name) if field.nested else None  # type: ignore[arg-type]  # a class has a hash
         if item is None or nested is None:
             kept[field.name] = (
                 tuple(item) if field.repeated else field.read(item) if field.read and item is not None else item

@@ -108,7 +108,8 @@ def _print_cluster(told: Status, *, shows_all: bool = False) -> None:
     terminal = screen.out()
     states = Counter(node.state for node in told.nodes)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    managers = {view.manager for view in (*told.nodes, *told.jobs) if view.manager}
+    managers = {node.manager for node in told.nodes} | {job.manager for job in told.jobs}
+    managers.discard("")
     at = f" at {plural(len(managers), 'manager')}" if managers else ""
     terminal.print(
         f"cluster {clean(told.cluster)}: {plural(len(told.nodes), 'node')}{f' ({counted})' if counted else ''}{at}"

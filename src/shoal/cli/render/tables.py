@@ -180,7 +180,7 @@ _IF_WIDE = ("job", "name", "state", "for", "epoch", "accuracy", "trained", "lead
 
 
 def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
-    columns = _IF_WIDE if width >= _WIDE_CHARS else _ALWAYS
+    columns: tuple[str, ...] = _IF_WIDE if width >= _WIDE_CHARS else _ALWAYS
     if not any(job.manager for job in jobs):
         columns = tuple(name for name in columns if name != "manager")
     table = _table(*columns, right=("epoch", "accuracy"))
