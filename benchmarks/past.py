@@ -22,11 +22,12 @@ a write, how often the proxy answered 403. One that does not is not counted in `
 
 ``jobs_failed``: jobs that failed, that are gone, that do not move, or that had ended and are open. ``revoked_back``:
 revoked devices that the registry has as members, or that no manager refuses at the end. ``healthy_managers_ended``:
-managers that another one ended. ``unnoticed``: times the database went back that no event reports, and times that one
-does though it did not. ``starts_unwarned``: managers that started beside a replica that is not synchronous, and did
-not warn. ``versions_lost``: versions that the registry had acknowledged before the damage and that jobs do not go on
-from, but for an object that somebody deleted. ``batches_twice`` and ``batches_lost``: by the final models and the
-ledgers in the same files.
+managers that another one ended. On a machine that gives this process no processor for seconds (``still_s``, the
+longest) managers are silent too, and are ended rightly. ``unnoticed``: times the database went back that no event
+reports, and times that one does though it did not. ``starts_unwarned``: managers that started beside a replica that is
+not synchronous, and did not warn. ``versions_lost``: versions that the registry had acknowledged before the damage and
+that jobs do not go on from, but for an object that somebody deleted. ``batches_twice`` and ``batches_lost``: by the
+final models and the ledgers in the same files.
 
     python -m benchmarks.past --json
 """
@@ -492,6 +493,7 @@ async def measure(bed: PastBed, *, is_quick: bool, only: str) -> dict[str, objec
         "revoked": len(bed.revoked),
         "managers": MANAGERS,
         "seconds": time.monotonic() - began_s,
+        "still_s": max(each.still_s for each in outcomes),
         "load_1m": os.getloadavg()[0],
         "details": {
             each.name: {
@@ -499,6 +501,8 @@ async def measure(bed: PastBed, *, is_quick: bool, only: str) -> dict[str, objec
                 "noticed": each.is_noticed,
                 "moved_s": round(each.moved_s, 1),
                 "warnings": each.warnings,
+                "managers_ended": each.healthy_managers_ended,
+                "still_s": round(each.still_s, 1),
             }
             for each in outcomes
         },

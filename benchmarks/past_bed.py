@@ -9,6 +9,7 @@ import dataclasses
 import os
 import sys
 import tempfile
+import threading
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -67,6 +68,8 @@ class Outcome:
     moved_s: float = 0.0
     #: Lines of the managers' logs that warn, since the fault began.
     warnings: int = 0
+    #: The longest that this process got no processor meanwhile.
+    still_s: float = 0.0
 
     @property
     def is_unnoticed(self) -> bool:
@@ -80,6 +83,32 @@ class Forgotten:
     revoked: str
     ended: str
     submitted: str
+
+
+class Stillness:
+    """Measures in a thread for how long this process got no processor. Managers get no more than it does: one that
+    stands still for seconds is not healthy, and others may end it."""
+
+    EVERY_S = 0.1
+
+    def __init__(self) -> None:
+        self._longest_s = 0.0
+        self._is_over = threading.Event()
+        threading.Thread(target=self._measure, name="stillness", daemon=True).start()
+
+    def _measure(self) -> None:
+        last_s = time.monotonic()
+        while not self._is_over.wait(self.EVERY_S):
+            now_s = time.monotonic()
+            self._longest_s, last_s = max(self._longest_s, now_s - last_s - self.EVERY_S), now_s
+
+    def taken_s(self) -> float:
+        """Return the longest since this was last called."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return longest_s
+
+    def stop(self) -> None:
+        self._is_over.set()
 
 
 class DatabaseServer(PostgresServer):
@@ -111,6 +140,7 @@ class PastBed(Bed):
         for manager, relay in zip(self.managers, self.relays, strict=True):
             manager.database = relay
         self.agents: dict[str, Process] = {}
+        self._stillness = Stillness()
         #: Devices that are there to be revoked.
         self._spares = [f"spare-{number}" for number in range(1, 9)]
         self.revoked: list[str] = []
@@ -163,6 +193,7 @@ class PastBed(Bed):
             async with super()._running():
                 yield
         finally:
+            self._stillness.stop()
             for agent in self.agents.values():
                 if agent.returncode is None:
                     agent.kill()
@@ -309,10 +340,11 @@ class PastBed(Bed):
         said, ended, warned = (self.lines(text) for text in (SAID, _ENDED, " WARNING "))
         began_s = time.monotonic()
         self.note_versions()
+        self._stillness.taken_s()
         outcome.proof = await fault()
         await self.all_up()
         stuck = await self.stuck()
-        outcome.moved_s = time.monotonic() - began_s
+        outcome.moved_s, outcome.still_s = time.monotonic() - began_s, self._stillness.taken_s()
         outcome.is_noticed = self._says_so(began_s) if went_back else self.lines(SAID) > said
         outcome.warnings = self.lines(" WARNING ") - warned
         rows = {row.job: row for row in self.registry.jobs()}
@@ -388,4 +420,4 @@ class PastBed(Bed):
             # A job that trains on may have a newer one by now.
             with contextlib.suppress(FileNotFoundError):
                 return read_checkpoint(self.bucket_folder(job) / row.checkpoint)
-        raise RuntimeError(f"the checkpoint of {job} is not in the bucket")
+        raise RuntimeError(f"the newest checkpoint of {job} is not in the bucket")
