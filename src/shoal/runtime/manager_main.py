@@ -46,7 +46,7 @@ from shoal.runtime.vitals import Vitals
 from shoal.store.base import Away, Database
 from shoal.store.depot import Depot
 from shoal.store.files import drawn_once
-from shoal.store.mending import count_start, incidents, mend, signs_in
+from shoal.store.mending import count_start, incidents, mend, signs_in, to_note
 from shoal.store.opening import StoreUsages, open_stores
 from shoal.store.registry import Registry
 from shoal.store.remembered import Remembered
@@ -267,7 +267,7 @@ async def run_home(
             log.info("hook: %s", told)
         node.on_event(telling)
         vitals.went_back += bool(untold or why)
-        for job, told in untold:
+        for job, told in await asyncio.to_thread(to_note, untold, registry):
             node.note("store-went-back", told, job=job)
         untold.clear()
         await node.start()

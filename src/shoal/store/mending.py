@@ -8,7 +8,7 @@ done again without harm, by several managers in any order.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from shoal.roles.manager.going_back import is_first_to_find, jumped_term
@@ -63,6 +63,17 @@ def _adoption(known: int, found: int) -> str:
         f"the database went back in time, to version {known}: the job goes on from version {found}, whose checkpoint is"
         f" the newest. Which device trained which batch of versions {known + 1} to {found} may be lost"
     )
+
+
+def to_note(lines: Iterable[tuple[str, str]], registry: Registry) -> list[tuple[str, str]]:
+    """Return these lines, each with the job whose events it goes to. A manager cannot add to the events of a job that
+    another one has: such a line goes to the cluster's, with the job's name."""
+    noted = []
+    for job, line in lines:
+        row = registry.job(job) if job and registry.is_shared else None
+        is_own = not registry.is_shared or (row is not None and row.manager == registry.holder)
+        noted.append((job, line) if not job or is_own else ("", f"{job}: {line}"))
+    return noted
 
 
 def signs_in(registry: Registry, remembered: Remembered, *, tenure: Tenure | None) -> list[str]:

@@ -15,7 +15,7 @@ from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.base import Database
-from shoal.store.mending import Mended, count_start, mend, signs_in
+from shoal.store.mending import Mended, count_start, mend, signs_in, to_note
 from shoal.store.registry import Registry
 from shoal.store.remembered import EndedJob, JobSubmission, Remembered
 from shoal.store.rows import JobRow
@@ -441,3 +441,19 @@ def test_facts_are_durable_at_once_and_the_pulse_with_a_flush(tmp_path: Path) ->
     (tmp_path / "pulse.json").write_text("[]")
     again = Remembered(tmp_path)
     assert (again.ended, again.seat) == ({}, ("", 0))
+
+
+def test_what_is_told_of_another_managers_job_goes_to_the_cluster(start: Start, tmp_path: Path) -> None:
+    a, b = start("a/1"), start("b/1")
+    add_job(a, "own")
+    add_job(b, "other")
+    lines = [("", "it went back"), ("own", "from version 3"), ("other", "from version 4"), ("gone", "from version 5")]
+    assert to_note(lines, a.registry) == [
+        ("", "it went back"),
+        ("own", "from version 3"),
+        ("", "other: from version 4"),
+        ("", "gone: from version 5"),
+    ]
+    # The only manager has all jobs.
+    with Registry(tmp_path / "registry.sqlite") as alone:
+        assert to_note(lines, alone) == lines
