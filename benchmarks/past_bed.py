@@ -35,6 +35,8 @@ PACE_S = 0.15
 BATCHES = 20
 #: A job moves again within this time after a fault.
 MOVES_WITHIN_S = 240.0
+#: Managers are up again within this time, also on a machine that is very busy.
+STARTS_WITHIN_S = 600.0
 #: A revoked device that dials is refused within this time.
 REFUSED_WITHIN_S = 120.0
 #: How often a manager that does not answer an operator is asked.
@@ -361,6 +363,9 @@ class PastBed(Bed):
         outcome.healthy_managers_ended = self.lines(_ENDED) - ended
         say(f"{outcome}" + "".join(f"; {job}: {rows[job].reason}" for job in outcome.failed if job in rows))
         return outcome
+
+    async def all_up(self) -> None:
+        await self._until("every manager is up", lambda: all(each.is_up for each in self.managers), STARTS_WITHIN_S)
 
     def lines(self, text: str) -> int:
         """Count this text in the logs of all managers."""
