@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -21,6 +22,7 @@ import pytest
 
 from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
 from shoal.identity import certificates, reception
+from shoal.identity.ask_health import readiness
 from shoal.identity.enrolment import (
     Denial,
     Enrolled,
@@ -228,6 +230,35 @@ def test_only_a_manager_of_the_same_cluster_enrols(cluster: Cluster, tmp_path: P
     for authority, identity in ((cluster.authority, node), (other, cluster.manager)):
         with pytest.raises(Misuse):
             EnrolmentServer(authority, identity, cluster.tokens, "127.0.0.1", 0, service_port=SERVICE_PORT)
+
+
+def test_a_supervisor_asks_in_http_where_devices_join(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    trouble = ""
+
+    def flood(port: int) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["http/1.1"])
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+            context.wrap_socket(plain) as connection,
+        ):
+            connection.sendall(b"GET /readyz HTTP/1.1\r\nX: " + b"a" * 3 * ENROL_MESSAGE_MAX_BYTES)
+            connection.recv(1)
+
+    async def scenario() -> None:
+        nonlocal trouble
+        async with cluster.serving(trouble=lambda: trouble) as server:
+            assert await asyncio.to_thread(readiness, server.port) == (True, "ready")
+            trouble = "its database fails"
+            assert await asyncio.to_thread(readiness, server.port) == (False, "not ready: its database fails")
+            await asyncio.to_thread(flood, server.port)
+            enrolled = await enrol(cluster.code(server.port), wanted="pi-4")
+            assert enrolled.identity.node == "pi-4"
+
+    asyncio.run(scenario())
+    assert not [record for record in caplog.records if record.exc_info], "odd bytes are no bug"
 
 
 def test_a_taken_port_is_named(cluster: Cluster) -> None:

@@ -67,12 +67,12 @@ CLUSTER: tuple[Described, ...] = (
         "manager",
         "When the authority ends with which this manager issues certificates.",
     ),
-    _g("shoal_status_duration_seconds", "manager", "How long the manager that was asked took to tell its status."),
+    _g("shoal_status_duration_seconds", "manager", "How long the manager that was asked took to report its status."),
     _g("shoal_nodes", "state manager", "Devices by state and manager; drained, pending or revoked ones only as that."),
     _g(
         "shoal_node_up",
         "node manager",
-        "1: alive, or on its way to another manager; 0: suspect or lost. node=other: how many of the rest are up.",
+        "1 if alive or on its way to another manager, 0 if suspect or lost. node=other counts the rest that are up.",
     ),
     _g(
         "shoal_node_heartbeat_age_seconds",

@@ -56,7 +56,7 @@ class Managers:
 
     def answering(self, seen: Iterable[SeenManager]) -> tuple[str, str]:
         """Return the endpoint to ask for the cluster's status, and the address of that manager. The endpoint is empty
-        for the manager that this machine knows. If that one did not answer, it is one that did."""
+        for the manager that this machine knows. If this manager did not answer, choose another that did."""
         reached = [each.address for each in seen if each.is_reached]
         if not reached or self._own in reached:
             return "", self._own or self._operator.endpoint
@@ -86,7 +86,7 @@ class Managers:
         ]
 
     async def _ask(self, endpoint: str, reached: set[str]) -> None:
-        """Ask the manager at an endpoint; empty: the one that this machine knows."""
+        """Ask the manager at an endpoint. An empty one means the manager that this machine knows."""
         address, view = endpoint or self._own or self._operator.endpoint, None
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
@@ -112,7 +112,7 @@ class Managers:
 
 
 def samples_of_managers(managers: Iterable[SeenManager]) -> Iterator[Sample]:
-    """What the managers' series say."""
+    """Yield the series of each manager."""
     for seen in managers:
         own = {"manager": seen.address}
         yield Sample("shoal_manager_reachable", own, int(seen.is_reached))

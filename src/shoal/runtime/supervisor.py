@@ -12,8 +12,8 @@ import socket
 import time
 from collections.abc import Callable
 
-#: While a service starts, how much longer systemd is to wait from each turn of the loop on. A manager may wait for its
-#: database, and a device for its manager.
+#: While a service starts, each turn of its loop asks systemd to wait this much longer: a manager may wait for its
+#: database.
 STARTS_WITHIN_S = 60.0
 
 
@@ -21,7 +21,7 @@ class Supervisor:
     """The service manager that started this process, if there is one that listens. ``turn`` belongs in the loop."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        # Taken out: programs that this one starts are none of systemd's business.
+        # Taken out: systemd listens only to this process, and tasks need not know of it.
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         pid = os.environ.pop("WATCHDOG_PID", "")
         every = os.environ.pop("WATCHDOG_USEC", "")

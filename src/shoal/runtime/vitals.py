@@ -92,7 +92,7 @@ class Vitals:
             yield f"its event loop has stood still for {self.loop.still_s:.0f} s"
 
     def view(self) -> ManagerView:
-        """What this manager says of itself to operators."""
+        """Return the state of this manager for operators."""
         held, shared = self._held, self._shared
         takeovers, jobs_taken = self._counted()
         return ManagerView(
