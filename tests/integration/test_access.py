@@ -91,7 +91,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "Operate": {
         "operator": "Submit StopJob TransferJob AskStatus AskModel AskSpec AskVersions PublishModel RollBackModel"
         " MakeToken AskTokens RevokeToken RevokeNode ApproveNode DrainNode UndrainNode"
-        " LabelNode ForgetNode RemoveJob CollectGarbage AskActs"
+        " LabelNode ForgetNode RemoveJob CollectGarbage AskActs AskManager"
     },
     "Store": {"operator": "Blob"},
     "Renew": {"node": "Renew", "operator": "Renew", "pending": "Renew"},
@@ -116,7 +116,7 @@ ANSWER: dict[str, dict[str, str]] = {
     },
 }
 #: What is said in answer to a call that is no stream.
-REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList SubmittedJob ActList"
+REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList SubmittedJob ActList ManagerView"
 
 #: A checkpoint goes up to be kept, and down to be gone on from; a scheduler passes on what a client and an executor
 #: say to each other.

@@ -11,7 +11,7 @@ from shoal.wire import messages
 from shoal.wire.messages import ApproveNode, CollectGarbage, MakeToken, Message, RevokeNode, RollBackModel, StopJob
 
 #: Commands that only ask.
-QUESTIONS = {"AskActs", "AskModel", "AskSpec", "AskStatus", "AskTokens", "AskVersions"}
+QUESTIONS = {"AskActs", "AskManager", "AskModel", "AskSpec", "AskStatus", "AskTokens", "AskVersions"}
 
 
 def commands() -> list[type[Message]]:
