@@ -133,8 +133,9 @@ def may_be_told(role: str, stream: str, name: str) -> bool:
 
 # Every message there is ---------------------------------------------------------------------------
 
-#: Those that name a part of a model, or the way to it: what is simplest of each field would make none.
+#: Those that name a part of a model, or the way to it or to a manager: what is simplest of each field would make none.
 PARTS: dict[type[Message], Message] = {
+    messages.ManagerView: messages.ManagerView(manager="x:1"),
     SetUpAggregator: SetUpAggregator(job="j", term=1, formation=1, kind="tree", version=1, start=0, stop=1),
     Route: Route(job="j", term=1, formation=1, hops=(Hop(node="x", endpoint="x:1", start=0, stop=1),)),
     ModelShard: ModelShard(job="j", term=1, formation=1, version=1, start=0, stop=1),
