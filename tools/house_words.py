@@ -35,6 +35,7 @@ _OUTSIDE = frozenset(
         "SCM_RIGHTS",
         "CppNNUpdater.getDampen",
         "wandb.init",
+        "HealthCheckResponse",
         "context.auth_context",
         "index.html",
         "y.boxes",

@@ -169,6 +169,8 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
         "VersionList",
         "SubmittedJob",
         "ActList",
+        "ManagerView",
+        "StoreView",
     }
     views = {"TopologyView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView", "ActView"}
     views |= {"ServedView", "PublishedView", "ExecutorView", "MetricView"}
