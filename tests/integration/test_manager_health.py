@@ -162,7 +162,12 @@ def test_haproxy_sends_nobody_to_a_manager_that_would_not_serve(tmp_path: Path) 
 
             await until("the third is not ready", is_third_unready)
             await until("HAProxy sends devices to the first only", lambda: is_served_by(certificates[0]))
-            assert await through_haproxy() == {certificates[0]}, "every device that dials is served"
+
+            async def is_everyone_served() -> bool:
+                return await through_haproxy() == {certificates[0]}
+
+            # On a busy machine the first may lose its own proof for a moment.
+            await until("every device that dials is served", is_everyone_served)
             assert await checked(first_home, ports[2]) != health.SERVING
             assert [(await asyncio.to_thread(readiness, port + 1))[0] for port in ports] == [True, False, False]
 
