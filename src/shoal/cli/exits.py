@@ -20,7 +20,7 @@ class Exit(IntEnum):
 
 MEANING: dict[Exit, str] = {
     Exit.OK: "done",
-    Exit.FAILED: "the job failed or was stopped; an exported file does not do what the model does",
+    Exit.FAILED: "the job failed or was stopped; an exported file differs",
     Exit.MISUSE: "the arguments, or a file they name, cannot be used",
     Exit.UNREACHABLE: "the cluster cannot be reached, or there is none here",
     Exit.REFUSED: "the cluster refused, or who answered is not to be trusted",
