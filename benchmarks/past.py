@@ -22,8 +22,8 @@ a write, how often the proxy answered 403. One that does not is not counted in `
 
 ``jobs_failed``: jobs that failed, that are gone, that do not move, or that had ended and are open. ``revoked_back``:
 revoked devices that the registry has as members, or that no manager refuses at the end. ``healthy_managers_ended``:
-managers that another one ended. On a machine that gives this process no processor for seconds (``still_s``, the
-longest) managers are silent too, and are ended rightly. ``unnoticed``: times the database went back that no event
+managers that another one ended. On a machine where 50 ms of computing take seconds (``still_s``, the longest) managers
+are silent, and are ended rightly. ``unnoticed``: times the database went back that no event
 reports, and times that one does though it did not. ``starts_unwarned``: managers that started beside a replica that is
 not synchronous, and did not warn. ``versions_lost``: versions that the registry had acknowledged before the damage and
 that jobs do not go on from, but for an object that somebody deleted. ``batches_twice`` and ``batches_lost``: by the

@@ -35,6 +35,8 @@ PACE_S = 0.15
 BATCHES = 20
 #: A job moves again within this time after a fault.
 MOVES_WITHIN_S = 240.0
+#: The events of managers are in the registry within this time.
+SAID_WITHIN_S = 30.0
 #: Managers are up again within this time, also on a machine that is very busy.
 STARTS_WITHIN_S = 600.0
 #: A revoked device that dials is refused within this time.
@@ -70,7 +72,7 @@ class Outcome:
     moved_s: float = 0.0
     #: Lines of the managers' logs that warn, since the fault began.
     warnings: int = 0
-    #: The longest that this process got no processor meanwhile.
+    #: The longest time that a computation of 50 ms took this process meanwhile.
     still_s: float = 0.0
 
     @property
@@ -88,10 +90,11 @@ class Forgotten:
 
 
 class Stillness:
-    """Measures in a thread for how long this process got no processor. Managers get no more than it does: one that
-    stands still for seconds is not healthy, and others may end it."""
+    """Measures in a thread how long ``WORK_S`` of computing take. Managers get no more of the processor than this
+    process does: one that computes a few milliseconds for seconds is silent, and others end it rightly."""
 
-    EVERY_S = 0.1
+    EVERY_S = 2.0
+    WORK_S = 0.05
 
     def __init__(self) -> None:
         self._longest_s = 0.0
@@ -99,10 +102,11 @@ class Stillness:
         threading.Thread(target=self._measure, name="stillness", daemon=True).start()
 
     def _measure(self) -> None:
-        last_s = time.monotonic()
         while not self._is_over.wait(self.EVERY_S):
-            now_s = time.monotonic()
-            self._longest_s, last_s = max(self._longest_s, now_s - last_s - self.EVERY_S), now_s
+            began_s, until_s = time.monotonic(), time.thread_time() + self.WORK_S
+            while time.thread_time() < until_s:
+                sum(range(1000))
+            self._longest_s = max(self._longest_s, time.monotonic() - began_s)
 
     def taken_s(self) -> float:
         """Return the longest since this was last called."""
@@ -347,7 +351,7 @@ class PastBed(Bed):
         await self.all_up()
         stuck = await self.stuck()
         outcome.moved_s, outcome.still_s = time.monotonic() - began_s, self._stillness.taken_s()
-        outcome.is_noticed = self._says_so(began_s) if went_back else self.lines(SAID) > said
+        outcome.is_noticed = await self._says_so(began_s) if went_back else self.lines(SAID) > said
         outcome.warnings = self.lines(" WARNING ") - warned
         rows = {row.job: row for row in self.registry.jobs()}
         outcome.versions_lost = sum(
@@ -372,21 +376,29 @@ class PastBed(Bed):
         logs = (manager.home / "manager.log" for manager in self.managers)
         return sum(log.read_text(errors="replace").count(text) for log in logs)
 
-    def _says_so(self, began_s: float) -> bool:
-        """Whether an event of the cluster reports it since then: an operator sees it in `shoal status`."""
+    async def _says_so(self, began_s: float) -> bool:
+        """Whether an event of the cluster reports it since then: an operator sees it in `shoal status`. Managers write
+        events a moment later."""
         since = time.time() - (time.monotonic() - began_s)
-        events = self.registry.events_after("cluster", 0, limit=10_000)
-        return any(event.kind == "store-went-back" and event.at_s >= since for event in events)
+        give_up_s = time.monotonic() + SAID_WITHIN_S
+        while time.monotonic() < give_up_s:
+            events = self.registry.events_after("cluster", 0, limit=10_000)
+            if any(event.kind == "store-went-back" and event.at_s >= since for event in events):
+                return True
+            await asyncio.sleep(0.5)
+        return False
 
     async def stuck(self) -> set[str]:
-        """Wait until every open job has a newer version in the registry. Return those that do not within the time."""
+        """Wait until every open job has a newer version in the registry than before the damage: a database that was
+        mended names another one too. Return those that do not within the time."""
         give_up_s = time.monotonic() + MOVES_WITHIN_S
-        first: dict[str, str] = {}
+        first: dict[str, int] = {}
         waits = set(self.durable)
         while waits and time.monotonic() < give_up_s:
             with contextlib.suppress(ShoalError):
                 for row in await asyncio.to_thread(self.registry.jobs):
-                    if row.job in waits and first.setdefault(row.job, row.checkpoint) != row.checkpoint:
+                    version, known = version_in(row.checkpoint), self.acknowledged.get(row.job, -1)
+                    if row.job in waits and version > first.setdefault(row.job, max(version, known)):
                         waits.remove(row.job)
             await asyncio.sleep(0.5)
         return waits

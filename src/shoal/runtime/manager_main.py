@@ -445,9 +445,6 @@ def _mend(
     signs = signs_in(registry, remembered, tenure=tenure) or [*filter(None, (why,))]
     if signs:
         mended = mend(database, registry, remembered, signs=signs, newest=depot.newest_checkpoints())
-        # What is behind is written: the seat that showed it is of the past.
-        remembered.on_counted("", 0)
-        remembered.flush()
         return list(mended.lines())
     own = {row.job for row in registry.jobs() if row.state.is_open and home_of(row.manager) == home_of(registry.holder)}
     remembered.on_incident(incidents(registry))

@@ -175,6 +175,10 @@ def mend(
         others = {row["holder"] for row in statements.rows("SELECT holder FROM seats")} - {registry.holder}
         rewind(statements, sorted(others if is_first else others & jobs.owners))
     remembered.on_incident(number)
+    # What showed it is of the past: the next start must not find it again, and have terms jump once more.
+    remembered.on_counted("", 0)
+    remembered.on_started(0)
+    remembered.flush()
     return Mended(
         signs=tuple(signs),
         is_first=is_first,

@@ -127,6 +127,7 @@ def test_a_start_that_is_not_known_is_a_sign_and_a_seat_that_was_replaced_ended_
     mended = start("a/5").mended()
     assert mended is not None
     assert mended.signs == ("this manager had started 4 times, not 1",)
+    assert start("a/5b").mended() is None, "terms jump once"
     # One that was given up.
     a6 = start("a/6")
     a6.note()
