@@ -449,6 +449,8 @@ def built(cls: Any) -> st.SearchStrategy[Any]:
         own["state"] = st.sampled_from(sorted(REPORTED))
     if cls in (messages.Denied, messages.Dismiss):
         own["endpoint"] = ENDPOINT | st.just("")
+    if cls is messages.ManagerView:
+        own |= {"manager": ENDPOINT, "others": st.lists(ENDPOINT, max_size=3).map(tuple)}
     if cls is messages.BlockDone:
         own |= {"bytes_up": st.integers(0, 1 << 40), "bytes_down": st.integers(0, 1 << 40)}
     return st.builds(cls, **{name: own[name] if name in own else of(hints[name]) for name in names})
