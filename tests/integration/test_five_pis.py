@@ -31,6 +31,8 @@ class Places:
     def __init__(self, bed: Testbed, folder: Path) -> None:
         self._bed = bed
         self.folder = folder
+        for name in ("manager", *BOARDS):
+            (folder / name).mkdir()
         self.told: dict[str, str] = {"ADDRESS": bed["manager"].address}
         self._staying: list[subprocess.Popen[bytes]] = []
 
