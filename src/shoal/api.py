@@ -108,18 +108,25 @@ def submit(
     chosen = _chosen(plan, until, {} if workers is None else {"workers_max": workers})
     with closing_display(display_here(wanted=progress)) as display, PlainOperator(at_home(home)) as operator:
         # Before anything is prepared: a cluster that does not run should be told at once.
-        operator.ask(lambda each: each.status())
+        operator.ask(lambda each: each.jobs_called(""))
         job = _submitted(operator, task, chosen, _start(start), display)
         display.note(f"job {job.id} is queued")
     return Job(job.id, home, task=task, whole=job.whole)
 
 
-def jobs(cluster: str | Path | None = None) -> list[Job]:
-    """Every job that a cluster knows, oldest first."""
+def jobs(cluster: str | Path | None = None, *, ended_page: int = 0) -> list[Job]:
+    """Return the latest jobs of a cluster that ended, oldest first, and then its open ones.
+
+    ``ended_page``: this page of all ended jobs instead, the latest first. Pages are counted from 1; behind the last
+    one the list is empty.
+    """
     stop_if_importing()
+    if ended_page < 0:
+        raise Misuse(f"pages of ended jobs are counted from 1, not {ended_page}")
     home = _home(cluster)
     with PlainOperator(at_home(home)) as operator:
-        return [Job(view.job, home) for view in operator.ask(lambda each: each.status()).jobs]
+        told = operator.ask(lambda each: each.ended_jobs(ended_page) if ended_page else each.jobs_called(""))
+        return [Job(view.job, home) for view in told.jobs]
 
 
 def job(id: str, cluster: str | Path | None = None, *, task: Task | None = None) -> Job:
@@ -131,7 +138,7 @@ def job(id: str, cluster: str | Path | None = None, *, task: Task | None = None)
     if not id:
         raise Misuse("a job is found by its id: shoal.jobs() lists them")
     with PlainOperator(at_home(home)) as operator:
-        found = pick_job(operator.ask(lambda each: each.status()), id).job
+        found = pick_job(operator.ask(lambda each: each.jobs_called(id)), id).job
     return Job(found, home, task=task)
 
 

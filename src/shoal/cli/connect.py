@@ -44,16 +44,18 @@ def with_operator(home: Path, ask: Callable[[Operator], Awaitable[_T]]) -> _T:
     return asyncio.run(asked())
 
 
-def status_to_list(context: typer.Context, home: Path, *, json: bool, part: Literal["jobs", "nodes"]) -> Status | None:
+def status_to_list(
+    context: typer.Context, home: Path, *, json: bool, part: Literal["jobs", "nodes"], ended_page: int = 0
+) -> Status | None:
     """The status of the cluster, for a command that lists a part of it as a table. None: there is no table to print,
-    since a subcommand follows, or since the part was printed as JSON."""
+    since a subcommand follows, or since the part was printed as JSON. ``ended_page``: only this page of ended jobs."""
     if context.invoked_subcommand is not None:
         hand_home_to_subcommand(home)
         return None
     from shoal.cli import screen
     from shoal.cli.render.plain_json import to_plain
 
-    told = with_operator(home, lambda operator: operator.status())
+    told = with_operator(home, lambda operator: operator.ended_jobs(ended_page) if ended_page else operator.status())
     if json:
         screen.print_json(to_plain(getattr(told, part)))
         return None
@@ -64,6 +66,6 @@ async def ask_job(operator: Operator, wanted: str) -> tuple[JobView, Status]:
     """The job a person means, and a Status with its events and evaluations."""
     from shoal.cli.select_job import pick_job
 
-    job = pick_job(await operator.status(), wanted)
+    job = pick_job(await operator.jobs_called(wanted), wanted)
     status = await operator.status(job.job)
     return next((view for view in status.jobs if view.job == job.job), job), status

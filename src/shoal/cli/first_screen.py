@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from shoal.cli.render.format import clean, metric_text, plural
 from shoal.cli.standing import STALLED, standing
 from shoal.roles.manager.publishing import measure
+from shoal.states import JobState
 
 if TYPE_CHECKING:
-    from shoal.wire.messages import JobView
+    from shoal.wire.messages import JobView, Status
 
 #: A job that ended longer ago leaves the first screen, unless it is the latest.
 ENDED_SHOWN_S = 3600.0
@@ -21,9 +22,23 @@ def on_first_screen(jobs: Sequence[JobView]) -> tuple[JobView, ...]:
     latest that ended."""
     ended = [job for job in jobs if job.state.is_ended]
     known = [job for job in ended if job.since_s >= 0]
-    # A manager that started again does not know when a job ended: the last that was submitted stands for the latest.
+    # A manager of an older release may not know when a job ended: the last that was submitted stands for the latest.
     latest = min(known, key=lambda job: job.since_s) if known else (ended[-1] if ended else None)
     return tuple(job for job in jobs if job.state.is_open or job is latest or (0 <= job.since_s <= ENDED_SHOWN_S))
+
+
+def unlisted_line(count: int) -> str:
+    """Return how people see ended jobs that are not listed, or "" if all are."""
+    return f"{plural(count, 'ended job')} not shown: `shoal jobs --ended` lists them by page" if count > 0 else ""
+
+
+def page_line(page: Status, number: int) -> str:
+    """Return which of the ended jobs a page holds, and how people see the next ones."""
+    total = sum(page.count(state) for state in JobState if state.is_ended)
+    if not page.jobs:
+        return f"page {number} is empty: there are {plural(total, 'ended job')}"
+    following = f": next `shoal jobs --ended --page {page.next_ended_page}`" if page.next_ended_page else ""
+    return f"page {number} with {len(page.jobs):,} of {plural(total, 'ended job')}, the latest first{following}"
 
 
 def headlines(jobs: Sequence[JobView]) -> list[tuple[bool, str]]:

@@ -131,6 +131,15 @@ def shown_jobs(status: Status) -> list[JobView]:
     return [job for job in status.jobs if job.job in kept]
 
 
+def _ended_unlisted(status: Status | None) -> int | None:
+    """Return how many ended jobs the page does not list, or None if it lists all of them."""
+    if status is None:
+        return None
+    shown = sum(job.state.is_ended for job in shown_jobs(status))
+    listed = sum(job.state.is_ended for job in status.jobs)
+    return status.ended_unlisted + listed - shown or None
+
+
 def key(name: str) -> str:
     """A name as a key of an object that a browser holds."""
     plain = clean(name, NAME_CHARS)
@@ -145,6 +154,7 @@ def _cluster(name: str, headline: Headline, look: Look, events: Sequence[EventVi
         "sentence": headline.sentence,
         "manager": "reachable" if look.unanswered_s is None else "unreachable",
         "manager_node": clean(look.status.manager, NAME_CHARS) if look.status is not None else None,
+        "ended_unlisted": _ended_unlisted(look.status),
         "since_s": coarse_s(look.since_s),
         "events": [_event(event) for event in list(events)[-CLUSTER_EVENTS_SHOWN:]],
     }

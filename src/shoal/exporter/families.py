@@ -161,9 +161,8 @@ def shown_jobs(jobs: Iterable[JobView]) -> list[JobView]:
 
 def _of_jobs(snapshot: Snapshot) -> Iterator[Sample]:
     assert snapshot.status is not None
-    states = Counter(job.state for job in snapshot.status.jobs)
     for state in JobState:
-        yield Sample("shoal_jobs", {"state": str(state)}, states[state])
+        yield Sample("shoal_jobs", {"state": str(state)}, snapshot.status.count(state))
     for job in shown_jobs(snapshot.status.jobs):
         yield from _of_job(job, snapshot)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -97,6 +98,13 @@ class DropJob:
     """Remove an ended job's record, durably, before the actions that follow are carried out; then its files."""
 
     job: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DropOldJobs:
+    """Remove ended jobs that nobody asked to remove, each with its reason, and their files."""
+
+    reasons: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,6 +281,7 @@ Action = (
     | Keep
     | ForgetMember
     | DropJob
+    | DropOldJobs
     | DropFiles
     | Store
     | Load

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shoal.roles.manager.cluster_state import JobRecord
+    from shoal.roles.manager.retention import KeepJobs
     from shoal.sealing.device import SealedUpdate
 
 
@@ -103,6 +104,15 @@ class DiskMeasured:
     contents: Mapping[str, int] = field(default_factory=dict)
     #: Job that is about to be submitted -> what its checkpoints will take.
     wanted: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobsOutdated:
+    """Ended jobs that the operator does not want to keep any longer."""
+
+    keep: KeepJobs
+    #: Ended job -> seconds since it ended.
+    ages_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -406,6 +416,7 @@ Event = (
     | Heard
     | MemberHeld
     | DiskMeasured
+    | JobsOutdated
     | OtherManagersSeen
     | JobTaken
     | TimerFired

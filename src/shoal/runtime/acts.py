@@ -33,6 +33,9 @@ from shoal.wire.messages import (
     clip,
 )
 
+#: Whose acts those of the manager itself are. It is the name of its node, which no operator gets.
+BY_MANAGER = "manager"
+
 #: Acts on one page of the log.
 ACTS_SHOWN = 500
 
@@ -131,6 +134,18 @@ class AuditLog:
             subject=act.subject,
             text=clip(text),
             is_refused=is_refused,
+        )
+
+    def add_own(self, act: Act) -> None:
+        """Append what the manager does by itself, as it was started to. Durable when this returns."""
+        self._registry.add_act(
+            at_s=time.time(),
+            operator=BY_MANAGER,
+            certificate="",
+            manager=self._manager,
+            kind=act.kind,
+            subject=act.subject,
+            text=clip(act.text),
         )
 
     def page(self, asked: AskActs) -> ActList:

@@ -97,19 +97,32 @@ class JobFiles:
             for row in rows.values()
             if row.job != job and (not row.state.is_ended or (row.ended_s or 0.0, row.job) > (ended_s, job))
         )
-        self._remove_unnamed(spec_of(rows[job]), [spec_of(row) for row in others])
+        named = frozenset().union(*(self._contents.all_of(spec_of(row)) for row in others))
+        self._remove(self._contents.all_of(spec_of(rows[job])) - named)
 
     def drop_job(self, job: str) -> None:
         """Remove an ended job: its rows first, then its files."""
+        spec = self.drop_record(job)
+        if spec is not None:
+            self.remove_unnamed([spec])
+
+    def drop_record(self, job: str) -> JobSpec | None:
+        """Remove an ended job's rows, then its checkpoints and published versions. Return what it is made of, which
+        stays, or None if there is no such job."""
         row = self._registry.job(job)
         if row is None:
-            return
+            return None
         published = {each.sha256 for each in self._registry.published(job)}
         self._registry.remove_job(job)
         self.remove_checkpoints(job)
         for sha256 in published - self._registry.published_hashes():
             self._models.remove(sha256)
-        self._remove_unnamed(spec_of(row), [spec_of(other) for other in self._registry.jobs()])
+        return spec_of(row)
+
+    def remove_unnamed(self, specs: Iterable[JobSpec]) -> None:
+        """Remove what these jobs were made of and no job names any more."""
+        named = frozenset().union(*(self._contents.all_of(spec_of(row)) for row in self._registry.jobs()))
+        self._remove(frozenset().union(*map(self._contents.all_of, specs)) - named)
 
     def garbage(self) -> Garbage:
         """What no job names: blobs, published models, folders of checkpoints."""
@@ -132,9 +145,8 @@ class JobFiles:
             remove_stale(folder)
         return found
 
-    def _remove_unnamed(self, spec: JobSpec, others: Iterable[JobSpec]) -> None:
-        named = frozenset().union(*map(self._contents.all_of, others))
-        for sha256 in self._contents.all_of(spec) - named:
+    def _remove(self, blobs: Iterable[str]) -> None:
+        for sha256 in blobs:
             if self._old_size(sha256):
                 self._blobs.remove(sha256)
 

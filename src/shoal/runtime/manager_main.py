@@ -27,6 +27,7 @@ from shoal.identity.listening import EVERYWHERE, listen
 from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import CONNECTIONS_A_DEVICE, connections_max, raise_limit
 from shoal.net.renewal import is_due
+from shoal.roles.manager.retention import KeepJobs
 from shoal.roles.manager.seat_watch import home_of
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime import log_lines
@@ -141,6 +142,7 @@ async def run_home(
     patience: Patience | None = None,
     prefers_devices: bool | None = None,
     disk_quota_bytes: int = 0,
+    keep_jobs: KeepJobs | None = None,
     check_in_s: float = 0.0,
     store: str = "",
     blobs: str = "",
@@ -156,7 +158,7 @@ async def run_home(
     only if no device has joined yet. ``store``, ``blobs``: a database and a bucket for the cluster's state
     (``store.opening``), else all of it is in the home. ``downloads``: where devices download files of a bucket.
     ``direct``: where devices dial this manager and no other, if ``advertise`` is a proxy before several. ``tabs``:
-    where tabs of browsers come in, if they may.
+    where tabs of browsers come in, if they may. ``keep_jobs``: which ended jobs are kept, or None for all.
     """
     if blobs and disk_quota_bytes:
         raise Misuse("--disk-quota bounds the files of this home, and --blobs keeps them elsewhere: choose one")
@@ -238,6 +240,7 @@ async def run_home(
             is_shared=stores.is_shared,
             remembered=remembered,
             vitals=vitals,
+            keep_jobs=keep_jobs,
         )
         server = GrpcServer(identity, node, members=node.register, trouble=lambda: vitals.trouble)
         if held is not None and node.shared is not None:
@@ -446,7 +449,7 @@ def _mend(
     if signs:
         mended = mend(database, registry, remembered, signs=signs, newest=depot.newest_checkpoints())
         return list(mended.lines())
-    own = {row.job for row in registry.jobs() if row.state.is_open and home_of(row.manager) == home_of(registry.holder)}
+    own = {row.job for row in registry.open_jobs() if home_of(row.manager) == home_of(registry.holder)}
     remembered.on_incident(incidents(registry))
     # Another manager has them by now, or ended or removed them.
     remembered.on_removed([job for job in remembered.submitted if job not in own])
@@ -557,6 +560,7 @@ def main() -> int:
     parser.add_argument("--lead", choices=tuple(LEAD), default="auto")
     parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--disk-quota-bytes", type=int, default=0)
+    parser.add_argument("--keep-jobs", default="", help="which ended jobs are kept, such as 90d or 500; else all")
     parser.add_argument("--check-in-s", type=float, default=0.0, help="when devices without work come again; 0: stay")
     parser.add_argument("--store", default="", help="postgresql://HOST/DATABASE; else a file of the home")
     parser.add_argument("--blobs", default="", help="s3://BUCKET/PREFIX; else a folder of the home")
@@ -583,6 +587,7 @@ def main() -> int:
             devices=given.devices,
             prefers_devices=LEAD[given.lead],
             disk_quota_bytes=given.disk_quota_bytes,
+            keep_jobs=KeepJobs.parse(given.keep_jobs) if given.keep_jobs else None,
             check_in_s=given.check_in_s,
             store=given.store,
             blobs=given.blobs,

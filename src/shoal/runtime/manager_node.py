@@ -24,7 +24,19 @@ from shoal.identity.chain import beside
 from shoal.identity.identity import Identity, certificate_sha256
 from shoal.identity.names import DEVICE_ROLES, RemoteIdentity
 from shoal.identity.signing import check
-from shoal.roles.actions import Action, Answer, DropFiles, DropJob, ForgetMember, Keep, Load, Record, Save, Store
+from shoal.roles.actions import (
+    Action,
+    Answer,
+    DropFiles,
+    DropJob,
+    DropOldJobs,
+    ForgetMember,
+    Keep,
+    Load,
+    Record,
+    Save,
+    Store,
+)
 from shoal.roles.evaluation_rows import latest_within
 from shoal.roles.events import (
     Asked,
@@ -41,7 +53,7 @@ from shoal.roles.events import (
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.training_state import OURS
 from shoal.roles.manager.manager import Manager
-from shoal.roles.manager.retention import evictions, megabytes
+from shoal.roles.manager.retention import KeepJobs, evictions, megabytes
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, version_of
 from shoal.roles.node.doorway import LOOK_EVERY_S, Door
 from shoal.roles.node.failure_detector import Patience
@@ -50,8 +62,10 @@ from shoal.runtime import probe
 from shoal.runtime.acts import AuditLog, act_of
 from shoal.runtime.cluster_view import ClusterView, OwnView
 from shoal.runtime.contents import Contents
+from shoal.runtime.ended_jobs import CALLED_SHOWN, EndedJobs
 from shoal.runtime.exports import Exports
 from shoal.runtime.job_files import JobFiles
+from shoal.runtime.job_retention import JobRetention
 from shoal.runtime.journal import CLUSTER, Journal, JournalEvent
 from shoal.runtime.kept_versions import KeptVersions
 from shoal.runtime.loop_watch import LoopWatch
@@ -65,7 +79,7 @@ from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
 from shoal.runtime.seat_holder import Figures
 from shoal.runtime.shared_jobs import SharedJobs
-from shoal.runtime.stored_jobs import StoredJobs
+from shoal.runtime.stored_jobs import StoredJobs, view_of
 from shoal.runtime.vitals import Vitals
 from shoal.store.base import Away
 from shoal.store.blobs import BlobStore
@@ -73,6 +87,7 @@ from shoal.store.depot import Depot, FolderDepot
 from shoal.store.opening import StoreUsages
 from shoal.store.registry import Registry
 from shoal.store.remembered import Remembered
+from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import to_json
@@ -104,12 +119,14 @@ from shoal.wire.messages import (
     Message,
     NodeView,
     PublishModel,
+    RemoveJob,
     Renew,
     RevokeNode,
     RollBackModel,
     Status,
+    StopJob,
     Submit,
-    SubmittedJob,
+    TransferJob,
     UndrainNode,
     Welcome,
 )
@@ -204,12 +221,13 @@ class ManagerNode:
         is_shared: bool = False,
         remembered: Remembered | None = None,
         vitals: Vitals | None = None,
+        keep_jobs: KeepJobs | None = None,
     ) -> None:
         """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``check_in_s``:
         after how long devices without work come again; 0: they stay connected. ``registry`` and ``depot``: where its
         state is, if not in its home. ``is_shared``: another manager may have written there that was deposed since, so a
         checkpoint counts only if the registry names it. ``remembered``: notes what was written there. ``vitals``: what
-        it says of itself."""
+        it says of itself. ``keep_jobs``: which ended jobs are kept, or None for all."""
         self._identity = identity
         self._node = identity.node
         self._places = places
@@ -238,7 +256,7 @@ class ManagerNode:
             blobs=self._blobs,
             publisher=self._publisher,
             exports=self._exports,
-            spec=lambda job: self._manager.spec(job),
+            spec=lambda job: self._ended.spec(job),
         )
         self._quota_bytes = disk_quota_bytes
         #: What was used when it was last measured, and uploaded since.
@@ -270,12 +288,17 @@ class ManagerNode:
             check_in_s=check_in_s,
         )
         self._manager_host = RoleHost("manager", self._perform_manager, send=self._send)
+        post = self._manager_host.post
+        self._ended = EndedJobs(self._registry, stored, in_memory=self._manager.spec, post=post)
+        self._keep_jobs = keep_jobs
+        kept = (self._registry, self._files, self._acts, self._versions_kept, self._memory)
+        self._retention = JobRetention(*kept, books=self._books, note=self._journal.add, post=post)
         #: Other managers and their jobs; None: this one is alone.
         self.shared = (
             SharedJobs(
                 self._registry,
                 knows=lambda job: self._manager.spec(job) is not None,
-                post=self._manager_host.post,
+                post=post,
                 record_of=stored.record,
                 on_ended=self._memory.on_ended,
             )
@@ -316,6 +339,8 @@ class ManagerNode:
         self._role_server.spawn(self._tell_how_we_are(), "load")
         if self._quota_bytes:
             self._role_server.spawn(self._mind_the_disk(), "disk")
+        if self._keep_jobs is not None:
+            self._role_server.spawn(self._retention.run(self._keep_jobs), "retention")
         if self.shared is not None:
             self._role_server.spawn(self._mind_members(), "members")
         if self.view is not None:
@@ -376,6 +401,7 @@ class ManagerNode:
     async def before_hello(self, hello: Hello) -> None:
         if self.shared is not None:
             await self.shared.before_hello(hello)
+        await self._ended.before_hello(hello)
 
     @property
     def figures(self) -> Figures:
@@ -553,6 +579,8 @@ class ManagerNode:
                 self._versions_kept.let_go(action.job)
                 await _with_store(self._files.drop_job, action.job, on_deposed=self.on_deposed)
                 await self._memory.on_removed(action.job)
+            case DropOldJobs():
+                self._role_server.spawn(self._retention.drop(action), "old jobs")
             case DropFiles():
                 await _with_store(self._drop_files, action, on_deposed=self.on_deposed)
             case Store():
@@ -649,7 +677,7 @@ class ManagerNode:
             case AskModel() | PublishModel() | RollBackModel() | AskVersions():
                 return await asyncio.to_thread(self._models_asked.answer, message)
             case AskSpec():
-                return self._submitted(message)
+                return await asyncio.to_thread(self._ended.submitted, message)
             case CollectGarbage():
                 return await self._collect_garbage(message)
             case ForgetNode():
@@ -658,10 +686,15 @@ class ManagerNode:
                 await self._check_signature(message.spec)
                 # Until the job is on the books, nothing that it names may go.
                 async with self._books:
+                    known = await asyncio.to_thread(self._ended.why_not_new, message.spec)
+                    if known is not None:
+                        return known
                     await asyncio.to_thread(self._check_blobs, message.spec)
                     need = await asyncio.to_thread(self._files.checkpoints_take, message.spec)
                     await self._measure_disk(wanted={message.spec.job: need})
                     return await self._ask_manager(message, by=peer.node)
+            case StopJob() | TransferJob() | RemoveJob():
+                await self._ended.look_up([message.job])
             case _:
                 pass
         return await self._ask_manager(message, by=peer.node)
@@ -779,17 +812,22 @@ class ManagerNode:
 
     def _status(self, ask: AskStatus) -> Status:
         now_s = time.monotonic()
+        here = Status(cluster=self._identity.cluster, manager=self._node)
+        if ask.called:
+            return self._ended.counted(replace(here, jobs=self._jobs_called(ask.called, now_s)))
+        if ask.ended_page:
+            jobs, next_page = self._ended.page(ask.ended_page, now_s=time.time())
+            return self._ended.counted(replace(here, jobs=jobs, next_ended_page=next_page))
         nodes, next_node = self._node_page(ask.after_node, now_s)
         if ask.after_node:
-            return Status(cluster=self._identity.cluster, manager=self._node, nodes=nodes, next_node=next_node)
+            return replace(here, nodes=nodes, next_node=next_node)
         if ask.tracebacks:
             events = self._registry.tracebacks(ask.job)
         else:
             events = self._registry.events_after(ask.job or CLUSTER, ask.after_event, limit=EVENTS_SHOWN)
         evaluations = self._registry.evaluations(ask.job, latest=EVALUATIONS_SHOWN) if ask.job else []
-        return Status(
-            cluster=self._identity.cluster,
-            manager=self._node,
+        return replace(
+            here if ask.job else self._ended.counted(here),
             nodes=nodes,
             next_node=next_node,
             jobs=tuple(
@@ -816,16 +854,23 @@ class ManagerNode:
 
     def _job_views(self, job: str, now_s: float) -> tuple[JobView, ...]:
         own = self._manager.job_views(job or None, now_s=now_s)
-        if self.view is None or self.shared is None:
-            return own
-        own = self.view.named(own)
-        return own if job else (*own, *map(self.view.job, self.shared.rows()))
+        if self.view is not None:
+            own = self.view.named(own)
+        if job:
+            row = self._registry.job(job) if not own else None
+            return own if row is None else (self._stored_view(row),)
+        others = self.shared.rows() if self.shared is not None else ()
+        return (*self._ended.listed(own, now_s=time.time()), *map(self._stored_view, others))
 
-    def _submitted(self, asked: AskSpec) -> Message:
-        spec = self._manager.spec(asked.job)
-        if spec is None:
-            raise Refused(f"there is no job {asked.job}")
-        return SubmittedJob(spec=spec)
+    def _stored_view(self, row: JobRow) -> JobView:
+        """A job that the manager role does not have."""
+        return self.view.job(row) if self.view is not None else view_of(row, now_s=time.time())
+
+    def _jobs_called(self, text: str, now_s: float) -> tuple[JobView, ...]:
+        """The jobs that an operator may mean; if there are none, those that a status lists."""
+        called = self._registry.called(text, limit=CALLED_SHOWN)
+        found = [view for row in called for view in self._job_views(row.job, now_s)]
+        return tuple(found) or self._job_views("", now_s)
 
     async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         return await asyncio.to_thread(self.register.renew, peer, message)

@@ -73,6 +73,9 @@ from shoal.wire.messages import (
     VersionList,
 )
 
+#: How many random letters the id of a new job has, by attempt: a short one that is taken is drawn again.
+ID_LETTERS = (4, 4, 6, 8)
+
 
 def _not_operated(places: Paths) -> str:
     """Return why commands have no cluster here: none was ever made, or this device only works for one."""
@@ -143,8 +146,8 @@ class Operator:
     async def status(
         self, job: str = "", after_event: int = 0, *, tracebacks: bool = False, endpoint: str = ""
     ) -> Status:
-        """The cluster with all its nodes, page by page; or one job, with the first page of them. ``endpoint``: the
-        manager to ask, if it is not the one that this machine knows."""
+        """Return the cluster with all its nodes, page by page, its open jobs and the latest that ended; or one job,
+        with the first page of nodes. ``endpoint``: the manager to ask, if it is not the one that this machine knows."""
         asked = AskStatus(job=job, after_event=after_event, tracebacks=tracebacks)
         status = await self._status(asked, endpoint)
         nodes, next_node = list(status.nodes), status.next_node
@@ -159,6 +162,15 @@ class Operator:
     def endpoint(self) -> str:
         """Where the manager is that this machine knows."""
         return self._access.manager_endpoint
+
+    async def ended_jobs(self, page: int = 1) -> Status:
+        """Return a page of the ended jobs, the latest first, with how many there are. Pages are counted from 1."""
+        return await self._status(AskStatus(ended_page=page))
+
+    async def jobs_called(self, text: str) -> Status:
+        """Return the jobs with this id, start of an id, or name, also ended ones; if there are none, or no text, those
+        that a status lists."""
+        return await self._status(AskStatus(called=text))
 
     async def _operate(self, command: Message, endpoint: str = "") -> Message:
         """Have a command answered: by the manager that this machine knows or at this endpoint, or by the one that has
@@ -256,7 +268,8 @@ class Operator:
         return await self._do(CollectGarbage(dry_run=dry_run))
 
     async def first_models(self) -> frozenset[str]:
-        """The hashes of the first models of all jobs: they name what was prepared for a job that there is."""
+        """Return the hashes of the first models of open jobs and of the latest that ended: they name what was prepared
+        for them."""
         answers = [await self._operate(AskSpec(job=view.job)) for view in (await self.status()).jobs]
         return frozenset(answer.spec.initial for answer in answers if isinstance(answer, SubmittedJob))
 
@@ -407,7 +420,7 @@ class Operator:
         if (path := Path(start).expanduser()).is_file() or path.is_dir():
             return path
         job, at, version = str(start).partition("@")
-        if job not in {view.job for view in (await self.status()).jobs}:
+        if not (await self._status(AskStatus(job=job))).jobs:
             raise Misuse(
                 f"start {str(start)!r} is neither a file, a folder nor a job of this cluster: "
                 "`shoal model pull` writes the model of a job of another cluster to a file"
@@ -446,11 +459,19 @@ class Operator:
             for shard, path in zip(manifest.shards, prepared.paths(manifest), strict=True):
                 await self._link.store(shard.sha256, Path(path))
             await self._upload_bytes(listing_of(manifest))
-        taken = {view.job for view in (await self.status()).jobs}
-        spec = sign(spec_of(ready, whole, job=job_id(ready.name, taken), graphs=graphs), self._identity, card_key)
-        answer = await self._operate(Submit(spec=spec))
-        assert isinstance(answer, Done)
-        return answer.job
+        for letters in ID_LETTERS:
+            job = job_id(ready.name, letters=letters)
+            spec = sign(spec_of(ready, whole, job=job, graphs=graphs), self._identity, card_key)
+            try:
+                answer = await self._operate(Submit(spec=spec))
+            except Refused:
+                # The manager refuses an id that some job has, or had: then another one is tried.
+                if letters == ID_LETTERS[-1] or not (await self._status(AskStatus(job=job))).jobs:
+                    raise
+                continue
+            assert isinstance(answer, Done)
+            return answer.job
+        raise AssertionError("the last attempt returns or raises")
 
     async def _check_members(self, plan: Plan, tell: Tell) -> CardKey | None:
         """Return this operator's card key, or None if it has none.

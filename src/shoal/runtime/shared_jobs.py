@@ -134,5 +134,5 @@ class SharedJobs:
         return None
 
     def rows(self) -> list[JobRow]:
-        """The jobs that the role here does not have, from the store."""
-        return [row for row in self._registry.jobs() if not self._knows(row.job)]
+        """The open jobs that the role here does not have, from the store."""
+        return [row for row in self._registry.open_jobs() if not self._knows(row.job)]

@@ -25,9 +25,13 @@ class StoredJobs:
         self._note = note
 
     def records(self) -> list[JobRecord]:
-        """The jobs of this manager, and those that are over."""
-        own = self._registry.holder
-        return [self.record(row) for row in self._registry.jobs() if row.state.is_ended or row.manager == own]
+        """The open jobs of this manager. Those that are over are read when somebody asks for one."""
+        return [self.record(row) for row in self._registry.own_jobs()]
+
+    def ended(self, job: str) -> JobRecord | None:
+        """Return a job that is over, or None if there is none of this id, or if it is open."""
+        row = self._registry.job(job)
+        return self.record(row) if row is not None and row.state.is_ended else None
 
     def record(self, row: JobRow) -> JobRecord:
         if row.state.is_open and row.manager == self._registry.holder:

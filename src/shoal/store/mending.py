@@ -89,11 +89,11 @@ def signs_in(registry: Registry, remembered: Remembered, *, tenure: Tenure | Non
         signs.append(f"members had changed {remembered.members_epoch} times, and have {epoch} times")
     if forgotten := _not_revoked(registry, remembered):
         signs.append(f"{len(forgotten)} revoked members are not revoked, such as {forgotten[0]}")
-    rows = {row.job: row for row in registry.jobs()}
-    if reopened := [job for job in remembered.ended if job in rows and rows[job].state.is_open]:
+    rows = {row.job: row for row in registry.open_jobs()}
+    if reopened := [job for job in remembered.ended if job in rows]:
         signs.append(f"{len(reopened)} ended jobs are open, such as {reopened[0]}")
     for job, pulse in sorted(remembered.jobs.items()):
-        if (row := rows.get(job)) is None or row.state.is_ended:
+        if (row := rows.get(job)) is None:
             continue
         if row.term < pulse.term:
             signs.append(f"term {pulse.term} of {job} was given, and the last is {row.term}")

@@ -21,12 +21,14 @@ from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.act_rows import ActRows
 from shoal.store.base import Database, Parameters, Row, Statements
+from shoal.store.ended_rows import EndedRows
 from shoal.store.member_rows import MemberRows
 from shoal.store.rows import (
     EpochAudit,
     EvaluationRow,
     Event,
     JobRow,
+    job_row,
 )
 from shoal.store.seat import Deposed
 from shoal.store.sqlite import SqliteDatabase
@@ -87,6 +89,7 @@ _TAKE_JOB = "UPDATE jobs SET manager = ? WHERE job = ? AND manager = ? AND manag
 _OWN_JOBS = (
     "SELECT * FROM jobs WHERE manager = ? AND state IN ('queued', 'running', 'stopping') ORDER BY created_s, job"
 )
+_OPEN_ROWS = "SELECT * FROM jobs WHERE state IN ('queued', 'running', 'stopping') ORDER BY created_s, job"
 _OPEN_JOBS = "SELECT job, manager FROM jobs WHERE state IN ('queued', 'running', 'stopping')"
 _ORPHANS = (
     "SELECT * FROM jobs WHERE state IN ('queued', 'running', 'stopping')"
@@ -104,7 +107,7 @@ _REMOVE_JOB = (
 )
 
 
-class Registry(MemberRows, ActRows, ViewRows):
+class Registry(MemberRows, ActRows, ViewRows, EndedRows):
     """Tokens, nodes, jobs and their history, what operators did, and what each manager has."""
 
     def __init__(self, database: Database | Path, *, holder: str = "") -> None:
@@ -188,11 +191,11 @@ class Registry(MemberRows, ActRows, ViewRows):
         self._change_job(job, "UPDATE jobs SET terms_json = ? WHERE job = ?", (terms_json, job))
 
     def jobs(self) -> list[JobRow]:
-        return [_job(row) for row in self._database.rows("SELECT * FROM jobs ORDER BY created_s, job")]
+        return [job_row(row) for row in self._database.rows("SELECT * FROM jobs ORDER BY created_s, job")]
 
     def job(self, job: str) -> JobRow | None:
         rows = self._database.rows("SELECT * FROM jobs WHERE job = ?", (job,))
-        return _job(rows[0]) if rows else None
+        return job_row(rows[0]) if rows else None
 
     @property
     def holder(self) -> str:
@@ -203,13 +206,17 @@ class Registry(MemberRows, ActRows, ViewRows):
         """Each open job, and the manager whose it is, living or not."""
         return {str(row["job"]): str(row["manager"]) for row in self._database.rows(_OPEN_JOBS)}
 
+    def open_jobs(self) -> list[JobRow]:
+        """The open jobs of all managers, in the order they were submitted."""
+        return [job_row(row) for row in self._database.rows(_OPEN_ROWS)]
+
     def own_jobs(self) -> list[JobRow]:
         """The open jobs of this manager."""
-        return [_job(row) for row in self._database.rows(_OWN_JOBS, (self._holder,))]
+        return [job_row(row) for row in self._database.rows(_OWN_JOBS, (self._holder,))]
 
     def orphans(self) -> list[JobRow]:
         """Open jobs without a manager that lives. Nobody writes to such a job until a manager has taken it."""
-        return [_job(row) for row in self._database.rows(_ORPHANS)]
+        return [job_row(row) for row in self._database.rows(_ORPHANS)]
 
     def take_job(self, job: JobRow) -> bool:
         """Make a job without a living manager this one's. Whether it is: another may have been quicker."""
@@ -544,10 +551,6 @@ class Registry(MemberRows, ActRows, ViewRows):
 
 def _tracebacks_of(job: str) -> str:
     return f"{job} tracebacks"
-
-
-def _job(row: Row) -> JobRow:
-    return JobRow(**{**row, "state": JobState(row["state"])})
 
 
 def _plain(row: EvaluationRow | Published) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.states import JobState
 from shoal.wire.messages import MetricView
@@ -118,6 +119,11 @@ class JobRow:
     checkpoint: str = ""
     #: The manager whose job it is, by its seat; empty: nobody's yet, or the only manager's.
     manager: str = ""
+
+
+def job_row(row: Mapping[str, Any]) -> JobRow:
+    """Return a row of the table as a value."""
+    return JobRow(**{**row, "state": JobState(row["state"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -284,4 +284,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # When the manager last wrote its views, by its own clock.
         "ALTER TABLE seats ADD COLUMN viewed_s REAL NOT NULL DEFAULT 0",
     ),
+    (
+        # Thousands of jobs that are over: a page of them, their number and one of them by its name are found without
+        # reading the others.
+        "CREATE INDEX jobs_ended ON jobs (ended_s, job, state) WHERE ended_s IS NOT NULL",
+        "CREATE INDEX jobs_by_name ON jobs (name, created_s)",
+    ),
 )

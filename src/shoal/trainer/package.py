@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,14 +119,10 @@ def _dataset(manifest: Manifest) -> Dataset:
     return Dataset(manifest=hashlib.sha256(listing_of(manifest)).hexdigest(), examples=manifest.examples)
 
 
-def job_id(name: str, taken: Collection[str] = ()) -> str:
-    """A short id a person can type: the task's name and four random letters; none that is ``taken``."""
+def job_id(name: str, *, letters: int = 4) -> str:
+    """Return a short id that a person can type: the task's name and a few random letters."""
     stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "job"
-    for letters_bytes in (2, 2, 2, 4):
-        found = f"{stem}-{secrets.token_hex(letters_bytes)}"
-        if found not in taken:
-            break
-    return found
+    return f"{stem}-{secrets.token_hex(letters // 2)}"
 
 
 def laid_over(own: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

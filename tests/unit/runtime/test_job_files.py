@@ -1,5 +1,6 @@
 """Files of jobs on a real disk: which job names a file, and which files leave with a job."""
 
+import asyncio
 import json
 import os
 import time
@@ -12,8 +13,16 @@ import pytest
 
 from benchmarks.common import echo_job
 from shoal.plan import Plan
+from shoal.roles.actions import DropOldJobs
+from shoal.roles.events import JobsOutdated
+from shoal.roles.manager.retention import KeepJobs
 from shoal.runtime import prepared_cache
+from shoal.runtime.acts import AuditLog
 from shoal.runtime.job_files import FRESH_S, JobFiles
+from shoal.runtime.job_retention import JobRetention
+from shoal.runtime.kept_versions import KeptVersions
+from shoal.runtime.manager_memory import ManagerMemory
+from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.paths import Paths
 from shoal.states import JobState
 from shoal.store.checkpoints import CheckpointStore
@@ -24,6 +33,8 @@ from shoal.trainer.package import listing_of, spec_of
 from shoal.wire.encoding import to_json
 
 pytestmark = pytest.mark.timeout(60)
+
+DAY_S = 86400.0
 
 
 class Disk:
@@ -157,3 +168,72 @@ def test_what_was_prepared_for_no_job_goes_with_its_shards(disk: Disk) -> None:
     prepared_cache.remove(going)
     assert list(shards.iterdir()) == []
     assert prepared_cache.surplus(disk.places.home / "none", kept) == []
+
+
+# Jobs that are kept no longer -------------------------------------------------------------------------------------
+
+
+class Kept(Disk):
+    """A manager's disk, and what the manager role and the journal were told."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.told: list[JobsOutdated] = []
+        self.noted: list[str] = []
+        self.retention = JobRetention(
+            self.registry,
+            self.files,
+            AuditLog(self.registry, manager="home"),
+            KeptVersions(FolderDepot(self.places.registry.parent), self.registry, is_shared=False),
+            ManagerMemory(None, self.registry, MemberRegister(self.registry)),
+            books=asyncio.Lock(),
+            note=lambda job, kind, reason: self.noted.append(f"{kind}: {reason}"),
+            post=self.told.append,
+        )
+
+    def look(self, keep: str) -> list[str]:
+        self.told.clear()
+        self.retention._look(KeepJobs.parse(keep))
+        return [job for event in self.told for job in event.ages_s]
+
+    def drop(self, *jobs: str) -> None:
+        asyncio.run(self.retention.drop(DropOldJobs(reasons=dict.fromkeys(jobs, "it is old"))))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(tmp_path)
+    yield made
+    made.registry.close()
+
+
+def test_only_ended_jobs_beyond_the_limit_are_reported(kept: Kept) -> None:
+    now_s = time.time()
+    for job, days in (("a", 100), ("b", 91), ("c", 89)):
+        kept.add(job, ended_s=now_s - days * DAY_S)
+    kept.add("open")
+    assert kept.look("90d") == ["a", "b"]
+    assert kept.told[0].ages_s["b"] == pytest.approx(91 * DAY_S, abs=60)
+    assert kept.look("1") == ["a", "b"]
+    assert kept.look("3") == []
+    assert kept.look("101d") == []
+
+
+def test_they_go_with_their_files_and_the_log_says_why(kept: Kept) -> None:
+    for job in ("a", "b", "c"):
+        kept.add(job, ended_s=5.0)
+    kept.age()
+    shared = set(kept.blobs.hashes()) - set(kept.own.values())
+    kept.drop("a", "b", "gone")
+    assert [row.job for row in kept.registry.jobs()] == ["c"]
+    assert set(kept.blobs.hashes()) == shared | {kept.own["c"]}, "what another job is made of stays"
+    assert not kept.places.checkpoints("a").exists()
+    assert kept.places.checkpoints("c").exists()
+    acts = kept.registry.acts(limit=9)
+    assert [(act.kind, act.subject, act.text) for act in acts] == [
+        ("remove a job", "a", "it is old"),
+        ("remove a job", "b", "it is old"),
+    ]
+    assert kept.noted == ["removed: job a: it is old", "removed: job b: it is old"]
+    kept.drop("c")
+    assert kept.blobs.hashes() == []

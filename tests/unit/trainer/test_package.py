@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -41,7 +42,6 @@ def test_another_outer_step_brings_the_numbers_that_suit_it(
     assert (plan.outer, plan.outer_rate, plan.momentum) == told
 
 
-def test_an_id_that_another_job_has_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter(["aaaa", "aaaa", "bbbb"])
-    monkeypatch.setattr("shoal.trainer.package.secrets.token_hex", lambda length: next(drawn))
-    assert job_id("My Task!", {"my-task-aaaa"}) == "my-task-bbbb"
+def test_the_id_of_a_job_is_its_name_as_people_type_it_and_a_few_letters() -> None:
+    assert re.fullmatch(r"my-task-[0-9a-f]{4}", job_id("My Task!"))
+    assert re.fullmatch(r"job-[0-9a-f]{8}", job_id("!", letters=8))

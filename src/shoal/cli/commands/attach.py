@@ -26,7 +26,7 @@ def attach(job: JobOrLatest = "", home: Home = DEFAULT_HOME, json: Json = False)
 
     async def watch(operator: Operator) -> Story:
         nonlocal found
-        found = pick_job(await operator.status(), job).job
+        found = pick_job(await operator.jobs_called(job), job).job
         return await watch_job(operator, found, to_stderr=json)
 
     try:

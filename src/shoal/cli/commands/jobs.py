@@ -18,24 +18,37 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 
 @app.callback(invoke_without_command=True)
-def jobs(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) -> None:
-    """List the cluster's jobs; `show` one with its reasons, `stop` one, or `transfer` it to another leader.
+def jobs(
+    context: typer.Context,
+    ended: Annotated[bool, typer.Option("--ended", help="List all ended jobs by page, the latest first.")] = False,
+    page: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Which page of --ended to list.", show_default=True)
+    ] = 1,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """List open jobs and the latest that ended; `show` one with its reasons, `stop` one, or `transfer` it to another
+    leader.
 
-    Example:  `shoal jobs`
+    Example:  `shoal jobs`  or  `shoal jobs --ended --page 2`
     """
     from shoal.cli.connect import status_to_list
 
-    told = status_to_list(context, home, json=json, part="jobs")
+    ended = ended or page > 1
+    told = status_to_list(context, home, json=json, part="jobs", ended_page=page if ended else 0)
     if told is None:
         return
     from shoal.cli import screen
+    from shoal.cli.first_screen import page_line, unlisted_line
     from shoal.cli.render.tables import jobs_table
 
+    terminal = screen.out()
     if told.jobs:
-        terminal = screen.out()
         terminal.print(jobs_table(told.jobs, width=terminal.width))
-    else:
+    elif not ended:
         screen.say("No jobs yet. Start one with: shoal train TASK")
+    if line := page_line(told, page) if ended else unlisted_line(told.ended_unlisted):
+        terminal.print(line, style="dim", soft_wrap=True)
 
 
 @app.command()
@@ -80,7 +93,7 @@ def _show_tracebacks(job: str, home: Path, *, json: bool) -> None:
     from shoal.cli.select_job import pick_job
 
     async def ask(operator: Operator) -> tuple[str, Status]:
-        found = pick_job(await operator.status(), job).job
+        found = pick_job(await operator.jobs_called(job), job).job
         return found, await operator.status(found, tracebacks=True)
 
     found, told = with_operator(home, ask)
@@ -138,7 +151,7 @@ def stop(
     from shoal.cli.select_job import pick_job
 
     async def ask(operator: Operator) -> str:
-        found = pick_job(await operator.status(), job).job
+        found = pick_job(await operator.jobs_called(job), job).job
         await operator.stop(found, reason)
         return found
 
@@ -161,7 +174,7 @@ def transfer(
     from shoal.cli.select_job import pick_job
 
     async def ask(operator: Operator) -> tuple[str, str]:
-        found = pick_job(await operator.status(), job).job
+        found = pick_job(await operator.jobs_called(job), job).job
         return found, await operator.transfer(found, to)
 
     found, told = with_operator(home, ask)
@@ -180,6 +193,6 @@ def remove(job: Job, home: Home = DEFAULT_HOME) -> None:
     from shoal.cli.select_job import pick_job
 
     async def ask(operator: Operator) -> str:
-        return await operator.remove_job(pick_job(await operator.status(), job).job)
+        return await operator.remove_job(pick_job(await operator.jobs_called(job), job).job)
 
     screen.say(clean(with_operator(home, ask)))

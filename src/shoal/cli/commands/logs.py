@@ -52,7 +52,7 @@ def logs(
         status = await operator.status()
         node = of if any(view.node == of for view in status.nodes) else ""
         journal = _Journal(operator, status, node=node, json=json)
-        jobs = [pick_job(status, of).job] if not node else journal.jobs_of_node()
+        jobs = journal.jobs_of_node() if node else [pick_job(await operator.jobs_called(of), of).job]
         await journal.print_latest(jobs, lines)
         if node:
             _own_log(node, home, lines, json=json)

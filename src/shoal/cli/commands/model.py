@@ -60,7 +60,7 @@ def pull(
         raise Misuse("--version and --newest are two different models: say one of them")
 
     async def fetch(operator: Operator) -> str:
-        found = pick_job(await operator.status(), job).job
+        found = pick_job(await operator.jobs_called(job), job).job
         await operator.pull_model(found, output, version=version or 0, newest=newest, whole=whole)
         return found
 
@@ -110,7 +110,7 @@ def export(
         model = Path(folder) / "model.safetensors"
 
         async def fetch(operator: Operator) -> tuple[str, TaskFiles]:
-            found = pick_job(await operator.status(), job).job
+            found = pick_job(await operator.jobs_called(job), job).job
             await operator.pull_model(found, model, version=version or 0, newest=newest)
             return found, await operator.task_files(found, task)
 
@@ -168,7 +168,7 @@ def follow(
     check_output(output)
 
     async def find(operator: Operator) -> str:
-        return pick_job(await operator.status(), job).job
+        return pick_job(await operator.jobs_called(job), job).job
 
     kept = KeptFile(job=with_operator(home, find), path=output, newest=newest, tell=_teller(json=json))
     try:
@@ -196,7 +196,7 @@ def versions(job: Job, home: Home = DEFAULT_HOME, json: Json = False) -> None:
     from shoal.cli.select_job import pick_job
 
     async def ask(operator: Operator) -> VersionList:
-        return await operator.versions(pick_job(await operator.status(), job).job)
+        return await operator.versions(pick_job(await operator.jobs_called(job), job).job)
 
     told = with_operator(home, ask)
     if json:
@@ -254,7 +254,7 @@ def _command(home: Path, job: str, ask: Callable[[Operator, str], Awaitable[str]
     from shoal.cli.select_job import pick_job
 
     async def asked(operator: Operator) -> str:
-        found = pick_job(await operator.status(), job).job
+        found = pick_job(await operator.jobs_called(job), job).job
         return f"{found}: {await ask(operator, found)}."
 
     screen.say(clean(with_operator(home, asked)))

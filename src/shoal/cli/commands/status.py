@@ -22,7 +22,9 @@ def status(
         bool,
         typer.Option("--check", help="Say in one sentence whether all is well, and by the exit code: see below."),
     ] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Show every job, also those that ended long ago.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Show the latest ended jobs too, also those that ended long ago.")
+    ] = False,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
@@ -101,7 +103,7 @@ def _print_discarded(told: Status) -> None:
 
 def _print_cluster(told: Status, *, shows_all: bool = False) -> None:
     from shoal.cli import screen
-    from shoal.cli.first_screen import headlines, on_first_screen
+    from shoal.cli.first_screen import headlines, on_first_screen, unlisted_line
     from shoal.cli.render.format import clean, plural
     from shoal.cli.render.tables import jobs_table
 
@@ -126,8 +128,8 @@ def _print_cluster(told: Status, *, shows_all: bool = False) -> None:
         terminal.print(line, style="red" if is_trouble else "", soft_wrap=True)
     if jobs:
         terminal.print(jobs_table(jobs, width=terminal.width))
-        if left_out := len(told.jobs) - len(jobs):
-            terminal.print(f"{plural(left_out, 'ended job')} not shown: `shoal status --all`", style="dim")
+        if line := unlisted_line(told.ended_unlisted + len(told.jobs) - len(jobs)):
+            terminal.print(line, style="dim", soft_wrap=True)
         _print_discarded(told)
     else:
         terminal.print("No jobs yet. Start one with: shoal train TASK", style="dim")

@@ -126,6 +126,16 @@ def up(
             rich_help_panel=RARE,
         ),
     ] = "",
+    keep_jobs: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME|COUNT",
+            help="Remove ended jobs after this time, such as 90d, or all but this many, with their checkpoints and"
+            " published versions.",
+            show_default="all are kept",
+            rich_help_panel=RARE,
+        ),
+    ] = "",
     check_in: Annotated[
         str,
         typer.Option(
@@ -182,6 +192,7 @@ def up(
 
     from shoal.cli.commands.console import Beside
     from shoal.cli.render.format import parse_span
+    from shoal.roles.manager.retention import KeepJobs
     from shoal.runtime import log_lines
     from shoal.runtime.manager_main import LEAD, run_home
     from shoal.runtime.tab_door import TabDoorOptions
@@ -225,6 +236,7 @@ def up(
         certificate_days=certificate_days,
         prefers_devices=LEAD[lead],
         disk_quota_bytes=quota_bytes,
+        keep_jobs=KeepJobs.parse(keep_jobs) if keep_jobs else None,
         check_in_s=check_in_s,
         store=store,
         blobs=blobs,

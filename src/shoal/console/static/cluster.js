@@ -43,7 +43,7 @@
       <td class="right">${S.span(job.progress?.seconds)}</td></tr>`;
   }
 
-  function Jobs({ now, ended }) {
+  function Jobs({ now, ended, unlisted }) {
     const [all, setAll] = useState(false);
     if (!now.length) return html`<p class="empty">No job yet. <code>shoal train TASK</code> starts one.</p>`;
     const failed = ended.filter(([, job]) => job.state === "failed").length;
@@ -56,7 +56,8 @@
       </table>
       ${ended.length > 0 && html`<button type="button" class="more" aria-expanded=${String(all)} onClick=${() => setAll(!all)}>
         ${all ? "hide those that ended" : `show ${words}`}
-      </button>`}`;
+      </button>`}
+      ${unlisted > 0 && html`<p class="dim">${S.plural(unlisted, "more ended job")}: <code>shoal jobs --ended</code> lists them.</p>`}`;
   }
 
   function Counts({ state }) {
@@ -84,7 +85,7 @@
           <${S.Panel} title="Where updates meet" aside=${kinds.length > 0 && html`<span class="dim">${kinds.join(", ")}</span>`}>
             <${S.Drawing} state=${state} jobs=${drawn} />
           <//>
-          <${S.Panel} title="Jobs"><${Jobs} now=${now} ended=${ended} /><//>
+          <${S.Panel} title="Jobs"><${Jobs} now=${now} ended=${ended} unlisted=${cluster.ended_unlisted ?? 0} /><//>
         </div>
       </div>`;
   }

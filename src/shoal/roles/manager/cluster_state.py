@@ -344,6 +344,10 @@ def sides_kept(
     }
 
 
+#: Ended jobs that the manager keeps in memory, the latest: it answers for the others from its store.
+ENDED_KEPT = 20
+
+
 class ClusterState:
     """The nodes, the jobs, and which node works for which job. Every change of place goes through ``place``.
 
@@ -353,7 +357,9 @@ class ClusterState:
     def __init__(self, jobs: Iterable[JobRecord] = ()) -> None:
         self.nodes: dict[str, NodeRecord] = {}
         #: In the order they were submitted.
-        self.jobs: dict[str, JobRecord] = {record.spec.job: record for record in jobs}
+        self.jobs: dict[str, JobRecord] = {}
+        #: Those of them that are over, in the order they ended or were looked up.
+        self._ended: dict[str, None] = {}
         #: Nodes whose leader was asked to let them go: another job needs them more.
         self.called_back: set[str] = set()
         #: Nodes that their leaders have let go, and that are about to be free.
@@ -365,8 +371,22 @@ class ClusterState:
         #: Names in order. A node that is not free any more stays until its turn, and is passed over then.
         self._free: list[str] = []
         self._listed: set[str] = set()
+        for record in jobs:
+            self.add_job(record)
 
     # Jobs and their leaders ------------------------------------------------------------------------------
+
+    def add_job(self, record: JobRecord) -> None:
+        self.jobs[record.spec.job] = record
+        if not record.is_open:
+            self.on_ended(record.spec.job)
+
+    def on_ended(self, job: str) -> None:
+        """A job is over, or one that is over was looked up. Of those only the latest are kept in memory."""
+        self._ended.pop(job, None)
+        self._ended[job] = None
+        for oldest in list(self._ended)[:-ENDED_KEPT]:
+            self.forget_job(oldest)
 
     def open_jobs(self) -> list[JobRecord]:
         return [record for record in self.jobs.values() if record.is_open]
@@ -390,6 +410,7 @@ class ClusterState:
     def forget_job(self, job: str) -> None:
         """An ended job is off the books. A node that was away since before it ended is still told that it is over."""
         del self.jobs[job]
+        self._ended.pop(job, None)
         self._workers.pop(job, None)
         self._hubs.pop(job, None)
 

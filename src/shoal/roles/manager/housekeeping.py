@@ -1,4 +1,4 @@
-"""The manager's housekeeping: jobs and members that operators take off its books, and files that a quota costs.
+"""The manager's housekeeping: jobs and members that go off its books, and files that a quota costs.
 
 Decides what goes and says why; the driver deletes, and tells how much there is.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shoal.roles.actions import Answer, DropFiles, DropJob, ForgetMember
-from shoal.roles.events import DiskMeasured, Liveness
+from shoal.roles.actions import Answer, DropFiles, DropJob, DropOldJobs, ForgetMember
+from shoal.roles.events import DiskMeasured, JobsOutdated, Liveness
 from shoal.roles.machine import Machine
 from shoal.roles.manager.cluster_state import ClusterState
 from shoal.roles.manager.retention import evictions, megabytes
@@ -50,6 +50,19 @@ class Housekeeping:
         self._machine.act(DropJob(job=asked.job))
         self._machine.record("removed", f"job {asked.job} ({record.state}): {by or 'an operator'} removed it")
         self._answer(question, Done(job=asked.job, reason=f"{asked.job} is removed, with its checkpoints and versions"))
+
+    def on_outdated(self, event: JobsOutdated) -> None:
+        """Ended jobs are kept no longer. One that is open here is not over, whatever the store shows."""
+        reasons: dict[str, str] = {}
+        for job, age_s in event.ages_s.items():
+            record = self._cluster.jobs.get(job)
+            if record is not None and record.is_open:
+                continue
+            if record is not None:
+                self._cluster.forget_job(job)
+            reasons[job] = event.keep.why_not(age_s)
+        if reasons:
+            self._machine.act(DropOldJobs(reasons=reasons))
 
     def on_forget_node(self, question: int, asked: ForgetNode, by: str) -> None:
         if (problem := self._why_not_forget(asked.node)) is not None:

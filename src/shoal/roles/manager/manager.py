@@ -17,6 +17,7 @@ from shoal.roles.events import (
     DiskMeasured,
     Event,
     Heard,
+    JobsOutdated,
     JobTaken,
     Liveness,
     LoadFailed,
@@ -153,6 +154,8 @@ class Manager(Machine):
                 self._on_held(event)
             case DiskMeasured():
                 self._housekeeping.on_disk(event)
+            case JobsOutdated():
+                self._housekeeping.on_outdated(event)
             case OtherManagersSeen():
                 self._others.on_seen(event, own=self._jobs)
                 self._schedule()
@@ -424,7 +427,7 @@ class Manager(Machine):
         self._others.on_taken(job)
         if job in self._jobs:
             return
-        self._jobs[job] = record
+        self._cluster.add_job(record)
         if record.is_open:
             self.record("job", "this manager has it now: the one before is gone", job=job)
             self._failover.on_taken(record)
@@ -686,6 +689,7 @@ class Manager(Machine):
                 node.leads -= {job}
         self.act(Keep(job=job, state=state, reason=reason, term=record.term, leader=record.leader or ""))
         self.record("job", f"{state}: {reason}", job=job)
+        self._cluster.on_ended(job)
 
     def _dismiss_workers(self, record: JobRecord, reason: str) -> None:
         """Free the workers and the hubs of a job that is over."""

@@ -14,6 +14,9 @@ from shoal.wire.messages.model import ServedView
 from shoal.wire.messages.offload import ExecutorView
 from shoal.wire.messages.session import Facts
 
+#: More pages of ended jobs than any cluster has.
+ENDED_PAGE_MAX = 1_000_000
+
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class TransferJob(Message):
@@ -65,7 +68,7 @@ class CollectGarbage(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class AskStatus(Message):
-    """Everything, or one job with its latest events and evaluations."""
+    """The nodes, the open jobs and the latest that ended; or one job with its latest events and evaluations."""
 
     job: str = ""
     after_event: int = 0
@@ -73,6 +76,15 @@ class AskStatus(Message):
     tracebacks: bool = False
     #: The next page of nodes: those behind this one, by name. Empty: the first page, with all else.
     after_node: str = ""
+    #: Only this page of the ended jobs, counted from 1, the latest first. 0: open jobs and the latest ended ones.
+    ended_page: int = 0
+    #: Only the jobs with this id, start of an id, or name; where there are none, those that a status lists.
+    called: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.ended_page <= ENDED_PAGE_MAX:
+            raise PeerViolation(f"AskStatus.ended_page is {self.ended_page}; it must be 0 to {ENDED_PAGE_MAX}")
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
@@ -237,3 +249,24 @@ class Status(Message):
     executors: tuple[ExecutorView, ...] = ()
     #: There are more nodes: ask again for those after this one. Empty: these were the last.
     next_node: str = ""
+    #: How many jobs ended so, also those that are not listed here. 0 from a manager that lists all of them.
+    finished_jobs: int = 0
+    failed_jobs: int = 0
+    stopped_jobs: int = 0
+    #: The next page of ended jobs, or 0 if this was the last or no page was asked for.
+    next_ended_page: int = 0
+
+    def count(self, state: JobState) -> int:
+        """Return how many jobs are in this state, also those that are not listed."""
+        ended = {
+            JobState.FINISHED: self.finished_jobs,
+            JobState.FAILED: self.failed_jobs,
+            JobState.STOPPED: self.stopped_jobs,
+        }
+        return max(ended.get(state, 0), sum(view.state is state for view in self.jobs))
+
+    @property
+    def ended_unlisted(self) -> int:
+        """How many ended jobs are not listed here."""
+        listed = sum(view.state.is_ended for view in self.jobs)
+        return sum(self.count(state) for state in JobState if state.is_ended) - listed

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from shoal.roles.actions import Action, Answer, DropFiles, DropJob, ForgetMember, Record, Send
-from shoal.roles.events import Asked, DiskMeasured, Liveness, PeerChanged, Received, Started
-from shoal.roles.manager.cluster_state import JobRecord
+from shoal.errors import Misuse
+from shoal.roles.actions import Action, Answer, DropFiles, DropJob, DropOldJobs, ForgetMember, Record, Send
+from shoal.roles.events import Asked, DiskMeasured, JobsOutdated, JobTaken, Liveness, PeerChanged, Received, Started
+from shoal.roles.manager.cluster_state import ENDED_KEPT, JobRecord
 from shoal.roles.manager.manager import Manager
-from shoal.roles.manager.retention import Eviction, evictions
+from shoal.roles.manager.retention import Eviction, KeepJobs, evictions
 from shoal.roles.node.failure_detector import Patience
 from shoal.states import JobState
 from shoal.wire.messages import Denied, Dismiss, Done, Facts, ForgetNode, Hello, JobSpec, Message, RemoveJob, Submit
@@ -74,6 +75,44 @@ def test_an_open_job_stays(make_spec: Make) -> None:
     assert isinstance(answer, Denied)
     assert "shoal jobs stop new" in answer.reason
     assert not office.done(DropJob)
+
+
+def test_a_job_that_is_kept_no_longer_goes_with_the_reason_and_an_open_one_stays(make_spec: Make) -> None:
+    office = Office([_ended(make_spec(job="old")), JobRecord(spec=make_spec(job="new"), reason=None)])
+    ages_s = {"old": 91 * 86400.0, "older": 200 * 86400.0, "new": 91 * 86400.0}
+    office.happens(JobsOutdated(keep=KeepJobs.parse("90d"), ages_s=ages_s))
+    (drop,) = office.done(DropOldJobs)
+    assert drop.reasons == {
+        "old": "it ended 91 days ago, and --keep-jobs 90d keeps no job for longer",
+        "older": "it ended 200 days ago, and --keep-jobs 90d keeps no job for longer",
+    }
+    assert [view.job for view in office.manager.job_views()] == ["new"]
+    office.happens(JobsOutdated(keep=KeepJobs.parse("90d"), ages_s={"new": 1e9}))
+    assert not office.done(DropOldJobs)
+
+
+def test_what_is_kept_is_a_time_or_a_number() -> None:
+    assert KeepJobs.parse("90d") == KeepJobs(text="90d", age_s=90 * 86400.0)
+    assert KeepJobs.parse(" 12 H ") == KeepJobs(text="12h", age_s=12 * 3600.0)
+    assert KeepJobs.parse("2w").age_s == 14 * 86400.0
+    assert KeepJobs.parse("500") == KeepJobs(text="500", count=500)
+    assert (
+        KeepJobs.parse("500").why_not(7200.0) == "it ended 2 hours ago, and --keep-jobs 500 keeps only the latest 500"
+    )
+    for wrong in ("", "soon", "-1d", "0d", "1.5d", "90days", "9999999999"):
+        with pytest.raises(Misuse, match="--keep-jobs"):
+            KeepJobs.parse(wrong)
+
+
+def test_the_manager_keeps_only_the_latest_ended_jobs_in_memory(make_spec: Make) -> None:
+    ended = [_ended(make_spec(job=f"j{number:02}")) for number in range(ENDED_KEPT + 2)]
+    office = Office([*ended, JobRecord(spec=make_spec(job="open"), reason=None)])
+    names = [view.job for view in office.manager.job_views()]
+    assert names == [*(f"j{number:02}" for number in range(2, ENDED_KEPT + 2)), "open"]
+    office.happens(JobTaken(record=_ended(make_spec(job="looked-up"))))
+    assert isinstance(office.ask(RemoveJob(job="looked-up")), Done)
+    assert office.manager.spec("j02") is None, "it made room"
+    assert office.manager.spec("open") is not None
 
 
 def test_a_device_that_was_away_when_its_job_went_is_still_told_that_it_is_over(make_spec: Make) -> None:
