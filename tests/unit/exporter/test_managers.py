@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import pytest
 
 from shoal.exporter.catalogue import CLUSTER
@@ -9,6 +14,9 @@ from shoal.exporter.managers import SeenManager, samples_of_managers
 from shoal.exporter.serve import families_of
 from shoal.store.usage import BOUNDS_S
 from shoal.wire.messages import ManagerView, StoreView
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 
@@ -82,3 +90,21 @@ def test_a_histogram_of_other_bounds_is_left_out() -> None:
     assert ("shoal_store_call_seconds", "a:1", "database") not in told(
         SeenManager(address="a:1", is_reached=True, view=odd)
     )
+
+
+def test_promtool_accepts_the_series() -> None:
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not installed: it comes with Prometheus")
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    class Scraped:
+        def collect(self) -> Iterator[Metric]:
+            seen = SeenManager(address="a.lan:7070", is_reached=True, view=VIEW)
+            return families_of(samples_of_managers([seen]), CLUSTER)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Scraped())
+    page = generate_latest(registry)
+    assert b"shoal_store_call_seconds_bucket" in page
+    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
