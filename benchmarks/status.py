@@ -50,15 +50,17 @@ local.START_TIMEOUT_S = 600.0
 def fill(registry: Path, source: str, count: int, *, now_s: float) -> None:
     """Copy an ended job until there are this many ended ones, one per hour, in a registry that nobody has open."""
     database = sqlite3.connect(registry)
-    database.row_factory = sqlite3.Row
+    database.execute("CREATE TEMP TABLE copied AS SELECT * FROM jobs WHERE job = ?", (source,))
+    (spec,) = database.execute("SELECT spec_json FROM copied").fetchone()
     (there,) = database.execute("SELECT COUNT(*) FROM jobs WHERE ended_s IS NOT NULL").fetchone()
-    copied = dict(database.execute("SELECT * FROM jobs WHERE job = ?", (source,)).fetchone())
-    spec, places = json.loads(copied["spec_json"]), ", ".join("?" * len(copied))
     with database:
-        database.executemany(
-            f"INSERT INTO jobs VALUES ({places})",  # noqa: S608
-            (tuple({**copied, **ended_job(number, spec, now_s)}.values()) for number in range(there, count)),
-        )
+        for number in range(there, count):
+            database.execute(
+                "UPDATE copied SET job = :job, name = :name, spec_json = :spec_json, created_s = :created_s, "
+                "ended_s = :ended_s",
+                ended_job(number, json.loads(spec), now_s),
+            )
+            database.execute("INSERT INTO jobs SELECT * FROM copied")
     database.close()
 
 

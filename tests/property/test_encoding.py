@@ -66,6 +66,7 @@ from shoal.wire.messages import (
     Welcome,
     Work,
 )
+from shoal.wire.messages.operator import ENDED_PAGE_MAX
 
 SHA = st.text("0123456789abcdef", min_size=64, max_size=64)
 ID = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
@@ -451,6 +452,8 @@ def built(cls: Any) -> st.SearchStrategy[Any]:
         own["endpoint"] = ENDPOINT | st.just("")
     if cls is messages.ManagerView:
         own |= {"manager": ENDPOINT, "others": st.lists(ENDPOINT, max_size=3).map(tuple)}
+    if cls is messages.AskStatus:
+        own["ended_page"] = st.integers(0, ENDED_PAGE_MAX)
     if cls is messages.BlockDone:
         own |= {"bytes_up": st.integers(0, 1 << 40), "bytes_down": st.integers(0, 1 << 40)}
     return st.builds(cls, **{name: own[name] if name in own else of(hints[name]) for name in names})
