@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import plain_words
-from house import Module
+from house import Module, nodes
 
 #: A word of code that a comment or a docstring names between backticks: ``Leader._on_update``, ``roles.leader``.
 _NAMED = re.compile(r"``?([A-Za-z_][\w.]*[\w])(?:\(\))?``?")
@@ -56,7 +56,7 @@ def dead_references(modules: Mapping[str, Module], root: Path) -> list[str]:
         text = (root / "src" / module.path).read_text(encoding="utf-8")
         own = {
             node.id if isinstance(node, ast.Name) else node.arg
-            for node in ast.walk(module.tree)
+            for node in nodes(module.tree)
             if isinstance(node, ast.Name | ast.arg)
         }
         for piece in _prose(module.tree, text):
@@ -73,7 +73,7 @@ def _places(modules: Mapping[str, Module]) -> set[str]:
     """Return the names of modules and packages, ours and those that the code imports; and of ``self``."""
     places = {"self"} | {part for name in modules for part in name.split(".")}
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in nodes(module.tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 places |= {part for alias in node.names for part in (alias.asname or alias.name).split(".")}
                 places |= set((getattr(node, "module", None) or "").split("."))
@@ -86,7 +86,7 @@ def _known(modules: Mapping[str, Module], root: Path) -> set[str]:
     for module in modules.values():
         known.update(module.name.split("."))
         docstrings = {id(node) for node in _docstrings(module.tree)}
-        for node in ast.walk(module.tree):
+        for node in nodes(module.tree):
             match node:
                 case ast.Name(id=word) | ast.Attribute(attr=word) | ast.arg(arg=word) | ast.keyword(arg=str(word)):
                     known.add(word)
@@ -104,7 +104,7 @@ def _known(modules: Mapping[str, Module], root: Path) -> set[str]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
@@ -136,12 +136,12 @@ def handlers_unlike_their_message(modules: Mapping[str, Module]) -> list[str]:
         node.name
         for module in modules.values()
         if "/wire/messages/" in module.path
-        for node in ast.walk(module.tree)
+        for node in nodes(module.tree)
         if isinstance(node, ast.ClassDef) and any("Message" in ast.unparse(base) for base in node.bases)
     }
     found = []
     for module in modules.values():
-        for node in ast.walk(module.tree) if "/roles/" in module.path else ():
+        for node in nodes(module.tree) if "/roles/" in module.path else ():
             if not isinstance(node, ast.FunctionDef) or not re.match(r"_?on_", node.name):
                 continue
             taken = [ast.unparse(each.annotation).split(".")[-1] for each in node.args.args if each.annotation]
@@ -161,7 +161,7 @@ def function_lines(modules: Iterable[Module]) -> dict[str, int]:
     found = {
         f"{module.path}::{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in nodes(module.tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
@@ -170,7 +170,7 @@ def function_lines(modules: Iterable[Module]) -> dict[str, int]:
 def feature_tests(module: Module) -> list[int]:
     """Return the lines of a module that branch on how updates are gathered or where data are."""
     lines = []
-    for node in ast.walk(module.tree):
+    for node in nodes(module.tree):
         tests: list[ast.expr] = []
         if isinstance(node, ast.If | ast.IfExp | ast.While):
             tests = [node.test]
