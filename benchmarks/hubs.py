@@ -1,11 +1,10 @@
-"""Star, tree of workers, tree of hubs, hubs with blocks: what a batch takes devices on home links, simulated.
+"""Star, tree of workers, tree of hubs: what a batch takes devices on home links, simulated.
 
 n devices on links of their own, as at home (``--up-mbps`` and ``--down-mbps``), train one lease each for a version; the
 manager's node leads over a link of ``--leader-mbps``. Hubs have ``--hub-mbps`` each way and train nothing. The roles
 are the deployed ones. A batch is the time from one version to the next, once the topology holds; ``*_leader_mb`` is
 what the leader's link carries for one, ``*_leader_messages`` how many messages the leader hears and says for one, and
-``predicted_*`` what ``topology/predict.py`` says. ``blocks_over_hubs`` is what a batch takes in blocks, as a part of
-what it takes over the same hubs without.
+``predicted_*`` what ``topology/predict.py`` says.
 
     python -m benchmarks.hubs [--devices 64] [--hubs 4] [--quick] --json
 """
@@ -71,7 +70,7 @@ class Watched(Versions):
         return batch_s, carried / 1e6, messages
 
 
-def played(topology: str, given: argparse.Namespace, *, hubs: int, work: str = "leased") -> Watched:
+def played(topology: str, given: argparse.Namespace, *, hubs: int) -> Watched:
     up, down, wide = (Steady(mbit(rate)) for rate in (given.up_mbps, given.down_mbps, given.hub_mbps))
     device = Build(
         kind="home",
@@ -84,7 +83,6 @@ def played(topology: str, given: argparse.Namespace, *, hubs: int, work: str = "
     hub = replace(device, kind="hub", line=line, is_hub=True, told_bytes_per_s=wide.bytes_per_s)
     plan = Plan(
         topology=topology,
-        work=work,
         aggregators=hubs,
         batch_size=1,
         workers_min=given.devices,
@@ -150,22 +148,14 @@ def main() -> None:
         given.devices, given.hubs = min(given.devices, 16), min(given.hubs, 2)
     result: dict[str, object] = {"devices": given.devices, "hubs": given.hubs, "train_s": TRAIN_S}
     result |= {name: getattr(given, name) for name in ("up_mbps", "down_mbps", "leader_mbps", "hub_mbps")}
-    seconds: dict[str, float] = {}
-    for name, topology, hubs, work in (
-        ("star", "star", 0, "leased"),
-        ("tree", "tree", 0, "leased"),
-        ("hubs", "tree", given.hubs, "leased"),
-        ("blocks", "tree", given.hubs, "blocks"),
-    ):
-        watched = played(topology, given, hubs=hubs, work=work)
+    for name, topology, hubs in (("star", "star", 0), ("tree", "tree", 0), ("hubs", "tree", given.hubs)):
+        watched = played(topology, given, hubs=hubs)
         batch_s, leader_mb, messages = watched.figures()
-        seconds[name] = batch_s
         told_s = predicted_s(given, hubs=None if topology == "star" else hubs)
         at_leader = f"{leader_mb:.1f} MB and {messages:.0f} messages at the leader"
         say(f"{name}: {watched.topology}, {batch_s:.2f} s a batch, {told_s:.2f} s predicted, {at_leader}")
         result |= {f"{name}_s": batch_s, f"predicted_{name}_s": told_s}
         result |= {f"{name}_leader_mb": leader_mb, f"{name}_leader_messages": messages}
-    result["blocks_over_hubs"] = seconds["blocks"] / seconds["hubs"]
     finish(result)
 
 

@@ -27,7 +27,6 @@ MUTANT_FILES = {
     "check-in": ("mutants",),
     "managers": ("shared_store",),
     "hubs": ("hubs",),
-    "blocks": ("blocks",),
 }
 
 

@@ -1,7 +1,7 @@
 """A plan that draws from every feature at once, as far as the product accepts it.
 
 Each change sets one feature with the companions that it cannot do without. A change that the plan refuses is left out,
-so whatever two features a plan accepts together are drawn together sooner or later. Blocks have their own profile.
+so whatever two features a plan accepts together are drawn together sooner or later.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from dst.case_faults import (
     for_good,
     for_long,
     of_a_helper,
-    of_blocks,
     of_browsers,
     of_formations,
     of_hubs,
@@ -145,8 +144,6 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if has_hubs:
         others = tuple(_hub(hubs) for _ in range(1 + hubs.below(3)))
         faults += of_hubs(hubs, workers, len(others))
-    if drawn.blocks:
-        faults += of_blocks(hubs)
     if has_browsers:
         tabs = 1 + visits.below(3)
         faults += of_browsers(visits, workers + len(others), tabs)

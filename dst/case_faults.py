@@ -303,17 +303,6 @@ def of_hubs(stream: Stream, workers: int, hubs: int) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-def of_blocks(stream: Stream) -> tuple[Fault, ...]:
-    """What is said of a block comes twice, and late; and its leader dies while it is out."""
-    faults: list[Fault] = []
-    if stream.happens(0.5):
-        faults.append(Duplicate(who=ALL, share=0.7, at=AtSecond(stream.between(4.0, 12.0)), for_s=25.0))
-    if stream.happens(0.4):
-        who = stream.pick((LEADER, MANAGER))
-        faults.append(Crash(who=who, at=AtRound(4 + stream.below(10)), restart_s=stream.between(0.2, 2.0)))
-    return tuple(faults)
-
-
 def of_browsers(stream: Stream, before: int, tabs: int) -> tuple[Fault, ...]:
     """What befalls tabs: a person closes one and comes back, or not; the browser freezes one in the background; the
     phone changes its network."""

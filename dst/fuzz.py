@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from dst.block_oracle import BlockOracle
 from dst.case import FuzzCase, case
 from dst.greedy_liar import GreedyLiar
 from dst.helper_oracle import HelperOracle
@@ -60,7 +59,7 @@ class CheckedRun(FuzzRun):
         self.world.observers += [HelperOracle(specs), self._joint]
         hubs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_hub]
         tabs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_browser]
-        self.world.observers += [HubOracle(specs, hubs), BlockOracle(), TabOracle(specs, tabs), ShelfOracle(specs)]
+        self.world.observers += [HubOracle(specs, hubs), TabOracle(specs, tabs), ShelfOracle(specs)]
 
     def begin(self) -> None:
         super().begin()

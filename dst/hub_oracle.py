@@ -16,7 +16,6 @@ from shoal.wire.messages import (
     Evaluated,
     Failed,
     JobSpec,
-    LendBlock,
     Offer,
     Ready,
     SetUpAggregator,
@@ -35,8 +34,6 @@ class HubOracle:
         self._hubs = frozenset(hubs)
         #: (leader's node, job) -> the workers that it has heard of and not lost.
         self._here: dict[tuple[str, str], set[str]] = {}
-        #: (job, term, block) of those that were lent.
-        self._blocks: set[tuple[str, int, int]] = set()
         #: How often a hub was made an aggregator.
         self.set_up = 0
 
@@ -82,16 +79,8 @@ class HubOracle:
                 continue
             if isinstance(action.message, SetUpAggregator):
                 self.set_up += action.to in self._hubs
-            if isinstance(action.message, LendBlock):
-                self._hold(action.to in self._hubs, step, f"{action.to} is no hub, and was lent a block")
-                block = (step.job, action.message.term, action.message.block)
-                if block in self._blocks:
-                    # It may not have come, and is said again.
-                    continue
-                self._blocks.add(block)
             if isinstance(action.message, Work):
                 self._hold(action.to not in self._hubs, step, f"{action.to} is a hub, and was lent a lease")
-            if isinstance(action.message, Work | LendBlock):
                 least = self._plans[step.job].workers_least
                 told = f"{action.to} was lent a lease of {step.job} while {len(workers)} of {least} workers were there"
                 self._hold(len(workers) >= least, step, told)

@@ -36,7 +36,7 @@ from shoal.sim.invariants import Violation
 from shoal.sim.jobs import examples_to_train
 from shoal.sim.observe import Mark, Step
 from shoal.wire.coded import code, sizes_of
-from shoal.wire.messages import EvaluationView, Go, JobSpec, LendBlock, Reduce, Update, Work
+from shoal.wire.messages import EvaluationView, Go, JobSpec, Reduce, Update, Work
 
 #: A job whose time is over may still evaluate, and a lease of that may fail; longer where leases have no fixed time.
 OVERTIME_S = 45.0
@@ -378,11 +378,6 @@ class HistoryOracle:
                 case Work(kind="train") as work:
                     self._papers[step.job].lent[work.term, work.lease] = work.version
                     self._papers[step.job].owned[work.term, work.lease] = work.examples
-                case LendBlock() as block:
-                    # Devices train its leases as they would those of the leader.
-                    parts = block.parts()
-                    self._papers[step.job].lent |= {(block.term, lease): block.version for lease in parts}
-                    self._papers[step.job].owned |= {(block.term, lease): 0 for lease in parts}
                 case Reduce() if self._papers[step.job].spec.plan.believes.rule == "nearest":
                     # A scale is what an update counts for among others, which ``_believed`` works out.
                     pass

@@ -27,7 +27,6 @@ PINNED: tuple[tuple[str, int], ...] = (
     *(("sealed-private", seed) for seed in (70_003, 70_020, 70_058)),
     *(("sealed-shapes", seed) for seed in (90_078, 90_354)),
     *(("helper", seed) for seed in (141_007, 142_582)),
-    ("blocks", 161_010),
     # A copy of an aggregator's measurement was taken for a sum that lacks an update.
     ("robust-parts", 7),
     # A device that clips what it seals holds back a part of the clipped update.

@@ -1,4 +1,4 @@
-"""The plans of a seed's jobs: pace, topology, work, codecs, whose examples, the leader's step, hubs and blocks.
+"""The plans of a seed's jobs: pace, topology, work, codecs, whose examples, the leader's step and hubs.
 ``trust_plans`` has what concerns trust. Each draws from its own stream."""
 
 from __future__ import annotations
@@ -162,34 +162,6 @@ def over_hubs(plan: Plan, stream: Stream) -> Plan:
     if is_tight:
         least = max(3, plan.workers_least)
         plan = replace(plan, workers_min=least, workers_max=least)
-    return plan
-
-
-def in_blocks(plan: Plan, stream: Stream) -> Plan:
-    """A tree whose hubs are lent blocks; at times with workers among its aggregators, or no blocks at all."""
-    is_tight = stream.happens(0.3)
-    if stream.happens(0.1):
-        return over_hubs(plan, stream)
-    plan = replace(
-        plan,
-        topology="tree",
-        work="blocks",
-        pace="sync",
-        data="shared",
-        codec="dense",
-        codec_down="dense",
-        cohort=0,
-        share_labels=False,
-        budget_s=0.0,
-        requests_per_s=0.0,
-        staleness="root",
-        aggregators=stream.pick((0, 0, 0, 2, 3)),
-        workers_max=plan.workers_max + 1 + stream.below(4),
-        # Long enough to see blocks lent, taken back and lent again.
-        until=replace(plan.until, epochs=(plan.until.epochs or 1) + 4),
-    )
-    if is_tight:
-        plan = replace(plan, workers_min=max(3, plan.workers_least), workers_max=max(3, plan.workers_least))
     return plan
 
 

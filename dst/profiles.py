@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dst.any_plan import any_plan, sometimes
-from dst.plans import averaged, clipped, in_blocks, over_hubs, stepped
-from dst.targeted_faults import BLOCK_MOMENTS, MOMENTS, SEAL_MOMENTS
+from dst.plans import averaged, clipped, over_hubs, stepped
+from dst.targeted_faults import MOMENTS, SEAL_MOMENTS
 from dst.trust_plans import (
     believing_plan,
     compared_plan,
@@ -41,7 +41,6 @@ class Profile:
     moments: tuple[str, ...] = MOMENTS
     #: Shares of cases that have each of these.
     hubs: float = 0.0
-    blocks: float = 0.0
     helpers: float = 0.0
     check_ins: float = 0.0
     two_managers: float = 0.0
@@ -79,9 +78,6 @@ PROFILES: dict[str, Profile] = {
     "check-in": Profile(plans=(_OUTER, _TRUST), check_ins=1.0),
     "managers": Profile(plans=(_OUTER, _TRUST), check_ins=1.0, two_managers=1.0),
     "hubs": Profile(plans=(_OUTER, ("hubs", over_hubs)), hubs=1.0, is_large=True),
-    "blocks": Profile(
-        plans=(_OUTER, ("hubs", in_blocks)), moments=(*MOMENTS, *BLOCK_MOMENTS), hubs=1.0, blocks=1.0, is_large=True
-    ),
     "any": Profile(
         # The later ones draw from streams of their own: what was drawn before they existed stays.
         plans=(("any", any_plan), ("clip", sometimes(clipped)), ("ema", sometimes(averaged))),

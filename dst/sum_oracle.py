@@ -147,9 +147,6 @@ class SumOracle:
                 case ShardAck() as taken:
                     assert isinstance(event, Received)
                     assert isinstance(event.message, UpdateShard)
-                    if taken.reason:
-                        # It is not taken.
-                        continue
                     tray = self._tray(step.job, taken.term, taken.formation, step.node)
                     form = self._forms[step.job, taken.term, taken.formation, step.node]
                     if form.word_bits:

@@ -17,8 +17,6 @@ from shoal.wire.messages import (
     Agree,
     Agreed,
     Bind,
-    BlockDone,
-    LendBlock,
     ModelShard,
     Open,
     Opened,
@@ -51,9 +49,6 @@ MOMENTS = (
 
 #: Where updates are sealed, these too.
 SEAL_MOMENTS = ("Bind", "Agree", "Agreed", "Open", "Opened")
-
-#: Where hubs are lent blocks, these too.
-BLOCK_MOMENTS = ("LendBlock", "BlockDone", "LendBlock", "BlockDone", "lease-returned")
 
 #: What happens to the sender of the message, or to its receiver.
 BLOWS = ("power", "restart", "dialled", "taken", "freeze", "apart", "slow link", "slow", "leave", "copies")
@@ -161,5 +156,5 @@ def _moment(action: Action) -> str:
     if isinstance(message, Work | Update):
         return type(message).__name__ if message.formation else ""
     told = (SetUpAggregator, Route, Reduce, RelayModel, UpdateShard, ShardAck, ReduceResult, ModelShard)
-    sealed, blocks = (Bind, Agree, Agreed, Open, Opened), (LendBlock, BlockDone)
-    return type(message).__name__ if isinstance(message, (*told, *sealed, *blocks)) else ""
+    sealed = (Bind, Agree, Agreed, Open, Opened)
+    return type(message).__name__ if isinstance(message, (*told, *sealed)) else ""

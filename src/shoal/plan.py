@@ -34,8 +34,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared", "local"),
     "topology": ("star", "tree", "shard", "auto", "chain"),
     "pace": ("sync", "buffered", "async", "auto"),
-    "work": ("leased", "fixed", "sized", "blocks"),
+    "work": ("leased", "fixed", "sized"),
 }
+
+#: Answers that plans no longer have, and the answer to set instead.
+RETIRED: dict[tuple[str, str], str] = {("work", "blocks"): "leased"}
 
 #: What a late update counts for (``learning.staleness``). No choice of its own: without a pace that has late ones, it
 #: says nothing.
@@ -119,8 +122,7 @@ class Plan:
     codec: str = "dense"
     #: ``leased`` lends the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
     #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
-    #: comparison (Figure 13), in which the others wait for the slowest device at the end of each epoch. ``blocks``
-    #: lends many batches at once to the hubs of a tree, which sublet them to their devices (docs/topologies.md#blocks).
+    #: comparison (Figure 13), in which the others wait for the slowest device at the end of each epoch.
     work: str = "leased"
     #: Who is believed: ``identity``, every device with a certificate; ``robust`` and ``robust(clip)``, none alone. And
     #: what the model may tell of one person: ``private(8, 1e-5)`` (docs/trust.md).
@@ -302,8 +304,6 @@ class Plan:
         self._check_ema()
         self._check_inner()
         self._check_online()
-        if self.work == "blocks":
-            self._check_blocks()
         _check_choice("shuffle", self.shuffle, SHUFFLES)
         if self.cache_mb < 0 or (self.cache_mb and self.shuffle != "window"):
             raise Misuse(f"cache_mb is a number from 0, with shuffle = 'window' alone, not {self.cache_mb}")
@@ -386,29 +386,6 @@ class Plan:
             raise Misuse("with data = 'local' every device has its own examples: work is 'leased' or 'sized'")
         if self.staleness == "similar" and not self.share_labels:
             raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")
-
-    def _check_blocks(self) -> None:
-        """What a leader has to know of each device, and would not of the devices of a hub."""
-        refused = {
-            f"topology = {self.topology!r}": (self.topology != "tree", "topology = 'tree': hubs are its aggregators"),
-            f"pace = {self.pace!r}": (self.pace != "sync", "pace = 'sync': a block is of one version"),
-            f"trust = {self.trust!r}": (
-                self.trust != "identity",
-                "trust = 'identity': the leader sees no update of a block, nor who is in it before it is summed up",
-            ),
-            f"data = {self.data!r}": (
-                self.data != "shared",
-                "data = 'shared': what a device's own examples are worth, its leader finds out",
-            ),
-            f"cohort = {self.cohort}": (self.cohort > 0, "cohort = 0: a hub lends to all of its devices"),
-            f"codec = {self.codec!r}, codec_down = {self.down!r}": (
-                (self.codec, self.down) != ("dense", "dense"),
-                "codec = 'dense': which part of its updates a device keeps, it learns from its leader",
-            ),
-        }
-        for said, (is_refused, instead) in refused.items():
-            if is_refused:
-                raise Misuse(f"work = 'blocks' with {said}: set {instead}; or work = 'leased'")
 
     def _check_trust(self) -> None:
         trust = Trust.parse(self.trust)
@@ -895,6 +872,13 @@ def unknown_key(name: str) -> str:
     return f"a plan has no {name!r}; it has {', '.join(known)}"
 
 
+def why_retired(name: str, answer: str) -> str:
+    """Return the reason to refuse an answer that plans no longer have."""
+    return f"Shoal no longer has {name} = {answer!r}: set {name} = {RETIRED[name, answer]!r}"
+
+
 def _check_choice(name: str, answer: str, answers: tuple[str, ...]) -> None:
+    if (name, answer) in RETIRED:
+        raise Misuse(why_retired(name, answer))
     if answer not in answers:
         raise Misuse(f"{name} = {answer!r} is not a choice Shoal has; there is: {', '.join(answers)}")

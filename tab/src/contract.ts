@@ -299,6 +299,5 @@ export const FIELDS: Record<string, Field[]> = {
     [14, "examples", "int", false, false],
     [15, "began", "int", false, false],
     [16, "rate", "double", false, false],
-    [17, "block", "int", false, false],
   ],
 };

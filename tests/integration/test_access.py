@@ -51,7 +51,6 @@ from shoal.wire.messages import (
     JobSpec,
     Lane,
     Leads,
-    LendBlock,
     MemberKey,
     Message,
     ModelShard,
@@ -79,10 +78,10 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "Work": {
         "node": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
-        " BlockDone SealKey SealRefused Agreed Opened MaskSum AskCheckpoint Checkpoint Lend NeedOperand TileResult",
+        " SealKey SealRefused Agreed Opened MaskSum AskCheckpoint Checkpoint Lend NeedOperand TileResult",
         "browser": "Ready Offer Update Evaluated Failed",
         "worker": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
-        " BlockDone SealKey SealRefused Agreed Opened MaskSum UpdateShard",
+        " SealKey SealRefused Agreed Opened MaskSum UpdateShard",
         "pending": "",
         "peer": "PartialSum ModelTransfer",
         "operator": "AskPool TileTask RightOperand Caught Forget",
@@ -108,10 +107,10 @@ ANSWER: dict[str, dict[str, str]] = {
         "node": "Welcome HeartbeatSeen",
     },
     "Work": {
-        "manager": "Work Wait Go UpdateRefused Finished SetUpAggregator LendBlock Reduce RelayModel TearDown Route"
+        "manager": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
         " SealRoster Bind Unbind Agree Open AskMasks"
         " Checkpoint CheckpointKept CheckpointRefused Measure TileTask RightOperand Pool NeedOperand TileResult",
-        "node": "Work Wait Go UpdateRefused Finished SetUpAggregator LendBlock Reduce RelayModel TearDown Route"
+        "node": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
         " SealRoster Bind Unbind Agree Open AskMasks ShardAck ModelShard",
     },
 }
@@ -146,9 +145,6 @@ PARTS: dict[type[Message], Message] = {
     TileTask: TileTask(task=1, kind="tile", right=SHA, rows=1, inner=1, columns=1, deadline_s=1.0),
     RightOperand: RightOperand(right=SHA),
     NeedOperand: NeedOperand(right=SHA),
-    LendBlock: LendBlock(
-        job="j", term=1, formation=1, block=1, version=1, batches=(0,), examples=(1,), lease_s=1.0, deadline_s=1.0
-    ),
 }
 
 

@@ -188,37 +188,6 @@ def route(job: str, term: int, formation: int, cuts: list[int], data: str) -> Ro
     return Route(job=job, term=term, formation=formation, hops=tuple(hops))
 
 
-def lend_block(
-    *,
-    job: str,
-    numbers: tuple[int, int, int, int, int],
-    lease_batches: int,
-    batches: list[int],
-    devices: list[str],
-    lease_s: float,
-    longer: float,
-    rate: float,
-) -> messages.LendBlock:
-    term, formation, block, version, began = numbers
-    return messages.LendBlock(
-        job=job,
-        term=term,
-        formation=formation,
-        block=block,
-        version=version,
-        durable_version=version,
-        batches=tuple(batches),
-        lease_batches=lease_batches,
-        examples=tuple(range(1, 1 + -(-len(batches) // lease_batches))),
-        devices=tuple(devices),
-        lease_s=lease_s,
-        deadline_s=lease_s * longer,
-        began=began,
-        rate=rate,
-        norm_max=rate,
-    )
-
-
 def count(job: str, term: int, formation: int, rows: list[tuple[int, float, float]], last: bool, rate: float) -> Reduce:
     leases, weights, scales = zip(*rows, strict=True) if rows else ((), (), ())
     return Reduce(
@@ -393,17 +362,6 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     NeedOperand: st.builds(NeedOperand, right=SHA),
     TileResult: st.builds(TileResult, task=INTEGER, executor=ID | st.just(""), seconds=SECONDS, reason=TEXT),
     Caught: st.builds(Caught, executor=ID, reason=TEXT),
-    messages.LendBlock: st.builds(
-        lend_block,
-        job=ID,
-        numbers=st.tuples(INTEGER, INTEGER, INTEGER, INTEGER, INTEGER),
-        lease_batches=st.integers(1, 3),
-        batches=st.lists(NATURAL, min_size=1, max_size=7),
-        devices=st.lists(ID, max_size=3),
-        lease_s=st.floats(0.001, 1e6),
-        longer=st.floats(1, 1e3),
-        rate=st.floats(0, 1e6),
-    ),
     messages.ReduceResult: st.builds(
         messages.ReduceResult,
         job=ID,
@@ -454,8 +412,6 @@ def built(cls: Any) -> st.SearchStrategy[Any]:
         own |= {"manager": ENDPOINT, "others": st.lists(ENDPOINT, max_size=3).map(tuple)}
     if cls is messages.AskStatus:
         own["ended_page"] = st.integers(0, ENDED_PAGE_MAX)
-    if cls is messages.BlockDone:
-        own |= {"bytes_up": st.integers(0, 1 << 40), "bytes_down": st.integers(0, 1 << 40)}
     return st.builds(cls, **{name: own[name] if name in own else of(hints[name]) for name in names})
 
 

@@ -69,21 +69,6 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             assert self.ledger.has_orphans == bool(self.ledger.sharers)
 
-    @precondition(lambda self: self.ledger.outstanding and not self.ledger.sharers)
-    @rule(data=st.data(), size=st.integers(1, 3))
-    def split(self, data: st.DataObject, size: int) -> None:
-        """A block comes back in parts, each of the worker that did it."""
-        lease = self.pick(data)
-        cuts = [lease.batches[at : at + size] for at in range(0, len(lease.batches), size)]
-        parts = {self.last_lease + 1 + place: (data.draw(WORKERS), batches) for place, batches in enumerate(cuts)}
-        made = self.ledger.split(lease, parts)
-        self.last_lease += len(parts)
-        self.ended[lease.id] = lease
-        assert {part.id: (part.worker, part.batches) for part in made} == parts
-        assert all(self.ledger.find(part.id, part.worker) == part for part in made)
-        with pytest.raises(Misuse, match="other batches"):
-            self.ledger.split(made[0], {self.last_lease + 1: ("a", (*made[0].batches, 99))})
-
     @rule(workers=st.sets(WORKERS, min_size=1))
     def divide(self, workers: set[str]) -> None:
         """What is free is cut anew; what is lent stays with its holder."""

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from heapq import heapify
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -26,11 +25,10 @@ from shoal.learning.partial import Partial
 from shoal.learning.staleness import SIMILAR, Lateness, damping
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
 from shoal.roles.aggregation.aggregator import Aggregator
-from shoal.roles.aggregation.block_aggregator import BlockAggregator
 from shoal.roles.aggregation.controller import AggregationController
 from shoal.roles.aggregation.delivery import Held, UpdateDelivery
 from shoal.roles.aggregation.formation import AggregatorShare, Formation
-from shoal.roles.aggregation.formations import Formations, Summed
+from shoal.roles.aggregation.formations import Formations
 from shoal.roles.aggregation.model_relay import ModelRelay
 from shoal.roles.aggregation.routes import Routes
 from shoal.roles.aggregation.staging import Staging
@@ -44,7 +42,6 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
-from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.checkpointing import Durability, Snapshot
 from shoal.roles.leader.evaluation import Evaluation, Evaluations
@@ -71,7 +68,6 @@ from shoal.roles.node.host_router import Delivery, HostRouter, _Led
 from shoal.roles.participation import Participation
 from shoal.roles.worker import Worker
 from shoal.scheduling.admission import Admission
-from shoal.scheduling.block_ledger import BlockLedger
 from shoal.scheduling.check_in import CheckIns
 from shoal.scheduling.deadlines import LeaseClock
 from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
@@ -84,7 +80,6 @@ from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
     Assign,
-    BlockDone,
     Checkpoint,
     CheckpointKept,
     CheckpointRefused,
@@ -2073,115 +2068,6 @@ OF_HUBS: dict[str, Mutant] = _named(
     dead_hub_lent_by,
     dead_hub_waited_for,
     hub_left_behind,
-)
-
-# Blocks --------------------------------------------------------------------------------------------------
-
-
-def end_of_a_closed_block_merged() -> Patched:
-    """A leader merges the end of a block that it has closed: a copy, or what it took back."""
-    on_done = Blocks.on_done
-
-    def merges_again(self: Blocks, sender: str, done: BlockDone) -> Summed | None:
-        is_out = self._now is not None and done.block in self._now.blocks
-        if not is_out and done.parts:
-            weight = float(sum(part.examples for part in done.parts))
-            self._training._partial.add(np.array(done.tensors["mean"]), weight=weight)
-        return on_done(self, sender, done)
-
-    return patch.object(Blocks, "on_done", merges_again)
-
-
-def lease_of_a_block_sublet_twice() -> Patched:
-    """A hub forgets that it has sublet a lease, and gives it to another device as well."""
-    sublet = BlockLedger.sublet
-
-    def forgets(self: BlockLedger, device: str, *, now_s: float, until_s: float) -> int:
-        lease = sublet(self, device, now_s=now_s, until_s=until_s)
-        if not self._free:
-            self._free.append(lease)
-        return lease
-
-    return patch.object(BlockLedger, "sublet", forgets)
-
-
-def update_outlives_its_hub() -> Patched:
-    """A device whose hub is gone offers its update to the leader instead of dropping it."""
-
-    def offers(self: Worker, held: Held, reason: str) -> None:
-        assert isinstance(held.result, Update)
-        self._delivery._offer(held, held.result)
-
-    return patch.object(Worker, "_drop", offers)
-
-
-def block_of_an_older_term_accepted() -> Patched:
-    """A leader merges the end of a block that the leader before it lent."""
-    on_received = Leader._on_received
-
-    def of_any_term(self: Leader, event: Received) -> None:
-        done = event.message
-        if isinstance(done, BlockDone) and done.term < self._term and done.parts:
-            weight = float(sum(part.examples for part in done.parts))
-            self._training._partial.add(np.array(done.tensors["mean"]), weight=weight)
-        on_received(self, event)
-
-    return patch.object(Leader, "_on_received", of_any_term)
-
-
-def returned_batches_forgotten() -> Patched:
-    """What a hub gives back is not lent again."""
-    release = Ledger.release
-
-    def forgets(self: Ledger, lease: Lease, *, fate: str) -> None:
-        release(self, lease, fate=fate)
-        if fate.startswith("came back"):
-            self._returned[:] = [batch for batch in self._returned if batch not in lease.batches]
-            heapify(self._returned)
-
-    return patch.object(Ledger, "release", forgets)
-
-
-def returned_batches_taken_for_trained() -> Patched:
-    """What a hub gives back is in the history, though no update of it is in a sum."""
-    release = Ledger.release
-
-    def applies(self: Ledger, lease: Lease, *, fate: str) -> None:
-        if fate.startswith("came back"):
-            self.merge(lease)
-        else:
-            release(self, lease, fate=fate)
-
-    return patch.object(Ledger, "release", applies)
-
-
-def late_update_in_the_sum() -> Patched:
-    """A hub adds an update up whose lease it has sublet to another, or given back."""
-    on_update = BlockAggregator._on_update
-
-    def adds(self: BlockAggregator, device: str, shard: UpdateShard) -> None:
-        block = self._block
-        if block is not None and block.ledger.holder(shard.lease) != device and self._partial.count:
-            self._partial.add(np.array(shard.tensors["delta"]), weight=float(shard.examples))
-        on_update(self, device, shard)
-
-    return patch.object(BlockAggregator, "_on_update", adds)
-
-
-def block_outlives_its_hub() -> Patched:
-    """A leader does not take the block of a lost hub back."""
-    return patch.object(Blocks, "take_back", lambda self, hub, reason: None)
-
-
-OF_BLOCKS: dict[str, Mutant] = _named(
-    end_of_a_closed_block_merged,
-    lease_of_a_block_sublet_twice,
-    update_outlives_its_hub,
-    block_of_an_older_term_accepted,
-    returned_batches_forgotten,
-    returned_batches_taken_for_trained,
-    late_update_in_the_sum,
-    block_outlives_its_hub,
 )
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.

@@ -85,7 +85,6 @@ DRAWN: dict[str, Callable[[Plan], bool]] = {
     "sealed-shapes": lambda plan: plan.believes.sealed is not None and plan.topology != "star",
     "sealed-clip": lambda plan: plan.is_cut_unseen,
     "helper": lambda plan: plan.believes.helper is not None,
-    "blocks": lambda plan: plan.work == "blocks",
 }
 
 

@@ -34,6 +34,7 @@ def test_a_choice_shoal_does_not_have_is_named_with_those_it_has(choice: str) ->
         ({"workers_min": 3, "workers_max": 2}, "workers 3:2"),
         ({"batch_size": 0}, "batch_size is at least 1, not 0"),
         ({"buffer": 0}, "buffer is at least 1, not 0"),
+        ({"work": "blocks"}, "no longer has work = 'blocks': set work = 'leased'"),
         ({"staleness": "linear"}, "staleness = 'linear' is not a choice.*there is: none, inverse, root, exponential"),
         ({"lease_batches": 0}, "lease_batches is at least 1"),
         ({"evaluate_every_epochs": 0}, "evaluate_every_epochs is at least 1"),

@@ -23,10 +23,9 @@ from shoal.learning.clipping import clipped
 from shoal.learning.device_momentum import DeviceMomentum
 from shoal.learning.metrics import logged_problem, problem_of_all
 from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, StageModel, Train
-from shoal.roles.aggregation.delivery import ASTRAY_S, ASTRAY_TIMER, TAKEN_TIMER, Held, UpdateDelivery
+from shoal.roles.aggregation.delivery import ASTRAY_TIMER, TAKEN_TIMER, Held, UpdateDelivery
 from shoal.roles.aggregation.routes import ROUTE_TIMER, Routes
 from shoal.roles.aggregation.staging import Staging
-from shoal.roles.aggregation.sublets import Sublets
 from shoal.roles.device_sealing import UNTOLD, DeviceSealing
 from shoal.roles.events import (
     Connected,
@@ -58,7 +57,6 @@ from shoal.wire.coded import Coded, cut, decode_changes
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     FIRST_HELD,
-    NO_TENSORS,
     Agree,
     Bind,
     DeviceState,
@@ -83,7 +81,6 @@ from shoal.wire.messages import (
     Work,
     clip,
     version_named,
-    with_tensors,
 )
 
 #: How many updates a worker remembers the version of, to know which of them a new leader lacks.
@@ -114,7 +111,6 @@ class Worker(WorkerMachine):
         self._holds = NOTHING_HELD
         #: (term, number) of the last lease that came.
         self._newest: tuple[int, int] = (0, 0)
-        self._sublets = Sublets()
         self._codec, self._down = Codec.parse(spec.plan.codec), Codec.parse(spec.plan.down)
         #: How many values each tensor of the model has.
         self._sizes: tuple[int, ...] = ()
@@ -195,9 +191,7 @@ class Worker(WorkerMachine):
     def _on_message(self, sender: str, message: Message) -> None:
         match message:
             case Work():
-                holds = self._held is not None and not self._held.is_reported
-                if self._sublets.admits(message, holds=holds):
-                    self._on_work(message, hub=sender if message.block else None)
+                self._on_work(message)
             case Go():
                 self._on_go(message)
             case Bind():
@@ -213,13 +207,10 @@ class Worker(WorkerMachine):
                 self._sealing.on_open(message)
             case Route():
                 self._routes.on_route(message)
-                self._drop_without_hub("it has another hub now")
             case ModelShard():
                 self._on_values(sender, message)
             case ShardAck():
-                if self._held is not None and self._held.work.block:
-                    self._on_hub_answer(self._held, message)
-                elif self._held is not None:
+                if self._held is not None:
                     self._delivery.on_taken(self._held, sender, message)
             case TearDown():
                 self._on_tear_down(message)
@@ -249,7 +240,7 @@ class Worker(WorkerMachine):
             self._held = None
         self.timer(_ASK, wait.retry_after_s)
 
-    def _on_work(self, work: Work, *, hub: str | None = None) -> None:
+    def _on_work(self, work: Work) -> None:
         if work.term < self.term or not self._prepared:
             return
         self.term = work.term
@@ -263,7 +254,7 @@ class Worker(WorkerMachine):
             self._decline(work, why)
             return
         self._declined = 0
-        self._take_on(work, hub=hub)
+        self._take_on(work)
 
     def _decline(self, work: Work, why: str) -> None:
         """The device does not take this lease, whatever its leader believes: it says what its account is and asks for
@@ -298,20 +289,15 @@ class Worker(WorkerMachine):
         told = f"the job goes on from version {work.began}, without {len(lost)} of our updates: their rest is dropped"
         self.record("residual", told, job=self.job)
 
-    def _take_on(self, work: Work, *, hub: str | None = None) -> None:
+    def _take_on(self, work: Work) -> None:
         if self._held is not None and not self._held.is_reported:
             self._unsend(self._held)
         # The way of a sealed update is said with its group.
         self._held = held = Held(work, formation=None if self._sealing.is_on else work.formation or None)
         self._newest = (work.term, work.lease)
         self._routes.in_use = work.formation or work.values_by or None
-        if hub is not None:
-            held.hub = hub
-            # A copy: only a leader's model is received where the trainer reads it, and other memory is used again.
-            held.work = with_tensors(work, {name: np.array(array) for name, array in work.tensors.items()})
         if "model" in work.tensors or self._has(work.version):
             self._begin(held)
-            held.work = with_tensors(work, NO_TENSORS) if hub is not None else work
             return
         if work.tensors and self._has(work.base):
             self._begin_with_changes(held)
@@ -429,28 +415,6 @@ class Worker(WorkerMachine):
         self.record("unbound", message.reason, job=self.job)
         self._ask_for_work()
 
-    def _on_hub_answer(self, held: Held, answer: ShardAck) -> None:
-        if not self._delivery.on_hub_answer(held, answer):
-            return
-        if answer.reason:
-            self._drop(held, answer.reason)
-            return
-        self._held = None
-        self.become(WorkerPhase.WAITING, "the hub has the update; waiting for the next version")
-
-    def _drop(self, held: Held, reason: str) -> None:
-        """No hub takes this update, or its hub is gone: the leader lends its batches again."""
-        self._unsend(held)
-        self._held = None
-        self.cancel(TAKEN_TIMER)
-        self.record("unbound", f"the update of lease {held.work.lease} is of no use: {reason}", job=self.job)
-        self._ask_for_work()
-
-    def _drop_without_hub(self, reason: str) -> None:
-        held = self._held
-        if held is not None and held.result is not None and self._delivery.is_hub_gone(held):
-            self._drop(held, reason)
-
     # Values from aggregators -----------------------------------------------------------------------
 
     def _on_values(self, sender: str, values: ModelShard) -> None:
@@ -515,12 +479,8 @@ class Worker(WorkerMachine):
         held = self._held
         self._routes.on_tear_down(message.formation)
         self._on_values_lost()
-        if held is None and self._spec.plan.work == "blocks":
-            # The leader may not know that this worker is free: its hub did, or should have lent. It may speak first.
-            self.timer(_ASK, ASTRAY_S)
-        elif held is not None and held.hub is None:
+        if held is not None:
             self._delivery.on_tear_down(held)
-        self._drop_without_hub(f"its hub is gone: {message.reason}")
 
     # The trainer ---------------------------------------------------------------------------------
 
@@ -544,8 +504,6 @@ class Worker(WorkerMachine):
             self._unsend(held)
             self._held = None
             self._ask_for_work()
-        elif self._delivery.is_hub_gone(held):
-            self._drop(held, "its hub is gone")
         elif self._deliver(held):
             self._held = None
 
@@ -793,7 +751,6 @@ class Worker(WorkerMachine):
         self.become(WorkerPhase.READY, "waiting for a lease")
         # What was said while the leader was being set up may be lost.
         self._sealing.announce(again=True)
-        self._sublets.leave()
         term, version = self._holds
         link = self._link
         ready = Ready(
@@ -839,10 +796,7 @@ class Worker(WorkerMachine):
         held = self._held
         if held is None:
             return
-        if name == ROUTE_TIMER and held.hub is not None:
-            if held.result is not None and not self._delivery.reaches_hub(held):
-                self._drop(held, "its hub is not reached")
-        elif name in (ROUTE_TIMER, ASTRAY_TIMER):
+        if name in (ROUTE_TIMER, ASTRAY_TIMER):
             self._delivery.on_astray(held)
         elif name == TAKEN_TIMER:
             self._delivery.on_taken_timer(held)

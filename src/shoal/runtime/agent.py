@@ -47,7 +47,6 @@ from shoal.wire.messages import (
     Assign,
     Checkpoint,
     Facts,
-    LendBlock,
     Message,
     ModelShard,
     RelayModel,
@@ -319,8 +318,8 @@ class Agent:
                 return PAYLOAD_MAX_BYTES
 
     def dialer_payload_buffer(self, dialer: Dialer, message: Message, size_bytes: int) -> memoryview | None:
-        """A model is received where the trainer reads it; from its leader alone, which knows what it works at."""
-        if not isinstance(message, Work) or message.block or not self._router.is_led_by(message.job, dialer.peer):
+        """A model is received where the trainer reads it; from its leader alone."""
+        if not isinstance(message, Work) or not self._router.is_led_by(message.job, dialer.peer):
             return None
         worker = self._workers.get(message.job)
         return worker.worker_driver.model_buffer(size_bytes) if worker is not None else None
@@ -354,7 +353,7 @@ class Agent:
                 await reading[0].host.deliver(reading[1])
             elif (
                 isinstance(duty, ToHosted)
-                and isinstance(message, SetUpAggregator | RelayModel | LendBlock)
+                and isinstance(message, SetUpAggregator | RelayModel)
                 and self._leader_host is not None
             ):
                 await self._leader_host.deliver(message, sender=duty.sender)

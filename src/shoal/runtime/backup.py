@@ -9,7 +9,6 @@ nothing disappears meanwhile.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -24,6 +23,7 @@ from shoal.runtime import backup_file
 from shoal.runtime.backup_file import Listing
 from shoal.runtime.contents import Contents
 from shoal.runtime.paths import Paths
+from shoal.runtime.stored_jobs import spec_from
 from shoal.store.blobs import BlobStore
 from shoal.store.depot import FolderDepot, ObjectDepot
 from shoal.store.files import make_directory, sync_directory, telling_disk_full, write_atomically
@@ -33,8 +33,6 @@ from shoal.store.registry import Registry
 from shoal.store.registry_copy import NamedFiles, copy_registry, fence_restored, read_named
 from shoal.store.remembered import Remembered
 from shoal.version import __version__
-from shoal.wire.encoding import from_json
-from shoal.wire.messages import JobSpec
 
 #: A job may end, or a model may be replaced, while files are linked. Then they are linked once more.
 _ATTEMPTS = 20
@@ -211,7 +209,7 @@ def _link_blobs(places: Paths, stage: Path, named: NamedFiles) -> tuple[str, ...
     contents = Contents(blobs)
     missing: list[str] = []
     for each in named.jobs:
-        for sha256 in sorted(contents.all_of(from_json(JobSpec, json.loads(each.spec_json)))):
+        for sha256 in sorted(contents.all_of(spec_from(each.spec_json))):
             try:
                 _take(places.home, stage, blobs.place(sha256))
             except FileNotFoundError:

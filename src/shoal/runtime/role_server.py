@@ -22,7 +22,7 @@ from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.identity.names import RemoteIdentity
 from shoal.net.base import BROKE_CONTRACT, Session
 from shoal.roles.actions import Action
-from shoal.roles.aggregation.block_aggregator import aggregator_of
+from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.events import Event, Received
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.private_sum import Normals
@@ -281,7 +281,7 @@ class RoleServer:
     def set_up_aggregator(self, host: RoleHost, form: SetUpAggregator, leader: str) -> None:
         # The values of its part come to it when all members are there: the memory of these is used again.
         form = with_tensors(form, NO_TENSORS)
-        host.start(aggregator_of(form, node=self._router.node, leader=leader))
+        host.start(Aggregator(form, node=self._router.node, leader=leader))
         self.spawn(self._open_to(host, form), f"second {form.job}")
 
     async def _open_to(self, host: RoleHost, form: SetUpAggregator) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+from shoal.plan import RETIRED, why_retired
 from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
 from shoal.roles.manager.reunion import Side
 from shoal.runtime.kept_versions import KeptVersions
+from shoal.states import JobState
 from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import JobRow
@@ -26,7 +31,8 @@ class StoredJobs:
 
     def records(self) -> list[JobRecord]:
         """The open jobs of this manager. Those that are over are read when somebody asks for one."""
-        return [self.record(row) for row in self._registry.own_jobs()]
+        records = [self.record(row) for row in self._registry.own_jobs()]
+        return [record for record in records if record.is_open]
 
     def ended(self, job: str) -> JobRecord | None:
         """Return a job that is over, or None if there is none of this id, or if it is open."""
@@ -34,6 +40,8 @@ class StoredJobs:
         return self.record(row) if row is not None and row.state.is_ended else None
 
     def record(self, row: JobRow) -> JobRecord:
+        if row.state.is_open and row.manager == self._registry.holder:
+            row = self._failed_if_retired(row)
         if row.state.is_open and row.manager == self._registry.holder:
             with contextlib.suppress(Away):
                 # Where the bucket does not answer, the one that loads the job finds out.
@@ -59,6 +67,16 @@ class StoredJobs:
             sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
             durable=durable,
         )
+
+    def _failed_if_retired(self, row: JobRow) -> JobRow:
+        """End an open job whose plan has an answer that was retired: nobody signed the plan that it would go on by."""
+        gone = _retired_in(json.loads(row.spec_json))
+        if not gone:
+            return row
+        reason = f"{why_retired(*gone[0])}, and submit the job again"
+        self._registry.set_job_state(row.job, JobState.FAILED, now_s=time.time(), reason=reason)
+        self._note(row.job, "job", f"failed: {reason}")
+        return replace(row, state=JobState.FAILED, reason=reason)
 
     def _between(self, job: str, after: int | None, last: int) -> Side:
         batches, workers = self._registry.applied_between(job, -1 if after is None else after, last)
@@ -86,8 +104,21 @@ def view_of(row: JobRow, *, now_s: float) -> JobView:
 
 
 def spec_of(row: JobRow) -> JobSpec:
-    spec: JobSpec = from_json(JobSpec, json.loads(row.spec_json))
+    return spec_from(row.spec_json)
+
+
+def spec_from(spec_json: str) -> JobSpec:
+    """Return a job as it was submitted. An answer that was retired is read as the one to set instead: jobs that are
+    over are still listed, and their files found."""
+    submitted = json.loads(spec_json)
+    submitted["plan"] |= {name: RETIRED[name, answer] for name, answer in _retired_in(submitted)}
+    spec: JobSpec = from_json(JobSpec, submitted)
     return spec
+
+
+def _retired_in(submitted: dict[str, Any]) -> list[tuple[str, str]]:
+    plan = submitted["plan"]
+    return [(name, answer) for name, answer in RETIRED if plan.get(name) == answer]
 
 
 def _progress(row: JobRow) -> Progress | None:

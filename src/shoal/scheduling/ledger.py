@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -204,23 +204,6 @@ class Ledger:
                 self._shares.put_back(lease.worker, batch)
             else:
                 heapq.heappush(self._returned, batch)
-
-    def split(self, lease: Lease, parts: Mapping[int, tuple[str, tuple[int, ...]]]) -> list[Lease]:
-        """Divide a lease into several, each with its number, a worker and some of the batches. They must cover all of
-        its batches."""
-        if sorted(batch for _, batches in parts.values() for batch in batches) != sorted(lease.batches):
-            raise Misuse(f"the parts of lease {lease.id} have other batches than the lease")
-        if any(number in self._leases or number in self._ended for number in parts):
-            raise Misuse(f"a part of lease {lease.id} has a number that was used before")
-        self._end(lease, "is done: it came back in parts")
-        made = [
-            replace(lease, id=number, worker=worker, batches=batches) for number, (worker, batches) in parts.items()
-        ]
-        for part in made:
-            self._leases[part.id] = part
-            self._by_worker.setdefault(part.worker, set()).add(part.id)
-            heapq.heappush(self._deadlines, (part.deadline_s, part.id))
-        return made
 
     def divide(self, workers: Iterable[str]) -> None:
         """Divide the free batches equally among these workers, until this epoch ends. May be called again.

@@ -20,7 +20,6 @@ from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Assign,
     Bind,
-    BlockDone,
     CheckpointKept,
     Done,
     Evaluated,
@@ -30,7 +29,6 @@ from shoal.wire.messages import (
     HandOver,
     Hello,
     JobSpec,
-    LendBlock,
     Offer,
     Progress,
     Ready,
@@ -294,9 +292,9 @@ class Invariants:
                     self._saving(course, tenure, step, action)
                 case Record(kind="expired" | "lease-returned"):
                     found = _LEASE.match(action.reason)
-                    for lease in tenure.blocks.get(int(found[1]), (int(found[1]),)) if found else ():
-                        self._opened(tenure, lease)
-                        self._closed(tenure, lease)
+                    if found:
+                        self._opened(tenure, int(found[1]))
+                        self._closed(tenure, int(found[1]))
                 case Record(kind="aggregator" | "spoilt") if not _is_of_nothing(step.event):
                     self._hold(not self._is_honest, step.at_s, f"everyone is honest, and {action.reason}")
                 case Record(kind="ending"):
@@ -361,9 +359,7 @@ class Invariants:
                 tenure.lent[message.lease].deadline_s = math.inf
             case Update() | Evaluated() | Failed() if message.term == tenure.term:
                 lent = tenure.lent.get(message.lease)
-                if lent is not None and lent.is_sublet and isinstance(message, Failed):
-                    course.failures.update((lent.epoch, lent.kind, batch) for batch in lent.batches)
-                elif lent is not None and lent.node == event.sender:
+                if lent is not None and lent.node == event.sender:
                     if lent.is_open and isinstance(message, Update):
                         tenure.answers += 1
                         tenure.updates.append((step.at_s, message.lease, tenure.version))
@@ -375,23 +371,8 @@ class Invariants:
                         course.failures.update((lent.epoch, lent.kind, batch) for batch in lent.batches)
             case ReduceResult(weighed="") if message.term == tenure.term:
                 self._summed(tenure, message)
-            case BlockDone() if message.term == tenure.term:
-                self._block_done(tenure, step, event.sender, message)
             case _:
                 pass
-
-    def _block_done(self, tenure: SeenLeader, step: Step, hub: str, done: BlockDone) -> None:
-        """The leases of a block that is out have come back: some in a sum, by the devices that it names."""
-        leases = tenure.blocks.get(done.block, ())
-        if not leases or not all(tenure.lent[lease].is_open and tenure.lent[lease].node == hub for lease in leases):
-            return
-        for part in done.parts:
-            lent = tenure.lent[part.lease]
-            lent.node, lent.answered, lent.counts = part.node, done.version, True
-            tenure.answers += 1
-            tenure.updates.append((step.at_s, part.lease, tenure.version))
-        for lease in leases:
-            self._closed(tenure, lease)
 
     def _summed(self, tenure: SeenLeader, sum_: ReduceResult) -> None:
         """A sum of a past formation may still come. It brings no update into a version that went another way since."""
@@ -443,8 +424,6 @@ class Invariants:
                     # By a formation its pieces go to aggregators: nothing of it is held here.
                     if message.credit and not message.formation:
                         tenure.credits[message.lease] = send.to
-            case LendBlock():
-                self._lent_block(course, tenure, step, send.to, message)
             case Go():
                 self._went(tenure, message, send.to)
             case Bind():
@@ -469,26 +448,6 @@ class Invariants:
                 self._hold(not accused, at_s, f"{send.to} is honest and was {message.reason}")
             case _:
                 pass
-
-    def _lent_block(self, course: SeenJob, tenure: SeenLeader, step: Step, hub: str, block: LendBlock) -> None:
-        if block.block in tenure.blocks:
-            # It may not have come, and is said again.
-            return
-        at_s, parts = step.at_s, block.parts()
-        self._grew(course, tenure, at_s, block.version)
-        self._durable_told(course, at_s, block.durable_version)
-        self._hold(block.term == tenure.term, at_s, f"a leader of term {tenure.term} spoke for {block.term}")
-        again = [lease for lease in (block.block, *parts) if lease in tenure.lent or lease in tenure.blocks]
-        self._hold(not again, at_s, f"leases {again} of {step.job} were given out twice")
-        away_s = at_s - self._down_s.get(hub, math.inf)
-        self._hold(away_s <= LONG_GONE_S, at_s, f"{hub} was lent a block {away_s:.0f} s after it went")
-        self._unapplied(course, tenure, step, block)
-        tenure.blocks[block.block] = tuple(parts)
-        deadline_s = at_s + block.deadline_s + GRACE_S
-        for lease, batches in parts.items():
-            tenure.lent[lease] = SeenLease(
-                hub, block.version, block.epoch, batches, "train", deadline_s, formation=block.formation, is_sublet=True
-            )
 
     def _went(self, tenure: SeenLeader, go: Go, to: str) -> None:
         """The update may be sent, or must be sent again, by another way than before."""
@@ -539,7 +498,7 @@ class Invariants:
             f"version {version} was called durable; the disk has {course.durable}",
         )
 
-    def _unapplied(self, course: SeenJob, tenure: SeenLeader, step: Step, work: Work | LendBlock) -> None:
+    def _unapplied(self, course: SeenJob, tenure: SeenLeader, step: Step, work: Work) -> None:
         if tenure.term < course.durable_term:
             # What it lends is for nothing, and it does not know.
             return

@@ -30,8 +30,6 @@ class SeenLease:
     counts: bool = False
     #: The formation by which its update is to go.
     formation: int = 0
-    #: It is one of a block, which a hub sublets: to which device, the leader hears at its end.
-    is_sublet: bool = False
 
 
 @dataclass(slots=True)
@@ -44,8 +42,6 @@ class SeenLeader:
     #: The version it began with.
     began: int
     lent: dict[int, SeenLease] = field(default_factory=dict)
-    #: Block -> the leases that it is sublet in, of every block that was lent.
-    blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     #: Leases that may upload now -> their worker.
     credits: dict[int, str] = field(default_factory=dict)
     #: It decided that the job ends: leases no longer count.

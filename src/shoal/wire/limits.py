@@ -46,10 +46,6 @@ TENSOR_DIMENSIONS_MAX = 32
 #: Leases that one message to an aggregator counts.
 COUNTED_MAX = 4096
 
-#: Leases of one block, and batches of all of them: they are listed in one envelope.
-BLOCK_LEASES_MAX = 256
-BLOCK_BATCHES_MAX = 16384
-
 #: Ids and names that cross the wire.
 NAME_MAX_CHARS = 128
 

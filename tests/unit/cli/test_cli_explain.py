@@ -98,16 +98,6 @@ def test_a_job_that_has_chosen_says_what_there_was_and_how_it_goes() -> None:
     assert "links" not in text
 
 
-def test_a_job_that_asked_for_blocks_says_whether_it_has_them() -> None:
-    plan = Plan(topology="tree", work="blocks")
-    lent = said(shaped(plan, topology="tree 1-2-16 with 2 hubs in blocks"))
-    assert "in blocks: hubs sublet them" in lent
-    other = said(shaped(plan, topology="tree 1-2-16 with 1 hub", topology_reason="leases, not blocks: 1 of 2"))
-    assert "as without blocks" in other
-    assert "leases, not blocks: 1 of 2" in other
-    assert "blocks" not in said(shaped(Plan(topology="tree"), topology="tree 1-2-16 with 2 hubs"))
-
-
 def test_a_robust_plan_says_what_it_costs_and_what_it_does_not_stop() -> None:
     text = said(shaped(Plan(trust="robust")))
     for part in (

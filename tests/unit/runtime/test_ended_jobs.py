@@ -39,7 +39,8 @@ class Books:
     def __init__(self, folder: Path) -> None:
         self.registry = Registry(folder / "registry.db")
         kept = KeptVersions(FolderDepot(folder), self.registry, is_shared=False)
-        stored = StoredJobs(self.registry, kept, note=lambda job, kind, reason: None)
+        self.noted: list[tuple[str, str, str]] = []
+        self.stored = stored = StoredJobs(self.registry, kept, note=lambda *told: self.noted.append(told))
         self.in_memory: dict[str, JobSpec] = {}
         self.told: list[JobTaken] = []
         self.jobs = EndedJobs(self.registry, stored, in_memory=self.in_memory.get, post=self.told.append)
@@ -141,3 +142,29 @@ def test_the_role_is_told_of_an_ended_job_that_a_device_or_a_command_names(books
     books.in_memory["over"] = spec_named("over")
     asyncio.run(books.jobs.look_up(["over"]))
     assert len(books.told) == 2, "it has that one"
+
+
+def with_blocks(books: Books, job: str) -> None:
+    """Store a job as an earlier release took it."""
+    submitted = to_json(spec_named(job))
+    submitted["plan"] |= {"topology": "tree", "work": "blocks"}
+    books.registry.add_job(job=job, name="night", spec_json=json.dumps(submitted), now_s=1.0)
+
+
+def test_an_open_job_with_an_answer_that_was_retired_fails_and_says_what_to_set(books: Books) -> None:
+    with_blocks(books, "old")
+    books.add("open")
+    assert [record.spec.job for record in books.stored.records()] == ["open"]
+    row = books.registry.job("old")
+    assert row is not None
+    assert row.state is JobState.FAILED
+    assert row.reason == "Shoal no longer has work = 'blocks': set work = 'leased', and submit the job again"
+    assert books.noted == [("old", "job", f"failed: {row.reason}")]
+
+
+def test_an_ended_job_with_an_answer_that_was_retired_is_listed(books: Books) -> None:
+    with_blocks(books, "old")
+    books.registry.set_job_state("old", JobState.FINISHED, now_s=NOW_S, reason="all epochs are done")
+    (view,) = books.jobs.listed([], now_s=NOW_S)
+    assert (view.job, view.state, view.plan.topology, view.plan.work) == ("old", "finished", "tree", "leased")
+    assert books.noted == []

@@ -174,7 +174,7 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
     }
     views = {"TopologyView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView", "ActView"}
     views |= {"ServedView", "PublishedView", "ExecutorView", "MetricView"}
-    parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", "MemberKey", "BlockPart", "BlockReturn", *views}
+    parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", "MemberKey", *views}
     every = set(messages.MESSAGES)
     recipients = {name: kind.rule.to for name, kind in messages.MESSAGES.items() if kind.rule.to}
     assert set(recipients) == every - answers - parts

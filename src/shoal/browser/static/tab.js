@@ -407,8 +407,7 @@ var FIELDS = {
     [13, "base", "int", false, false],
     [14, "examples", "int", false, false],
     [15, "began", "int", false, false],
-    [16, "rate", "double", false, false],
-    [17, "block", "int", false, false]
+    [16, "rate", "double", false, false]
   ]
 };
 

@@ -62,7 +62,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Who trains what: leased (to the first ready), fixed (shares), sized (to a budget), blocks (to hubs).",
+            help="Who trains what: leased (to the first ready), fixed (shares), sized (to a budget).",
             rich_help_panel=RARE,
         ),
     ] = None,

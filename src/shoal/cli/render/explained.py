@@ -58,8 +58,6 @@ def _facts(view: JobView, progress: Progress) -> Iterator[tuple[str, str]]:
     yield "asked for", asked + (f", {plural(view.plan.aggregators, 'aggregator')}" if view.plan.aggregators else "")
     if reason := clean(progress.topology_reason):
         yield "why", reason
-    if view.plan.work == "blocks":
-        yield "work", _blocks(progress)
     yield "measured", _measured(progress)
     yield "workers", _crew(progress)
     if links := _links(view, progress):
@@ -73,12 +71,6 @@ def memory_text(needed: MemoryNeeded) -> str:
     """Return what a leader and a device of a job need, for people."""
     leader = f"the leader needs about {bytes_text(needed.leader_bytes)} ({needed.leader_models:g} models)"
     return f"{leader}, a device {bytes_text(needed.device_bytes)} and what a batch takes"
-
-
-def _blocks(progress: Progress) -> str:
-    if progress.topology.endswith("in blocks"):
-        return "in blocks: hubs sublet them to their workers, and the leader hears of one sum for each"
-    return "leases of each worker, as without blocks: blocks are for hubs that are all the aggregators of a tree"
 
 
 def _measured(progress: Progress) -> str:

@@ -17,7 +17,6 @@ from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.aggregation.formations import Summed
 from shoal.roles.aggregation.policy import TopologyPolicy, Wanted
 from shoal.roles.events import Liveness, PeerChanged
-from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.parts import Shared
@@ -27,7 +26,7 @@ from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease, Refusal
 from shoal.states import WorkerState
 from shoal.wire.coded import bytes_of
-from shoal.wire.messages import AggregatorReady, BadShard, BlockDone, Ready, ReduceResult, Routed, Update, UpdateReady
+from shoal.wire.messages import AggregatorReady, BadShard, Ready, ReduceResult, Routed, Update, UpdateReady
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +48,7 @@ class Measured:
 
 class AggregationController:
     def __init__(
-        self,
-        machine: Machine,
-        shared: Shared,
-        *,
-        policy: TopologyPolicy,
-        leases: Leases,
-        stats: RoundStats,
-        blocks: Blocks,
+        self, machine: Machine, shared: Shared, *, policy: TopologyPolicy, leases: Leases, stats: RoundStats
     ) -> None:
         self._machine = machine
         self._plan = shared.spec.plan
@@ -66,7 +58,6 @@ class AggregationController:
         self._policy = policy
         self._leases = leases
         self._stats = stats
-        self._blocks = blocks
         #: ``auto`` begins in step.
         self.pace_name = "sync" if self._plan.pace == "auto" else self._plan.pace
         self.pace = PACES[self.pace_name](self._plan.buffer)
@@ -99,22 +90,19 @@ class AggregationController:
         if self._hubs.add(hub):
             self._machine.record("joined", f"{node} is a hub: it can sum up for others")
             self._policy.on_workers_changed()
-        self._blocks.lend_again(node)
 
     def on_no_hub(self, node: str) -> None:
         """A worker is here. It may have been a hub before it was started again."""
         if self._hubs.remove(node):
-            self._blocks.take_back(node, f"{node} is a worker now")
             self.on_worker_lost(node, "it is a worker now")
 
     def on_ready(self, node: str) -> None:
-        """A worker asks for work: it has no values that aggregators gave out, and works for no hub."""
+        """A worker asks for work: it has no values that aggregators gave out."""
         self._formations.relay.on_missing(node)
-        self._blocks.leave(node, "it asked for new work")
         self._formations.on_joined(node)
 
     def on_hub_changed(self, event: PeerChanged) -> None:
-        """The sums that a hub had are made again, by another or by the leader; its block is lent again."""
+        """The sums that a hub had are made again, by another or by the leader."""
         node, reason = event.node, event.reason
         if event.state is Liveness.SUSPECT:
             self._hubs.suspects.add(node)
@@ -125,20 +113,17 @@ class AggregationController:
         else:
             self._hubs.remove(node)
             self._machine.record("lost", f"{node}, a hub: {reason}")
-            self._blocks.take_back(node, f"{node} was lost ({reason})")
             self.on_worker_lost(node, reason)
 
     def _doubt(self, nodes: Sequence[str], reason: str) -> None:
         """Use these nodes as aggregators no longer, for a while."""
         self._policy.exclude(nodes)
         self._formations.mark_broken(reason)
-        for node in nodes:
-            self._blocks.take_back(node, reason)
 
     # Messages of workers and aggregators -------------------------------------------------------------------
 
     def on_message(
-        self, sender: str, message: AggregatorReady | Routed | BadShard | ReduceResult | BlockDone
+        self, sender: str, message: AggregatorReady | Routed | BadShard | ReduceResult
     ) -> Summed | BadUpdate | WorkerRecord | Measured | None:
         """Returns updates to merge, an update to refuse, a worker that may be lent a lease now, or that a sum may be
         asked for now."""
@@ -152,23 +137,6 @@ class AggregationController:
                 return self._on_bad_shard(sender, message)
             case ReduceResult():
                 return self._on_reduce_result(sender, message)
-            case BlockDone():
-                return self._on_block_done(sender, message)
-
-    def _on_block_done(self, sender: str, done: BlockDone) -> Summed | Measured:
-        try:
-            summed = self._blocks.on_done(sender, done)
-        except PeerViolation as violation:
-            self._on_bad_sum(sender, violation.reason)
-            self._blocks.take_back(sender, f"{sender} sent {violation.reason}")
-            return Measured(sender)
-        if self._formations.is_aggregator(sender):
-            self.bytes_up += done.bytes_up
-            self.bytes_down += done.bytes_down
-        if summed is None:
-            return Measured(sender)
-        self._policy.on_sum_merged()
-        return summed
 
     def _on_bad_sum(self, sender: str, problem: str) -> None:
         self._policy.on_failed([sender])
@@ -187,8 +155,6 @@ class AggregationController:
     def _on_bad_shard(self, sender: str, message: BadShard) -> BadUpdate | None:
         """An aggregator got a piece that is none. It names the worker; the leader knows whose lease it is."""
         worker, lease = self._workers.get(message.node), self._training.ledger.find(message.lease, message.node)
-        if isinstance(lease, Refusal) and (part := self._blocks.part_of(message.lease, message.node)) is not None:
-            lease = part
         if worker is None or isinstance(lease, Refusal) or self._leases.has_arrived(lease.id):
             return None
         if not self._formations.is_aggregator(sender):
@@ -326,16 +292,10 @@ class AggregationController:
         if (late := formations.late(allowance_s=self._leases.clock.allowance_s())) is not None:
             policy.on_failed([late])
             formations.mark_broken(f"no sum came from {late} in time")
-        if formations.now is not None and formations.now.broken_by is not None:
-            # Its block was overdue.
-            policy.on_failed([formations.now.broken_by])
-            formations.now.broken_by = None
-        # What aggregators have of a sealed sum would be gone with the shape, and so would the blocks of other hubs.
-        is_kept = formations.keeps_words or self._blocks.are_out
         if parting is not None:
             # No formation is set up any more. But updates of open leases must come, or the job is never handed over.
             broken = formations.held_up()
-            if broken is None or is_kept:
+            if broken is None or formations.keeps_words:
                 return False
             formations.star(f"the job gets another leader; {broken}")
             return self._change()
@@ -348,7 +308,8 @@ class AggregationController:
             formations.give_up_next()
         if formations.next is None and (wanted := self._wanted()) is not None and self._turn_to(wanted):
             return True
-        if is_kept:
+        if formations.keeps_words:
+            # What aggregators have of a sealed sum would be gone with the shape.
             return False
         if (broken := formations.held_up()) is not None and formations.next is None:
             formations.star(f"no other can be set up now: {broken}")

@@ -4,10 +4,6 @@ A whole update goes at once if its lease came with a credit; otherwise the worke
 ``Go``. In pieces, the leader hears of it once every aggregator has taken its piece. Either way the leader may send it
 another way: its ``Go`` names a formation, or none.
 
-A lease that a hub sublets is the hub's business: its update goes to that hub alone, with what the leader is told of
-others, and is out of hand once the hub has it. It never goes another way: the leader lends the batches of a hub that
-is gone again.
-
 Where updates are sealed, an update is always offered, and nothing but masked words and what goes with them ever leaves:
 not for a credit, not for a ``Go``, not for a route. The leader's ``Bind`` says which way the words go.
 """
@@ -89,8 +85,6 @@ class Held:
     sealed: SealedWords | None = None
     #: The formation that the update goes by; None: whole, to the leader.
     formation: int | None = None
-    #: The hub that sublet the lease; None: the leader lent it.
-    hub: str | None = None
     #: Aggregators whose piece was sent, and aggregators that have taken theirs.
     sent: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
@@ -128,9 +122,6 @@ class UpdateDelivery:
     def deliver(self, held: Held) -> bool:
         """Send a result by the way of its lease; keep it while there is no session."""
         worker, result = self._worker, held.result
-        if held.work.block and isinstance(result, Update):
-            self._send_to_hub(held, result)
-            return False
         if not worker.is_connected or result is None:
             worker.become(WorkerPhase.WAITING, "the leader is not reachable; the update is kept")
             return False
@@ -167,44 +158,11 @@ class UpdateDelivery:
             self._routes.in_use = formation
             self._send_in_shards(held, update)
 
-    def _send_to_hub(self, held: Held, update: Update) -> None:
-        self._worker.become(WorkerPhase.WAITING, "the update is on its way to the hub")
-        held.sent_s = self._worker.now_s
-        self._send_shards(held, update)
-        self._worker.timer(TAKEN_TIMER, self._patience_s())
-        if not self.reaches_hub(held):
-            self._routes.look_later()
-
-    def is_hub_gone(self, held: Held) -> bool:
-        """Whether the hub that sublet this lease is none of this worker's any more: its update is of no use then."""
-        return held.hub is not None and self._route_of(held) is None
-
-    def reaches_hub(self, held: Held) -> bool:
-        return held.hub is not None and not self.is_hub_gone(held) and self._routes.reaches(held.hub)
-
-    def _route_of(self, held: Held) -> Route | None:
-        """The route of an update in hand. What a hub sublet goes to that hub alone."""
-        route = self._routes.get(held.formation)
-        if route is None or held.hub is None:
-            return route
-        return route if any(hop.node == held.hub for hop in route.hops) else None
-
     # Inputs --------------------------------------------------------------------------------------------
-
-    def on_hub_answer(self, held: Held, answer: ShardAck) -> bool:
-        """The hub has the update, or says why it does not take it. True: it is out of hand."""
-        told = (answer.term, answer.lease, answer.formation)
-        if held.result is None or told != (held.work.term, held.work.lease, held.formation):
-            return False
-        self._worker.cancel(TAKEN_TIMER)
-        if not answer.reason:
-            self._takings_s.append(max(0.0, self._worker.now_s - held.sent_s))
-        self._withdraw_complaint(held)
-        return True
 
     def on_go(self, held: Held, go: Go) -> bool:
         """The leader has room for the update, or wants it to go another way."""
-        if self._is_sealed or held.work.block:
+        if self._is_sealed:
             return False
         formation = go.formation or None
         if held.work.formation != go.formation or held.formation != formation:
@@ -247,7 +205,7 @@ class UpdateDelivery:
 
     def on_taken_timer(self, held: Held) -> None:
         """Report to the leader the aggregators that do not take their piece."""
-        worker, route = self._worker, self._route_of(held)
+        worker, route = self._worker, self._routes.get(held.formation)
         if route is None or held.is_reported or held.result is None:
             return
         silent = tuple(hop.node for hop in route.hops if hop.node in held.sent and hop.node not in held.taken)
@@ -265,7 +223,7 @@ class UpdateDelivery:
     def on_astray(self, held: Held) -> None:
         """Offer the leader an update that cannot go by its formation: the leader says how it goes, or that it is too
         late."""
-        if held.formation is None or held.work.block or not isinstance(held.result, Update):
+        if held.formation is None or not isinstance(held.result, Update):
             return
         if self._is_sealed and held.is_reported:
             # The leader has what it needs, or will say that it has not.
@@ -306,7 +264,7 @@ class UpdateDelivery:
         If every worker sent all its pieces at once, they would reach one aggregator at one moment, and small devices
         have short queues. Leases of a version have consecutive numbers, so each worker begins one hop after the last.
         """
-        route = self._route_of(held)
+        route = self._routes.get(held.formation)
         if route is None or (held.sealed is None if self._is_sealed else not self._is_counted(held.work)):
             return
         first = held.work.lease % len(route.hops)
@@ -358,7 +316,7 @@ def _shard(held: Held, update: Update, route: Route, hop: Hop) -> UpdateShard:
         tensors = held.coded.part(hop.start, hop.stop)
     else:
         tensors = {"delta": update.tensors["delta"][hop.start : hop.stop]}
-    shard = UpdateShard(
+    return UpdateShard(
         job=update.job,
         term=update.term,
         formation=route.formation,
@@ -366,9 +324,4 @@ def _shard(held: Held, update: Update, route: Route, hop: Hop) -> UpdateShard:
         version=update.version,
         group=held.sealed.group if held.sealed is not None else 0,
         tensors=tensors,
-    )
-    if not held.work.block:
-        return shard
-    return replace(
-        shard, examples=update.examples, loss_sum=update.loss_sum, train_s=update.train_s, logged=update.logged
     )

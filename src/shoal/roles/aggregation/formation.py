@@ -10,7 +10,7 @@ from shoal.compress.sparse import Sparse
 from shoal.roles.aggregation.comparing import ComparedRound
 from shoal.roles.leader.weighing import WeightsGiven
 from shoal.scheduling.ledger import Lease
-from shoal.wire.messages import Hop, LendBlock, Update
+from shoal.wire.messages import Hop, Update
 
 
 @dataclass(slots=True)
@@ -48,15 +48,6 @@ class ArrivedUpdate:
 
 
 @dataclass(slots=True)
-class OpenBlock:
-    """A block that a hub was lent, and the devices that work for it as far as the leader knows."""
-
-    lent: LendBlock
-    hub: str
-    devices: set[str]
-
-
-@dataclass(slots=True)
 class Formation:
     number: int
     #: ``tree`` or ``shard``.
@@ -84,9 +75,6 @@ class Formation:
     #: how much of it is kept.
     measured_s: dict[int, float] = field(default_factory=dict)
     verdicts: dict[int, WeightsGiven] = field(default_factory=dict)
-    #: A tree of hubs alone, which are lent blocks; and those that are out, by lease.
-    lends: bool = False
-    blocks: dict[int, OpenBlock] = field(default_factory=dict)
 
     def has_answered(self, node: str) -> bool:
         """Whether an aggregator of a shard has said what it was asked for."""
@@ -133,6 +121,5 @@ class Formation:
         if self.kind == "tree":
             hubs = sum(share.is_hub for share in self.shares)
             led = f"tree 1-{len(self.shares)}-{len(self.members)}"
-            told = f"{led} with {hubs} {'hub' if hubs == 1 else 'hubs'}" if hubs else led
-            return f"{told} in blocks" if self.lends else told
+            return f"{led} with {hubs} {'hub' if hubs == 1 else 'hubs'}" if hubs else led
         return f"shard over {len(self.shares)} of {len(self.members)} workers"

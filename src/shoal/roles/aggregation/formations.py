@@ -141,17 +141,8 @@ class Formations:
         self._last += 1
         now_s = self._machine.now_s
         patience_s = max(FORM_S, FORM_LEASES * lease_s)
-        wants_blocks, training = self._spec.plan.work == "blocks", sum(not share.is_hub for share in shares)
-        if wants_blocks and training:
-            reason = f"{reason}; leases, not blocks: {training} of {len(shares)} aggregators train as well"
         self.next = Formation(
-            number=self._last,
-            kind=kind,
-            shares=list(shares),
-            reason=reason,
-            begun_s=now_s,
-            patience_s=patience_s,
-            lends=wants_blocks and not training,
+            number=self._last, kind=kind, shares=list(shares), reason=reason, begun_s=now_s, patience_s=patience_s
         )
         self._record("forming", f"{self.next.notation}: {reason}")
         for share in self.next.shares:
@@ -199,14 +190,13 @@ class Formations:
             weight_decay=rule.weight_decay,
             inner_rate=rule.inner_rate,
             outer_steps=self._training.outer_steps if rule.is_adaptive else 0,
-            norm_max=self.norm_told(),
+            norm_max=self._norm_told(),
             word_bits=self._word_bits,
             sums_only=self._sums_only,
-            lends=formation.lends,
             tensors=tensors,
         )
 
-    def norm_told(self) -> float:
+    def _norm_told(self) -> float:
         """The largest norm that an aggregator may take from now on; 0: any that is finite."""
         norm = self._norm_max()
         if norm != self._norms_told[0]:
@@ -422,8 +412,6 @@ class Formations:
                 continue
             formation.routed.discard(node)
             formation.unreached.pop(node, None)
-            for block in formation.blocks.values():
-                block.devices.discard(node)
             if formation.share_led_by(node) is not None and not formation.broken:
                 formation.broken = f"{node}, an aggregator, is gone: {reason}"
             for share in formation.shares_of(node):
@@ -437,14 +425,8 @@ class Formations:
     # Lending -----------------------------------------------------------------------------------------------
 
     def way(self, node: str) -> int:
-        """The formation by which an update of this worker goes; 0: straight to the leader. What a hub of one that is
-        lent blocks sums up, the hub has sublet."""
-        now = self.now
-        return now.number if now is not None and not now.lends and self.reaches_its_own(node) else 0
-
-    def reaches_its_own(self, node: str) -> bool:
-        """Whether this worker reaches the aggregators of its route in the present formation, and that is whole."""
-        return self.now is not None and self.now.reaches(node)
+        """The formation by which an update of this worker goes; 0: straight to the leader."""
+        return self.now.number if self.now is not None and self.now.reaches(node) else 0
 
     def hindrance(self, node: str) -> str | None:
         """Why this worker cannot be lent anything now; None: it can."""
@@ -533,9 +515,6 @@ class Formations:
         """A lease was taken back."""
         self._lent.pop(lease, None)
         now = self.now
-        if now is not None and now.blocks.pop(lease, None) is not None:
-            # The hub and its devices hear by the end of the formation that it is of no use any more.
-            now.broken = now.broken or f"block {lease} was taken back"
         if now is None or now.arrived.pop(lease, None) is None:
             return
         now.measured_s.pop(lease, None)
@@ -553,7 +532,7 @@ class Formations:
             weights=tuple(self._weight_of(report) for report in reports),
             scales=tuple(report.scale for report in reports),
             last=last,
-            norm_max=self.norm_told(),
+            norm_max=self._norm_told(),
             outer_rate=self._spec.plan.outer_rate_at(self._training.version) if last else 0.0,
         )
 

@@ -63,7 +63,7 @@ class ModelRelay:
         members. In other shards they have made it themselves."""
         version = self._training.version
         is_led = self._spec.plan.is_stepped_by_leader
-        if now is None or now.kind != "shard" or not is_led or now.lends or not now.reaches(node):
+        if now is None or now.kind != "shard" or not is_led or not now.reaches(node):
             return []
         passed = []
         for share in [share for share in now.shares if share.passed != version]:

@@ -31,7 +31,6 @@ from shoal.roles.events import (
     StopRequested,
     TimerFired,
 )
-from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
@@ -136,11 +135,10 @@ class Leader(Machine):
         up_bytes, down_bytes = (bytes_expected(Codec.parse(codec), sizes) for codec in (plan.codec, plan.down))
         self._policy = TopologyPolicy(self, plan, size=layout.size, wire_bytes=(up_bytes + down_bytes) / 2)
         self._stats = RoundStats(self, pace="sync" if plan.pace == "auto" else plan.pace)
-        blocks = Blocks(self, shared, leases=self._leases)
         self._aggregation = AggregationController(
-            self, shared, policy=self._policy, leases=self._leases, stats=self._stats, blocks=blocks
+            self, shared, policy=self._policy, leases=self._leases, stats=self._stats
         )
-        self._lending = Lending(self, shared, leases=self._leases, aggregation=self._aggregation, blocks=blocks)
+        self._lending = Lending(self, shared, leases=self._leases, aggregation=self._aggregation)
         self._rollback = Rollback(self, shared, leases=self._leases, failures=self._batch_failures)
         self._sealing = sealing_of(self, shared, leases=self._leases)
 
@@ -238,7 +236,7 @@ class Leader(Machine):
         if self._parting is not None and not isinstance(event, SaveFailed):
             self._hand_over()
 
-    def awaits(self, sender: str, message: m.Update | m.ReduceResult | m.MaskSum | m.BlockDone) -> bool:
+    def awaits(self, sender: str, message: m.Update | m.ReduceResult | m.MaskSum) -> bool:
         """Whether the tensors of this message can be merged now: of an open lease of the sender, or of a sum that this
         aggregator or helper was asked for. Otherwise no driver need hold them: the message is refused without."""
         if message.term != self._term:
@@ -247,7 +245,7 @@ class Leader(Machine):
             return self._sealing is not None and self._sealing.awaits_masks(sender, message)
         if isinstance(message, m.ReduceResult):
             return (self._sealing or self._formations).awaits(sender, message)
-        lease = self._training.ledger.get(message.block if isinstance(message, m.BlockDone) else message.lease)
+        lease = self._training.ledger.get(message.lease)
         return lease is not None and lease.worker == sender
 
     def _on_started(self) -> None:
@@ -293,7 +291,7 @@ class Leader(Machine):
                 self._aggregation.on_hub(sender, message)
             case m.Ready():
                 self._on_ready(sender, message)
-            case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult() | m.BlockDone():
+            case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult():
                 if message.term == self._term:
                     self._on_aggregator(sender, message)
             case m.SealKey() | m.SealRefused() | m.Agreed() | m.Opened():
@@ -555,9 +553,7 @@ class Leader(Machine):
         worker.contributed_to = lease.version
         self._workers.make_idle(worker)
 
-    def _on_aggregator(
-        self, sender: str, message: m.AggregatorReady | m.Routed | m.BadShard | m.ReduceResult | m.BlockDone
-    ) -> None:
+    def _on_aggregator(self, sender: str, message: m.AggregatorReady | m.Routed | m.BadShard | m.ReduceResult) -> None:
         if self._sealing is not None and isinstance(message, m.ReduceResult):
             self._aggregation.on_sealed_sum(sender, message, self._sealing.on_sum(sender, message))
             self._proceed()
@@ -621,9 +617,7 @@ class Leader(Machine):
         is_unusual: bool = False,
     ) -> None:
         reason = violation.reason
-        if self._training.ledger.get(lease.id) is not None:
-            # Else its hub has the lease, and has it trained again.
-            self._training.ledger.release(lease, fate=f"was refused: {reason}")
+        self._training.ledger.release(lease, fate=f"was refused: {reason}")
         self._formations.forget(lease.id)
         if isinstance(violation, BadValues) and self._on_bad(worker, lease):
             # Where it is the model, no batch and no device is at fault.

@@ -35,9 +35,6 @@ PAUSE_TOLD_S = 1.0
 #: Beyond the time that a worker is given: its last message must have time to arrive.
 LEASE_GRACE_S = 2.0
 
-#: A hub may take so many times as long for a block as a device for a lease: it sublets again what one did not do.
-BLOCK_TIMES = 2.0
-
 #: The holders of more leases than this are not looked up each time a worker is told why it waits.
 HOLDERS_MANY = 200
 
@@ -122,24 +119,6 @@ class Leases:
         self._last = lease.id
         return lease, allowance_s
 
-    def lend_block(self, hub: str, *, count: int, lease_batches: int) -> tuple[Lease, float, float] | None:
-        """A lease of so many batches for a hub, and the seconds that each of its devices has, and the hub; None: no
-        batch is free. The hub's own leases have the numbers after it."""
-        now_s, allowance_s = self._machine.now_s, self.clock.allowance_s()
-        deadline_s = BLOCK_TIMES * allowance_s + LEASE_GRACE_S
-        lease = self._training.ledger.lease(
-            self._last + 1,
-            hub,
-            version=self._training.version,
-            count=count,
-            now_s=now_s,
-            deadline_s=now_s + deadline_s + LEASE_GRACE_S,
-        )
-        if lease is None:
-            return None
-        self._last = lease.id + math.ceil(len(lease.batches) / lease_batches)
-        return lease, allowance_s, deadline_s
-
     def on_delivered(self, worker: WorkerRecord, lease: Lease) -> None:
         """A worker returned the update of a lease."""
         took_s = self._machine.now_s - lease.issued_s
@@ -211,8 +190,6 @@ class Leases:
             worker.state = WorkerState.LATE
             worker.stretch = min(2 * worker.stretch, STRETCH_MAX)
             worker.reason = f"no update for lease {lease.id} in {waited_s:.1f} s; its batches went to others"
-        if self._formations.now is not None and lease.id in self._formations.now.blocks:
-            self._formations.now.broken_by = lease.worker
         self._formations.forget(lease.id)
         self._machine.record("expired", f"lease {lease.id} of {lease.worker} after {waited_s:.1f} s")
         self.end_upload(lease.id)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.roles.aggregation.controller import AggregationController
-from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.leases import LEASE_GRACE_S, Leases
 from shoal.roles.leader.local_data import NotNow
 from shoal.roles.leader.participants import Participants
@@ -21,15 +20,7 @@ from shoal.wire.messages import NO_TENSORS, Failed, Finished, Released, Tensors,
 
 
 class Lending:
-    def __init__(
-        self,
-        machine: Machine,
-        shared: Shared,
-        *,
-        leases: Leases,
-        aggregation: AggregationController,
-        blocks: Blocks,
-    ) -> None:
+    def __init__(self, machine: Machine, shared: Shared, *, leases: Leases, aggregation: AggregationController) -> None:
         self._machine = machine
         self._spec, self._term = shared.spec, shared.term
         self._training, self._workers, self._formations = shared.training, shared.workers, shared.formations
@@ -39,7 +30,6 @@ class Lending:
         self._online = shared.online
         self._leases = leases
         self._aggregation = aggregation
-        self._blocks = blocks
         #: Leases lent for one version, where others wait for it; 0: any number.
         self.lent_most = shared.spec.plan.lent_most
         privacy = shared.spec.plan.privacy
@@ -102,14 +92,7 @@ class Lending:
                 self._workers.rest(worker)
                 self._workers.tell(worker, why)
                 return
-        if self._blocks.holds(worker.node):
-            # Its hub counts on it.
-            self._workers.rest(worker)
-            return
         if is_training and not self._aggregation.may_start(worker):
-            return
-        if is_training and self._blocks.serves(worker.node):
-            self.bytes_down += self._blocks.lend(worker, may_start=self._aggregation.may_start, began=self.began)
             return
         ledger, examples = self._leases.ledger, 0
         if self._online is not None and is_training and ledger.has_free:
@@ -183,10 +166,7 @@ class Lending:
             self._participants.on_came(worker.node, version=self._training.version)
 
     def on_failed(self, worker: WorkerRecord, failed: Failed) -> Lease | None:
-        """Take back the lease that a worker could not do, or have its hub do so. None: it had no such lease."""
-        if (part := self._blocks.part_of(failed.lease, worker.node)) is not None:
-            self._blocks.leave(worker.node, f"lease {part.id} failed on it: {failed.reason}")
-            return part
+        """Take back the lease that a worker could not do. None: it had no such lease."""
         for clock, ledger in self._leases.clocked_ledgers():
             lease = ledger.find(failed.lease, worker.node)
             if not isinstance(lease, Lease) or self._leases.has_arrived(lease.id):
@@ -261,7 +241,7 @@ class Lending:
         """Part with workers that the manager wants back, as soon as they hold nothing: no trained lease is lost."""
         free = [node for node in self._workers.leaving if not self._leases.held_by(node)]
         # An aggregator goes once another formation holds, in which it is none.
-        free = [node for node in free if not self._formations.is_aggregator(node) and not self._blocks.holds(node)]
+        free = [node for node in free if not self._formations.is_aggregator(node)]
         for node in free:
             reason = self._workers.leaving.pop(node)
             if self._workers.get(node) is not None:

@@ -167,11 +167,8 @@ class TrainingState:
 
     def examples_in(self, lease: Lease) -> int:
         """How many examples a lease holds: the last batch of an epoch may be short."""
-        return self.examples_in_batches(lease.batches)
-
-    def examples_in_batches(self, batches: tuple[int, ...]) -> int:
         spec = self._spec
-        return examples_in(batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
+        return examples_in(lease.batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
 
     def merge(self, lease: Lease, update: Update, delta: np.ndarray | Sparse) -> None:
         """Take a checked update into the next version. A late update counts less."""

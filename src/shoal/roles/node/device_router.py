@@ -21,7 +21,6 @@ from shoal.wire.messages import (
     LeaderUnreachable,
     Leads,
     Leave,
-    LendBlock,
     Message,
     ModelShard,
     RelayModel,
@@ -251,13 +250,13 @@ class DeviceRouter:
 
     def expects(self, message: Message, peer: str) -> bool:
         """Whether tensors may follow this message from this peer: a model or places from a leader, values from an
-        aggregator, a model from a hub that sublets."""
+        aggregator."""
         job, term = str(getattr(message, "job", "")), int(getattr(message, "term", 0))
         if job not in self._assigned or term > self._assigned[job].term:
             return False
-        if isinstance(message, ModelShard) or (isinstance(message, Work) and message.block):
+        if isinstance(message, ModelShard):
             return self._is_hop(job, message.formation, peer)
-        return isinstance(message, Work | Bind | SetUpAggregator | RelayModel | LendBlock) and self.is_led_by(job, peer)
+        return isinstance(message, Work | Bind | SetUpAggregator | RelayModel) and self.is_led_by(job, peer)
 
     def _is_watched_by(self, peer: str) -> bool:
         """Whether the peer must know when this node is lost. An aggregator need not: its leader knows."""
@@ -301,8 +300,6 @@ class DeviceRouter:
                     self._do(Beat(event.sender))
             case ShardAck() | ModelShard() as said:
                 self._on_said_by_hop(event, said)
-            case Work() as said if said.block:
-                self._on_said_by_hop(event, said)
             case _:
                 self._on_order(event)
         return self._take_duties()
@@ -314,7 +311,7 @@ class DeviceRouter:
         for job in self._served_by(peer):
             self._do(ToWorker(job, Connected(node=peer)))
 
-    def _on_said_by_hop(self, event: Received, said: ShardAck | ModelShard | Work) -> None:
+    def _on_said_by_hop(self, event: Received, said: ShardAck | ModelShard) -> None:
         assign = self._assigned.get(said.job)
         if assign is not None and said.term == assign.term and self._is_hop(said.job, said.formation, event.sender):
             self._dial_states[event.sender].on_heard()

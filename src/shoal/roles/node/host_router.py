@@ -38,7 +38,6 @@ from shoal.wire.messages import (
     LeaderUnreachable,
     Leads,
     Leave,
-    LendBlock,
     LogRecord,
     Message,
     Progress,
@@ -606,7 +605,7 @@ class HostRouter(Decider[Delivery]):
                 for key in over:
                     if key[1] <= message.formation:
                         self._drop_sub(key)
-            case Reduce() | RelayModel() | LendBlock():
+            case Reduce() | RelayModel():
                 sub = self._subs.get((message.job, message.formation))
                 if sub is not None and (sub.leader, sub.term) == (leader, message.term):
                     event = Received(sender=leader, message=message)

@@ -32,9 +32,7 @@ from shoal.wire.coded import bytes_max
 from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
     Assign,
-    BlockDone,
     Checkpoint,
-    LendBlock,
     MaskSum,
     Message,
     Reduce,
@@ -202,7 +200,7 @@ class RoleTable(Generic[H]):
 
     def said_to_hosted(self, sender: str, message: Message) -> list[Delivery]:
         """The manager speaks to a leader here or makes this device one; or a leader speaks to its aggregator here."""
-        if isinstance(message, SetUpAggregator | Reduce | RelayModel | LendBlock | TearDown):
+        if isinstance(message, SetUpAggregator | Reduce | RelayModel | TearDown):
             return self._router.on_leader_message(sender, message)
         return self._router.on_manager_message(message)
 
@@ -294,7 +292,7 @@ class RoleTable(Generic[H]):
             case Update() | MaskSum():
                 leader = self.leader(message.job)
                 return leader.update_max_bytes if leader is not None else PAYLOAD_MAX_BYTES
-            case ReduceResult() | BlockDone():
+            case ReduceResult():
                 leader = self.leader(message.job)
                 return leader.sum_max_bytes if leader is not None else PAYLOAD_MAX_BYTES
             case UpdateShard():
@@ -306,7 +304,7 @@ class RoleTable(Generic[H]):
     def awaits_tensors(self, sender: str, message: Message) -> bool:
         """Whether a role here can use the tensors of this message: memory is taken for no others."""
         match message:
-            case Update() | ReduceResult() | MaskSum() | BlockDone():
+            case Update() | ReduceResult() | MaskSum():
                 leader = self.leader(message.job)
                 return leader is not None and leader.awaits(sender, message)
             case UpdateShard():

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from shoal.roles.actions import Action, Role
-from shoal.roles.aggregation.block_aggregator import aggregator_of
+from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.events import Event, Received
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.private_sum import Normals
@@ -251,7 +251,7 @@ class SimRoleServer:
         """Start an aggregator, unless the formation came to an end meanwhile."""
         if host.ended:
             return
-        host.start(aggregator_of(form, node=self.process.node, leader=leader))
+        host.start(Aggregator(form, node=self.process.node, leader=leader))
         self.roles.formed(host, form, endpoint=self._node.endpoint or "")
 
     def _merging_s(self, event: Event) -> float:

@@ -8,12 +8,10 @@ from typing import get_args
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import ENTRIES_MAX
-from shoal.learning.metrics import MetricSum
 from shoal.learning.outer_rule import BETA2, EPSILON, OuterRule
 from shoal.trust import DEVICES_MAX, Rule
 from shoal.wire.limits import COUNTED_MAX, TOLD_BYTES_MAX
 from shoal.wire.messages.base import Message, Tensors, check_codecs, is_endpoint, is_id, message
-from shoal.wire.messages.metrics import check_sums
 
 
 @message(to="aggregator", answered_by={"Work": ("manager", "node")})
@@ -58,8 +56,6 @@ class SetUpAggregator(Message):
     word_bits: int = 0
     #: Of a shard: the leader takes the step, and the aggregator sums up and relays alone.
     sums_only: bool = False
-    #: Of a tree: it is lent blocks, and sublets their leases to its members.
-    lends: bool = False
     #: In a shard: ``model`` and ``velocity``; of an adaptive step ``second``; with a codec the ``residual``, which was
     #: not given out yet; and where updates are cut back to it, the ``centre``: the last version's mean.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
@@ -179,17 +175,7 @@ class UpdateShard(Message):
     version: int
     #: Of a sealed update: the group whose masks its words have; 0: it is not sealed.
     group: int = 0
-    #: Of a lease that a hub sublets: what ``Update`` tells the leader of others.
-    examples: int = 0
-    loss_sum: float = 0.0
-    train_s: float = 0.0
-    logged: tuple[MetricSum, ...] = ()
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
-        if self.logged:
-            check_sums(self.logged)
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
@@ -211,8 +197,6 @@ class ShardAck(Message):
     lease: int
     #: Of a sealed update, which may come again under the masks of another group.
     group: int = 0
-    #: Of a lease that a hub sublet: why its update is not taken; empty: it is.
-    reason: str = ""
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)

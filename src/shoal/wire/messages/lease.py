@@ -117,8 +117,6 @@ class Work(Message):
     began: int = 0
     #: The learning rate; 0: the plan's.
     rate: float = 0.0
-    #: The block that a hub sublets this lease of; 0: the leader lends it.
-    block: int = 0
     #: The ``model``, or what makes it of the one the worker holds: a tensor for each version in between, named by its
     #: number. None where the worker already holds this version, or its values come from aggregators.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)

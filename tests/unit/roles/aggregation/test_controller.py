@@ -14,7 +14,6 @@ from shoal.roles.aggregation.controller import AggregationController, BadUpdate
 from shoal.roles.aggregation.formation import AggregatorShare
 from shoal.roles.aggregation.formations import Formations
 from shoal.roles.aggregation.policy import TopologyPolicy
-from shoal.roles.leader.blocks import Blocks
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
@@ -77,7 +76,6 @@ class Controlled:
             policy=TopologyPolicy(machine, spec.plan, size=6),
             leases=self.leases,
             stats=RoundStats(machine, pace="sync"),
-            blocks=Blocks(machine, shared, leases=self.leases),
         )
         for node in WORKERS:
             self.workers.make_idle(self.workers.add(node))
