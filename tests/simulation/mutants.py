@@ -2008,7 +2008,7 @@ def hubs_count_as_workers() -> Patched:
     """A leader begins with fewer workers than the plan says, since hubs are there."""
 
     def enough(self: Leader) -> bool:
-        return self._workers.trusted + len(self._hubs.nodes()) >= self._workers_least
+        return self._workers.trusted + len(self._workers.hubs()) >= self._workers_least
 
     return patch.object(Leader, "_enough", enough)
 
@@ -2025,10 +2025,14 @@ def hubs_fill_a_job() -> Patched:
 def dead_hub_lent_by() -> Patched:
     """A leader does not hear that a hub is gone, and lends by its formation."""
 
-    def deaf(self: AggregationController, event: PeerChanged) -> None:
-        pass
+    on_peer = Leader._on_peer
 
-    return patch.object(AggregationController, "on_hub_changed", deaf)
+    def deaf(self: Leader, event: PeerChanged) -> None:
+        worker = self._workers.find(event.node)
+        if worker is None or not worker.is_hub:
+            on_peer(self, event)
+
+    return patch.object(Leader, "_on_peer", deaf)
 
 
 @contextmanager

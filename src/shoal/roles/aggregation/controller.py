@@ -16,8 +16,6 @@ from shoal.learning.pace import PACES
 from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.aggregation.formations import Summed
 from shoal.roles.aggregation.policy import TopologyPolicy, Wanted
-from shoal.roles.events import Liveness, PeerChanged
-from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.round_stats import RoundStats
@@ -26,7 +24,7 @@ from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease, Refusal
 from shoal.states import WorkerState
 from shoal.wire.coded import bytes_of
-from shoal.wire.messages import AggregatorReady, BadShard, Ready, ReduceResult, Routed, Update, UpdateReady
+from shoal.wire.messages import AggregatorReady, BadShard, ReduceResult, Routed, Update, UpdateReady
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class AggregationController:
         self._plan = shared.spec.plan
         self._term = shared.term
         self._training, self._workers, self._formations = shared.training, shared.workers, shared.formations
-        self._shares, self._hubs = shared.shares, shared.hubs
+        self._shares = shared.shares
         self._policy = policy
         self._leases = leases
         self._stats = stats
@@ -65,7 +63,7 @@ class AggregationController:
         self.bytes_up = 0
         self.bytes_down = 0
 
-    # Workers and hubs come and go -----------------------------------------------------------------------------------
+    # Workers come and go ------------------------------------------------------------------------------------------
 
     def on_worker_lost(self, node: str, reason: str) -> None:
         self._policy.on_workers_changed()
@@ -81,39 +79,10 @@ class AggregationController:
         self._doubt([node], f"{node}, an aggregator, is suspect: {reason}")
         return True
 
-    def on_hub(self, node: str, message: Ready) -> None:
-        """A hub is here. It may be an aggregator from the next formation on, and is lent nothing."""
-        if self._workers.was_left_out(node):
-            self._hubs.set_aside.add(node)
-        link = (message.up_bytes_per_s, message.down_bytes_per_s)
-        hub = HubRecord(node=node, up_bytes_per_s=link[0], down_bytes_per_s=link[1], medium=message.medium)
-        if self._hubs.add(hub):
-            self._machine.record("joined", f"{node} is a hub: it can sum up for others")
-            self._policy.on_workers_changed()
-
-    def on_no_hub(self, node: str) -> None:
-        """A worker is here. It may have been a hub before it was started again."""
-        if self._hubs.remove(node):
-            self.on_worker_lost(node, "it is a worker now")
-
     def on_ready(self, node: str) -> None:
         """A worker asks for work: it has no values that aggregators gave out."""
         self._formations.relay.on_missing(node)
         self._formations.on_joined(node)
-
-    def on_hub_changed(self, event: PeerChanged) -> None:
-        """The sums that a hub had are made again, by another or by the leader."""
-        node, reason = event.node, event.reason
-        if event.state is Liveness.SUSPECT:
-            self._hubs.suspects.add(node)
-            self._machine.record("suspect", f"{node}: {reason}")
-            self.on_suspect(node, reason)
-        elif event.state is Liveness.ALIVE:
-            self._hubs.suspects.discard(node)
-        else:
-            self._hubs.remove(node)
-            self._machine.record("lost", f"{node}, a hub: {reason}")
-            self.on_worker_lost(node, reason)
 
     def _doubt(self, nodes: Sequence[str], reason: str) -> None:
         """Use these nodes as aggregators no longer, for a while."""
@@ -177,7 +146,7 @@ class AggregationController:
         if summed is not None:
             self._policy.on_sum_merged()
         if message.weighed:
-            return Measured(sender) if self._workers.get(sender) is not None or sender in self._hubs else None
+            return Measured(sender) if self._workers.find(sender) is not None else None
         return summed
 
     def on_sealed_sum(self, sender: str, message: ReduceResult, problem: str | None) -> None:
@@ -341,7 +310,7 @@ class AggregationController:
         # A suspect worker would be waited for, and may never come.
         away = {*leaving, *self._workers.suspects}
         able = [worker for worker in self._workers.able() if worker.node not in away]
-        hubs = self._hubs.able(without=leaving)
+        hubs = [hub for hub in self._workers.hubs() if not hub.left_out and hub.node not in away]
         if (broken := formations.held_up()) is not None and formations.now is not None:
             # Every worker waits for the next formation: it is not delayed.
             arranged = self._policy.arrange(formations.now.kind, able, hubs)

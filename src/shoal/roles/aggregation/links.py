@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median, median_high
 
-from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.scheduling.placement import LINK_ASSUMED_BYTES_PER_S
 from shoal.topology import predict
@@ -118,7 +117,7 @@ class LinkRates:
         ways_s = predict.star_ways_s(Cluster(leader=leader, workers=nodes), model_bytes=self._model_bytes)
         return {one.node: way_s for one, way_s in zip(played, ways_s, strict=True)}
 
-    def cluster(self, workers: Sequence[WorkerRecord], hubs: Sequence[HubRecord] = ()) -> Cluster:
+    def cluster(self, workers: Sequence[WorkerRecord], hubs: Sequence[WorkerRecord] = ()) -> Cluster:
         """These workers, these hubs and their leader with all that is known of their links, by their names."""
         times = [median(worker.trainings_s) for worker in workers if worker.trainings_s]
         typical_s = median(times) if times else 0.0
@@ -145,7 +144,7 @@ class LinkRates:
         )
 
 
-def _hub(hub: HubRecord, otherwise: float) -> ClusterNode:
+def _hub(hub: WorkerRecord, otherwise: float) -> ClusterNode:
     down = hub.down_bytes_per_s or otherwise
     up = hub.up_bytes_per_s or down
     return ClusterNode(name=hub.node, up_bytes_per_s=_bounded(up), down_bytes_per_s=_bounded(down), medium=hub.medium)

@@ -15,7 +15,6 @@ from statistics import median
 from shoal.plan import Plan
 from shoal.roles.aggregation.formation import AggregatorShare
 from shoal.roles.aggregation.links import LinkRates
-from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.topology import predict
@@ -150,7 +149,7 @@ class TopologyPolicy:
         present: Sequence[str],
         kind_now: str,
         pace_now: str,
-        hubs: Sequence[HubRecord] = (),
+        hubs: Sequence[WorkerRecord] = (),
     ) -> Wanted | None:
         """What to change to, given the workers, the present aggregators and the hubs; None: stay."""
         now_s = self._machine.now_s
@@ -166,7 +165,7 @@ class TopologyPolicy:
         return self._again(kind_now, workers, present, hubs)
 
     def _again(
-        self, kind: str, workers: Sequence[WorkerRecord], present: Sequence[str], hubs: Sequence[HubRecord]
+        self, kind: str, workers: Sequence[WorkerRecord], present: Sequence[str], hubs: Sequence[WorkerRecord]
     ) -> Wanted | None:
         """The same topology, with aggregators that came since; None: it is as good as it is."""
         if kind == "tree":
@@ -174,7 +173,7 @@ class TopologyPolicy:
         return self._share_out_again(workers, present) if kind == "shard" else None
 
     def _with_more_hubs(
-        self, workers: Sequence[WorkerRecord], present: Sequence[str], hubs: Sequence[HubRecord]
+        self, workers: Sequence[WorkerRecord], present: Sequence[str], hubs: Sequence[WorkerRecord]
     ) -> Wanted | None:
         """A hub came since, or is fit again: a tree that has more hubs than the present one takes its place."""
         names = {hub.node for hub in self._fit_hubs(hubs)}
@@ -184,7 +183,7 @@ class TopologyPolicy:
         led = {share.node for share in wanted.shares} if wanted is not None else set()
         return wanted if len(names & led) > len(names.intersection(present)) else None
 
-    def _fit_hubs(self, hubs: Sequence[HubRecord]) -> list[HubRecord]:
+    def _fit_hubs(self, hubs: Sequence[WorkerRecord]) -> list[WorkerRecord]:
         return [hub for hub in hubs if self._unfit.get(hub.node, 0.0) <= self._machine.now_s]
 
     def _share_out_again(self, workers: Sequence[WorkerRecord], present: Sequence[str]) -> Wanted | None:
@@ -202,7 +201,7 @@ class TopologyPolicy:
         present: Sequence[str],
         kind_now: str,
         pace_now: str,
-        hubs: Sequence[HubRecord],
+        hubs: Sequence[WorkerRecord],
     ) -> Wanted | None:
         is_first = self._watch is None and len(self._rounds) >= ROUNDS_FIRST
         if self._off is None and not is_first:
@@ -283,7 +282,7 @@ class TopologyPolicy:
         return "sync", 1, ""
 
     def arrange(
-        self, kind: str, workers: Sequence[WorkerRecord], hubs: Sequence[HubRecord] = (), *, aggregators: int = 0
+        self, kind: str, workers: Sequence[WorkerRecord], hubs: Sequence[WorkerRecord] = (), *, aggregators: int = 0
     ) -> Wanted | None:
         """This shape for these workers and hubs; None: workers are too few, or no node may be an aggregator."""
         if len(workers) < LEAST[kind] or kind == "star":

@@ -36,7 +36,6 @@ from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
 from shoal.roles.leader.goals import UnknownGoals, reached_by
 from shoal.roles.leader.helped_sealing import sealing_of
-from shoal.roles.leader.hubs import Hubs
 from shoal.roles.leader.leases import LATE, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
@@ -96,7 +95,6 @@ class Leader(Machine):
 
         self._training = TrainingState(self, spec, layout, model, memory=memory, normals=normals)
         self._workers = Workers(self, job=spec.job)
-        self._hubs = Hubs()
         self._shares = FixedShares(work=plan.work)
         self._durability = Durability(self)
         self._suspicion = Suspicion()
@@ -121,7 +119,6 @@ class Leader(Machine):
             term=term,
             training=self._training,
             workers=self._workers,
-            hubs=self._hubs,
             formations=self._formations,
             evaluations=self._evaluations,
             durability=self._durability,
@@ -270,7 +267,7 @@ class Leader(Machine):
     def _on_received(self, event: Received) -> None:
         message, sender = event.message, event.sender
         self._bytes_up += event.size_bytes
-        if (worker := self._workers.get(sender)) is not None:
+        if (worker := self._workers.find(sender)) is not None:
             worker.bytes_up += event.size_bytes
         if self._sealing is not None and sender == self._sealing.helper:
             self._sealing.on_helper(message)
@@ -285,11 +282,10 @@ class Leader(Machine):
             case m.HandOver():
                 if sender == self._manager and message.term == self._term:
                     self._parting, self._version_least = message.reason, message.version_least
-            case m.Ready(is_hub=True):
-                if worker is not None:
-                    self._on_peer(PeerChanged(node=sender, state=Liveness.LOST, reason="it is a hub now"))
-                self._aggregation.on_hub(sender, message)
             case m.Ready():
+                if worker is not None and worker.is_hub != message.is_hub:
+                    reason = f"it is a {'hub' if message.is_hub else 'worker'} now"
+                    self._on_peer(PeerChanged(node=sender, state=Liveness.LOST, reason=reason))
                 self._on_ready(sender, message)
             case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult():
                 if message.term == self._term:
@@ -298,13 +294,14 @@ class Leader(Machine):
                 if message.term == self._term and self._sealing is not None:
                     self._sealing.on_message(sender, message)
                     self._proceed()
-            case m.UpdateReady() | m.Offer() | m.Update() | m.Evaluated() | m.Failed() if sender not in self._hubs:
+            case m.UpdateReady() | m.Offer() | m.Update() | m.Evaluated() | m.Failed():
                 if worker is None:
                     # It was thought lost, and is back with an update or a result.
                     worker = self._workers.add(sender)
                     self._policy.on_workers_changed()
                     self._formations.on_joined(sender)
-                self._on_result(worker, message)
+                if not worker.is_hub:
+                    self._on_result(worker, message)
 
     def _on_result(
         self, worker: WorkerRecord, message: m.UpdateReady | m.Offer | m.Update | m.Evaluated | m.Failed
@@ -331,19 +328,23 @@ class Leader(Machine):
     # Workers come, wait and go -----------------------------------------------------------------------
 
     def _on_ready(self, node: str, message: m.Ready) -> None:
-        self._aggregation.on_no_hub(node)
-        worker = self._workers.get(node)
+        worker = self._workers.find(node)
         if worker is None:
-            worker = self._workers.add(node)
-            self.record("joined", f"{node} is ready to work")
+            worker = self._workers.add(node, is_hub=message.is_hub)
+            does = "is a hub: it can sum up for others" if worker.is_hub else "is ready to work"
+            self.record("joined", f"{node} {does}")
             self._policy.on_workers_changed()
+        worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
+        worker.medium = message.medium
+        if worker.is_hub:
+            # It may be an aggregator from the next formation on, and is leased nothing.
+            self._workers.suspects.discard(node)
+            return
         if self._phase.is_over:
             self._workers.tell(worker, "the job is over; its last version is being saved")
             return
         held = (message.holds_term, message.holds_version)
         worker.holds = (self._term, 0) if held == m.FIRST_HELD else held
-        worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
-        worker.medium = message.medium
         worker.device = message.state
         self._aggregation.on_ready(node)
         self._shares.on_changed()
@@ -357,33 +358,38 @@ class Leader(Machine):
             return
         if event.state is Liveness.LOST and self._sealing is not None:
             self._sealing.on_gone(event.node, event.reason)
-        if event.node in self._hubs:
-            self._aggregation.on_hub_changed(event)
-            self._reshape()
-            self._proceed()
+        if (worker := self._workers.find(event.node)) is None:
             return
-        if (worker := self._workers.get(event.node)) is None:
-            return
+        is_lost = False
         if event.state is Liveness.SUSPECT:
             worker.reason = event.reason
             self._workers.suspects.add(event.node)
             self.record("suspect", f"{event.node}: {event.reason}")
-            if self._aggregation.on_suspect(event.node, event.reason):
-                self._reshape()
-            return
-        self._workers.suspects.discard(event.node)
-        if event.state is Liveness.ALIVE:
-            # A worker that is left out is told nothing more: its last reason still holds.
-            worker.reason = worker.told if worker.left_out else None
-            # It may be missing in a formation that was set up meanwhile.
-            self._formations.on_joined(event.node)
-            return
-        self._workers.remove(event.node)
-        self.record("lost", f"{event.node}: {event.reason}")
-        self._aggregation.on_worker_lost(event.node, event.reason)
-        self._leases.give_up(event.node, fate=f"was taken back: {event.node} was lost ({event.reason})")
-        self._reshape()
-        self._proceed()
+            is_broken = self._aggregation.on_suspect(event.node, event.reason)
+        else:
+            self._workers.suspects.discard(event.node)
+            is_lost = is_broken = event.state is Liveness.LOST
+            if is_lost:
+                self._on_lost(worker, event.reason)
+            elif not worker.is_hub:
+                # A worker that is left out is told nothing more: its last reason still holds.
+                worker.reason = worker.told if worker.left_out else None
+                # It may be missing in a formation that was set up meanwhile.
+                self._formations.on_joined(event.node)
+        # Formations choose among hubs: one that comes or goes may change the shape.
+        if is_broken or worker.is_hub:
+            self._reshape()
+        if is_lost or worker.is_hub:
+            self._proceed()
+
+    def _on_lost(self, worker: WorkerRecord, reason: str) -> None:
+        """A node is gone. The sums that it had are made again, by another or by the leader."""
+        node = worker.node
+        self._workers.remove(node)
+        self.record("lost", f"{node}, a hub: {reason}" if worker.is_hub else f"{node}: {reason}")
+        self._aggregation.on_worker_lost(node, reason)
+        if not worker.is_hub:
+            self._leases.give_up(node, fate=f"was taken back: {node} was lost ({reason})")
 
     def _on_manager(self, state: Liveness) -> None:
         """The manager is out of reach, or back: then what could not be kept there is offered at once."""
@@ -865,7 +871,7 @@ class Leader(Machine):
         assert self._ending is not None
         self._phase, (_, reason) = LeaderPhase.ENDED, self._ending
         finished = m.Finished(job=self._spec.job, reason=reason)
-        for node in (*self._workers.nodes(), *self._hubs.nodes()):
+        for node in (*self._workers.nodes(), *(hub.node for hub in self._workers.hubs())):
             self.send(node, finished)
         self.send(self._manager, self.progress())
         self.act(End(reason=reason))

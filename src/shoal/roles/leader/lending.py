@@ -26,7 +26,7 @@ class Lending:
         self._training, self._workers, self._formations = shared.training, shared.workers, shared.formations
         self._evaluations = shared.evaluations
         self._durability = shared.durability
-        self._shares, self._hubs = shared.shares, shared.hubs
+        self._shares = shared.shares
         self._online = shared.online
         self._leases = leases
         self._aggregation = aggregation
@@ -244,10 +244,9 @@ class Lending:
         free = [node for node in free if not self._formations.is_aggregator(node)]
         for node in free:
             reason = self._workers.leaving.pop(node)
-            if self._workers.get(node) is not None:
+            if self._workers.find(node) is not None:
                 self._workers.remove(node)
                 self._formations.on_left(node, reason)
-            self._hubs.remove(node)
             self._machine.record("released", f"{node} {reason}")
             # Also to a node that never came: it may be fetching the task still.
             self._machine.send(node, Finished(job=self._spec.job, reason=clip(reason)))

@@ -8,7 +8,6 @@ from shoal.roles.aggregation.formations import Formations
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
-from shoal.roles.leader.hubs import Hubs
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.suspicion import Suspicion
 from shoal.roles.leader.training_state import TrainingState
@@ -22,7 +21,6 @@ class Shared:
     term: int
     training: TrainingState
     workers: Workers
-    hubs: Hubs
     formations: Formations
     evaluations: Evaluations
     durability: Durability

@@ -27,7 +27,7 @@ class Rollback:
         self._evaluations = shared.evaluations
         self._durability = shared.durability
         self._suspicion = shared.suspicion
-        self._shares, self._hubs = shared.shares, shared.hubs
+        self._shares = shared.shares
         self._leases = leases
         self._failures = failures
 
@@ -56,7 +56,6 @@ class Rollback:
         out = f"set aside: it contributed to the model after version {good}, and by version {before} it was broken"
         for node in culprits:
             self._workers.set_aside(node, out)
-            self._hubs.set_aside.add(node)
         self._machine.record("went-back", f"{told}; set aside, since they contributed: {_named(culprits)}")
         self._workers.expect_nothing("its lease was taken back: the model is suspected")
         self._workers.release()

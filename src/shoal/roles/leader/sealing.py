@@ -107,7 +107,6 @@ class Sealing:
         self._machine = machine
         self._spec, self._term = shared.spec, shared.term
         self._training, self._workers, self._online = shared.training, shared.workers, shared.online
-        self._hubs = shared.hubs
         self._leases, self._formations = leases, shared.formations
         sealed = shared.spec.plan.believes.sealed
         if sealed is None:
@@ -516,8 +515,7 @@ class Sealing:
         sums = group.sums
         is_late = self._is_broken(group) and self._machine.now_s - sums.asked_s > ANSWER_S
         for node in sums.awaited:
-            is_here = self._workers.get(node) is not None or node in self._hubs
-            if is_late or not is_here or node in self._workers.suspects or node in self._hubs.suspects:
+            if is_late or self._workers.find(node) is None or node in self._workers.suspects:
                 sums.lost.add(node)
         if sums.awaited:
             return

@@ -1,4 +1,8 @@
-"""The workers of a job as its leader records them: which work, wait or are slow, and why. A part of the leader."""
+"""The workers of a job as its leader records them: which work, wait or are slow, and why. A part of the leader.
+
+Hubs are workers that sum up for others and train nothing. They have a table of their own, so that whatever counts or
+lists workers or leases to them cannot meet one.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +51,8 @@ LATELY = 3
 @dataclass(slots=True)
 class WorkerRecord:
     node: str
+    #: It sums up for others and holds no lease.
+    is_hub: bool = False
     state: WorkerState = WorkerState.READY
     reason: str | None = None
     since_s: float = 0.0
@@ -155,6 +161,7 @@ class Workers:
         self._machine = machine
         self._job = job
         self._members: dict[str, WorkerRecord] = {}
+        self._hubs: dict[str, WorkerRecord] = {}
         #: Workers without a lease, in the order they became so, and their turn: first ready, first served.
         self._idle: OrderedDict[str, int] = OrderedDict()
         self._last_turn = 0
@@ -166,7 +173,7 @@ class Workers:
         #: Idle workers that were not told why, the longest first; and those that were, by when.
         self._untold: OrderedDict[str, None] = OrderedDict()
         self._told_s: OrderedDict[str, float] = OrderedDict()
-        #: Workers that are silent, or whose session broke.
+        #: Workers and hubs that are silent, or whose session broke.
         self.suspects: set[str] = set()
         #: Nodes that the manager wants back, and why. They get no further lease.
         self.leaving: dict[str, str] = {}
@@ -183,21 +190,36 @@ class Workers:
         return len(self._members)
 
     def get(self, node: str) -> WorkerRecord | None:
+        """Return a worker that trains, or None if there is none of this name."""
         return self._members.get(node)
 
-    def add(self, node: str) -> WorkerRecord:
-        member = self._members[node] = WorkerRecord(node=node, since_s=self._machine.now_s)
+    def find(self, node: str) -> WorkerRecord | None:
+        """Return a worker or a hub, or None if there is none of this name."""
+        return self._members.get(node) or self._hubs.get(node)
+
+    def hubs(self) -> list[WorkerRecord]:
+        return [self._hubs[node] for node in sorted(self._hubs)]
+
+    def add(self, node: str, *, is_hub: bool = False) -> WorkerRecord:
+        member = WorkerRecord(node=node, is_hub=is_hub, since_s=self._machine.now_s)
         member.violations, member.offence, member.set_aside = self._offences.pop(node, (0, None, None))
-        self._left_out += member.left_out
+        if is_hub:
+            self._hubs[node] = member
+        else:
+            self._members[node] = member
+            self._left_out += member.left_out
         return member
 
     def remove(self, node: str) -> None:
-        member = self._members.pop(node)
-        self.recurring.on_back(node, now_s=self._machine.now_s)
-        self._left_out -= member.left_out
+        if (member := self._hubs.pop(node, None)) is not None:
+            self.suspects.discard(node)
+        else:
+            member = self._members.pop(node)
+            self.recurring.on_back(node, now_s=self._machine.now_s)
+            self._left_out -= member.left_out
+            self._not_idle(node)
         if member.violations or member.set_aside is not None:
             self._offences[node] = (member.violations, member.offence, member.set_aside)
-        self._not_idle(node)
 
     @property
     def trusted(self) -> int:
@@ -219,7 +241,10 @@ class Workers:
         self._left_out += member.left_out - was_left_out
 
     def set_aside(self, node: str, reason: str) -> None:
-        """Lend nothing to this worker any more, whether it is here or not."""
+        """Lease nothing more to this worker and have it sum up nothing, whether it is here or not."""
+        if (hub := self._hubs.get(node)) is not None:
+            hub.set_aside = reason
+            return
         member = self._members.get(node)
         if member is None:
             violations, offence, _ = self._offences.get(node, (0, None, None))
@@ -231,11 +256,6 @@ class Workers:
             self._line.remove(node)
             self._resting.pop(node, None)
             self._outcasts[node] = None
-
-    def was_left_out(self, node: str) -> bool:
-        """Whether this node was a worker, and was left out when it went."""
-        violations, _, set_aside = self._offences.get(node, (0, None, None))
-        return violations >= VIOLATIONS_MAX or set_aside is not None
 
     def any_healthy(self) -> bool:
         """A worker is here that may train and whose latest lease did not fail."""

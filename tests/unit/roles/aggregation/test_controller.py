@@ -17,7 +17,6 @@ from shoal.roles.aggregation.policy import TopologyPolicy
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
-from shoal.roles.leader.hubs import Hubs
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.round_stats import RoundStats
@@ -59,7 +58,6 @@ class Controlled:
             term=1,
             training=course,
             workers=self.workers,
-            hubs=Hubs(),
             formations=self.formations,
             evaluations=Evaluations(
                 machine, spec=spec, training=course, durability=durability, suspicion=suspicion, online=None

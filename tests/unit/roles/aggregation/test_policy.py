@@ -19,7 +19,6 @@ from shoal.roles.aggregation.policy import (
     TopologyPolicy,
     Wanted,
 )
-from shoal.roles.leader.hubs import HubRecord
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.topology.choose import MARGIN, ROUNDS_OFF, ROUNDS_SETTLING
@@ -448,11 +447,13 @@ def test_no_shard_without_step() -> None:
 # Hubs -------------------------------------------------------------------------------------------------------------
 
 
-def hubs(*names: str, rate: float = RATE) -> list[HubRecord]:
-    return [HubRecord(node=name, up_bytes_per_s=rate, down_bytes_per_s=rate) for name in names]
+def hubs(*names: str, rate: float = RATE) -> list[WorkerRecord]:
+    return [WorkerRecord(node=name, is_hub=True, up_bytes_per_s=rate, down_bytes_per_s=rate) for name in names]
 
 
-def over(shaping: TopologyPolicy, now_s: float, here: Sequence[HubRecord], kind: str = "star", **changes: Any) -> Any:
+def over(
+    shaping: TopologyPolicy, now_s: float, here: Sequence[WorkerRecord], kind: str = "star", **changes: Any
+) -> Any:
     given: dict[str, Any] = {"present": (), "workers": crew(9), "pace": "sync"} | changes
     return at(shaping, now_s).wanted(given["workers"], given["present"], kind, given["pace"], here)
 
@@ -508,7 +509,7 @@ def test_a_hub_that_does_not_know_its_link_is_taken_to_have_the_best() -> None:
 
 def test_auto_predicts_with_hubs_and_leaves_a_bad_one_out() -> None:
     # Too many for a shard, and on slow links.
-    def chosen(here: Sequence[HubRecord]) -> Any:
+    def chosen(here: Sequence[WorkerRecord]) -> Any:
         shaping = shaping_of(topology="auto")
         workers = crew(SHARD_MOST + 1, trainings_s=deque([0.1]), up_bytes_per_s=1e6, down_bytes_per_s=1e6)
         for _ in range(ROUNDS_FIRST):
