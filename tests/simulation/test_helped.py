@@ -20,7 +20,7 @@ from dst.fuzz import fuzz
 from shoal.plan import Until
 from shoal.roles.device_sealing import DeviceSealing
 from shoal.roles.helper import Helper
-from shoal.roles.leader.helped_sealing import HelpedSealing
+from shoal.roles.leader.helper_opener import HelperOpener
 from shoal.roles.leader.sealing import Sealing
 from shoal.sealing import helped, pair
 from shoal.sealing.group import HELPER_ENVELOPE_BYTES, bits_of
@@ -242,7 +242,7 @@ def term_missing_from_the_label() -> AbstractContextManager[Any]:
 
 
 def the_leader_lends_to_the_helper() -> AbstractContextManager[Any]:
-    on_helper = HelpedSealing.on_helper
+    on_helper = Sealing.on_helper
 
     def lends(self: Any, message: Message) -> None:
         if isinstance(message, Ready):
@@ -250,7 +250,7 @@ def the_leader_lends_to_the_helper() -> AbstractContextManager[Any]:
         else:
             on_helper(self, message)
 
-    return patch.object(HelpedSealing, "on_helper", lends)
+    return patch.object(Sealing, "on_helper", lends)
 
 
 def an_update_is_sealed_again() -> AbstractContextManager[Any]:
@@ -282,11 +282,11 @@ def the_sum_is_opened_before_all_came() -> AbstractContextManager[Any]:
             del group.reports[max(group.reports)]
         return False
 
-    return patch.object(HelpedSealing, "_is_void", of_some)
+    return patch.object(Sealing, "_is_void", of_some)
 
 
 def nobody_says_that_the_helper_is_away() -> AbstractContextManager[Any]:
-    return patch.object(HelpedSealing, "held_up", lambda self: None if self.helper in self._keys else "waiting")
+    return patch.object(HelperOpener, "held_up", lambda self: None if self.node in self._roster.keys else "waiting")
 
 
 MUTANTS = [

@@ -210,7 +210,7 @@ def agreed_before_the_sums_are_here() -> AbstractContextManager[Any]:
     """Devices are asked to agree while an aggregator may still be lost with its words."""
 
     def at_once(self: Sealing, group: Any) -> None:
-        self._agree(group)
+        self._open(group)
 
     return patch.object(Sealing, "_look_for_sums", at_once)
 

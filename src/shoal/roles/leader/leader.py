@@ -35,7 +35,6 @@ from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
 from shoal.roles.leader.goals import UnknownGoals, reached_by
-from shoal.roles.leader.helped_sealing import sealing_of
 from shoal.roles.leader.leases import LATE, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
@@ -45,7 +44,7 @@ from shoal.roles.leader.private_sum import Normals, no_chance
 from shoal.roles.leader.report import Standing, progress_of
 from shoal.roles.leader.rollback import Rollback
 from shoal.roles.leader.round_stats import RoundStats
-from shoal.roles.leader.sealing import Sealing
+from shoal.roles.leader.sealing import Sealing, sealing_of
 from shoal.roles.leader.suspicion import BatchFailures, Suspicion
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks

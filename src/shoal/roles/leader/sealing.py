@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,46 +24,37 @@ from shoal.learning.clipping import CLIP_ROUNDING, length_of
 from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.aggregation.formations import Summed
+from shoal.roles.leader.helper_opener import HelperOpener
+from shoal.roles.leader.key_roster import KeyRoster
 from shoal.roles.leader.leases import Leases
+from shoal.roles.leader.member_opener import MemberOpener
 from shoal.roles.leader.participants import is_spent
 from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.sealed_group import ANSWER_S, Opener, SealedGroup, Unopened
 from shoal.roles.leader.sealed_sums import GroupSums
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
 from shoal.sealing.figures import FIGURES, LOSS_MAX, decode_figures, words_per_figure
 from shoal.sealing.fixed import BOUND_FIRST, FixedPoint, bound_after, word_type
-from shoal.sealing.graph import GROUP_MAX, GraphShape, shape_of
-from shoal.sealing.group import MaskGraph, OpenedPart, bits_of, members_of
+from shoal.sealing.group import MaskGraph, bits_of
 from shoal.sealing.label import Label, trained_on
-from shoal.sealing.opening import SumOpening, unmask
 from shoal.states import SealPhase
 from shoal.wire.coded import encode_places, places_digest
-from shoal.wire.limits import ENVELOPE_MAX_BYTES
 from shoal.wire.messages import (
     SEAL_FORM,
-    Agree,
     Agreed,
     Bind,
     MaskSum,
-    MemberKey,
     Message,
-    Open,
     Opened,
     Reduce,
     ReduceResult,
     SealKey,
     SealRefused,
-    SealRoster,
     Unbind,
     Update,
     clip,
 )
-
-#: Members answer a question within this, or have vanished.
-ANSWER_S = 5.0
-
-#: What a roster says of a device beside its certificate: names, a key, a nonce, a signature, and where each begins.
-KEY_AND_NAME_MAX_BYTES = 224
 
 #: A sum of which a larger share of trainings diverged is not merged, and after so many of them the job fails.
 DIVERGED_SHARE = 0.5
@@ -73,38 +64,19 @@ DIVERGED_TIMES = 3
 ACCUSERS_LEAST = 2
 
 
-@dataclass(slots=True)
-class SealedGroup:
-    """A group from its binding to its sum."""
-
-    number: int
-    label: Label
-    graph: MaskGraph
-    #: In the order of places.
-    members: tuple[str, ...]
-    leases: tuple[int, ...]
-    total: np.ndarray
-    sums: GroupSums
-    #: Where its words lie in the model; None: everywhere.
-    at: np.ndarray | None = None
-    phase: SealPhase = SealPhase.UPLOADING
-    #: When its members were asked what they are asked now.
-    asked_s: float = 0.0
-    #: Places whose updates are in the sum, and what came with them.
-    reports: dict[int, ArrivedUpdate] = field(default_factory=dict)
-    seals: dict[int, bytes] = field(default_factory=dict)
-    figures: dict[int, np.ndarray] = field(default_factory=dict)
-    #: Places that are not waited for any longer.
-    lost: set[int] = field(default_factory=set)
-    opening: SumOpening | None = None
-
-    def place_of(self, node: str) -> int | None:
-        return self.members.index(node) if node in self.members else None
-
-
 class Sealing:
-    def __init__(self, machine: Machine, shared: Shared, *, leases: Leases) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        shared: Shared,
+        *,
+        leases: Leases,
+        roster: KeyRoster,
+        opener: Opener,
+    ) -> None:
         self._machine = machine
+        self._roster, self._opener = roster, opener
+        self._helper = opener if isinstance(opener, HelperOpener) else None
         self._spec, self._term = shared.spec, shared.term
         self._training, self._workers, self._online = shared.training, shared.workers, shared.online
         self._leases, self._formations = leases, shared.formations
@@ -118,11 +90,6 @@ class Sealing:
         #: Where devices add noise: their sum is divided by a number that is known before, and each counts as one.
         self._privacy = privacy if isinstance(privacy, SharedPrivacy) else None
         self._size = shared.training.model.size
-        self._keys: dict[str, MemberKey] = {}
-        self._roster: tuple[MemberKey, ...] = ()
-        self._roster_number = 0
-        #: Worker -> the roster it was sent last.
-        self._told: dict[str, int] = {}
         self._number = 0
         self._group: SealedGroup | None = None
         #: Leases whose update is ready to be sealed.
@@ -152,22 +119,30 @@ class Sealing:
         self.opened = 0
         self.void = 0
 
-    # A helper, where the plan names one (``helped_sealing``) ---------------------------------------------
+    # A helper, where the plan names one ------------------------------------------------------------------
 
     @property
     def helper(self) -> str | None:
-        """The node that opens sums. It is lent nothing."""
-        return self._sealed.helper
+        """The node that opens sums. It is leased nothing."""
+        return self._helper.node if self._helper is not None else None
 
     def on_helper(self, message: Message) -> None:
-        """The helper speaks."""
+        """The helper speaks. It is leased nothing, whatever it says."""
+        group = self._current()
+        why = self._helper.on_message(message, group) if self._helper is not None else None
+        if why is not None and group is not None:
+            self._make_void(group, why)
 
     def on_gone(self, node: str, reason: str) -> None:
         """A node is lost, or the manager wants it back: it may be the helper."""
+        if self._helper is None or not self._helper.on_gone(node, reason):
+            return
+        if (group := self._current()) is not None:
+            self._make_void(group, f"{node} is away")
 
     def awaits_masks(self, sender: str, message: MaskSum) -> bool:
         """Whether the helper was asked for this sum, and it has not come."""
-        return False
+        return self._helper is not None and sender == self._helper.node and self._helper.awaits(message, self._group)
 
     # Workers -------------------------------------------------------------------------------------------
 
@@ -178,10 +153,17 @@ class Sealing:
             case SealRefused():
                 self._on_refused(node, message)
             case _:
-                try:
-                    self._on_answer(node, message)
-                except PeerViolation as violation:
-                    self._machine.record("seal-refused", f"answer of {node}: {violation.reason}")
+                self._on_answer(node, message)
+
+    def _on_answer(self, node: str, message: Agreed | Opened) -> None:
+        group = self._current()
+        place = group.place_of(node) if group is not None else None
+        if group is None or place is None or message.group != group.number:
+            return
+        try:
+            self._opener.on_answer(group, place, message)
+        except PeerViolation as violation:
+            self._machine.record("seal-refused", f"answer of {node}: {violation.reason}")
 
     def _on_key(self, node: str, message: SealKey) -> None:
         if message.key.node == node and message.key.form != SEAL_FORM:
@@ -189,9 +171,7 @@ class Sealing:
                 "seal-refused", f"{node} seals by form {message.key.form}, not {SEAL_FORM}: upgrade it"
             )
         elif message.key.node == node:
-            self._keys[node] = message.key
-            # It says so with each session, and what it was sent before may be lost with the last.
-            self._told.pop(node, None)
+            self._roster.on_key(message.key)
 
     def on_offer(self, lease: Lease) -> None:
         """An update is ready. It does not age while it waits for others."""
@@ -208,8 +188,8 @@ class Sealing:
             if place not in group.reports:
                 group.lost.add(place)
                 self._strayed[lease.worker] = group.sums.goes_by(lease.id)
-        elif group.opening is not None and place in group.reports and place not in group.lost:
-            self._ask(group, [place])
+        else:
+            self._opener.ask_again(group, place)
 
     def _current(self) -> SealedGroup | None:
         """The present group. It is void where its leases were taken back: its updates are of no version then."""
@@ -242,7 +222,7 @@ class Sealing:
 
     def held_up(self) -> str | None:
         """Why the leader could open no sum now, however many devices offer updates; None: it could."""
-        return None
+        return self._opener.held_up()
 
     @property
     def is_busy(self) -> bool:
@@ -260,10 +240,8 @@ class Sealing:
                 self._look_for_uploads(group)
             case SealPhase.SUMMING:
                 self._look_for_sums(group)
-            case SealPhase.AGREEING:
-                self._look_for_agreement(group)
-            case SealPhase.OPENING:
-                return self._look_for_shares(group)
+            case SealPhase.AGREEING | SealPhase.OPENING:
+                return self._look_for_masks(group)
         return None
 
     def _gather_offers(self, *, is_last: bool) -> None:
@@ -276,8 +254,9 @@ class Sealing:
         if not offers or len(offers) < ledger.outstanding:
             # Somebody trains still.
             return
-        by_worker = {lease.worker: lease for lease in offers if lease.worker in self._keys}
-        able = [lease for node, lease in sorted(by_worker.items()) if not self._is_accused(node)][: self._group_most()]
+        by_worker = {lease.worker: lease for lease in offers if lease.worker in self._roster.keys}
+        able = [lease for node, lease in sorted(by_worker.items()) if not self._is_accused(node)]
+        able = able[: self._roster.members_most]
         if len(able) >= self._least and self.held_up() is None and self._bind(able):
             return
         is_last = is_last or self._are_spent()
@@ -294,15 +273,15 @@ class Sealing:
 
     def _bind(self, leases: list[Lease]) -> bool:
         try:
-            shape = self._shape(len(leases))
+            shape = self._opener.shape(len(leases))
         except Misuse:
             return False
         if len(leases) < shape.least(self._least):
             return False
         members = tuple(lease.worker for lease in leases)
-        self._make_roster(members)
-        places = [place for place, key in enumerate(self._roster) if key.node in members]
-        keys = [self._roster[place] for place in places]
+        self._roster.make(members)
+        places = [place for place, key in enumerate(self._roster.now) if key.node in members]
+        keys = [self._roster.now[place] for place in places]
         self._number += 1
         weight_most = max(self._weight_most(lease) for lease in leases)
         at = self._led.next() if self._led is not None else None
@@ -332,16 +311,16 @@ class Sealing:
         )
         self._training.groups += 1
         self._bound_once = {lease.id for lease in leases}
-        bits = bits_of(places, len(self._roster))
+        bits = bits_of(places, len(self._roster.now))
         for lease in leases:
             self._leases.extend(lease)
-            self._tell_roster(lease.worker)
+            self._roster.tell(lease.worker)
             bind = Bind(
                 job=self._spec.job,
                 term=self._term,
                 lease=lease.id,
                 group=self._number,
-                roster=self._roster_number,
+                roster=self._roster.number,
                 members=bits,
                 bound=self._bound,
                 weight_most=weight_most,
@@ -349,6 +328,8 @@ class Sealing:
                 formation=self._group.sums.goes_by(lease.id),
             )
             self._machine.send(lease.worker, bind)
+        if self._helper is not None:
+            self._roster.tell(self._helper.node)
         return True
 
     def _model_digest(self) -> bytes:
@@ -356,10 +337,6 @@ class Sealing:
         if self._base[0] != version:
             self._base = (version, hashlib.sha256(self._training.model.data).digest())
         return self._base[1]
-
-    def _shape(self, devices: int) -> GraphShape:
-        """Which devices of so many mask with each other."""
-        return shape_of(devices, self._sealed.liars_of(devices), self._sealed.lost)
 
     def _ways(self, leases: list[Lease]) -> GroupSums:
         """Where the words of each go. A worker that could not send its words by this formation sends them here."""
@@ -379,28 +356,6 @@ class Sealing:
 
     def _weight_most(self, lease: Lease) -> int:
         return self._online.examples_max(lease.id) if self._online is not None else self._training.examples_in(lease)
-
-    def _group_most(self) -> int:
-        """A roster is one message: where managers have authorities of their own, certificates take twice the room."""
-        sizes = (len(key.certificate) + len(key.card) + len(key.card_signature) for key in self._keys.values())
-        largest = max(sizes, default=0) + KEY_AND_NAME_MAX_BYTES
-        return min(GROUP_MAX, ENVELOPE_MAX_BYTES // largest)
-
-    def _make_roster(self, members: tuple[str, ...]) -> None:
-        """A new one where a member is missing in it, or has another key."""
-        known = {key.node: key for key in self._roster}
-        if all(known.get(node) == self._keys[node] for node in members):
-            return
-        nodes = [node for node in sorted(self._keys) if self._workers.get(node) is not None and node not in members]
-        chosen = sorted([*members, *nodes[: self._group_most() - len(members)]])
-        self._roster = tuple(self._keys[node] for node in chosen)
-        self._roster_number += 1
-
-    def _tell_roster(self, node: str) -> None:
-        if self._told.get(node) != self._roster_number:
-            self._told[node] = self._roster_number
-            roster = SealRoster(job=self._spec.job, term=self._term, roster=self._roster_number, keys=self._roster)
-            self._machine.send(node, roster)
 
     # Uploads -------------------------------------------------------------------------------------------
 
@@ -450,7 +405,7 @@ class Sealing:
         reported = [report.lease.id for report in group.reports.values()]
         asked = group.sums.ask(reported, now_s=self._machine.now_s)
         if not asked:
-            self._agree(group)
+            self._open(group)
             return
         group.phase = SealPhase.SUMMING
         self._ask_for_sums(group, asked)
@@ -528,7 +483,7 @@ class Sealing:
                     self._lacked.add((report.lease.worker, sums.formation))
                 self._leave_out(group, place, report.lease)
         if not self._is_void(group):
-            self._agree(group)
+            self._open(group)
 
     def _leave_out(self, group: SealedGroup, place: int, lease: Lease) -> None:
         """Its words were lost with an aggregator: it is not in the sum."""
@@ -551,50 +506,19 @@ class Sealing:
             np.add(figures, each, out=figures)
         self._end_sums()
 
-    def _agree(self, group: SealedGroup) -> None:
+    # Opened --------------------------------------------------------------------------------------------
+
+    def _open(self, group: SealedGroup) -> None:
+        """The set of members is fixed: have the masks taken off."""
         self._close(group)
-        group.phase = SealPhase.AGREEING
-        group.opening = SumOpening(group.graph, group.seals, group.label.digest())
-        self._ask(group, sorted(group.reports))
+        self._opener.begin(group)
 
-    # Questions -----------------------------------------------------------------------------------------
-
-    def _ask(self, group: SealedGroup, places: list[int]) -> None:
-        opening = group.opening
-        assert opening is not None
-        group.asked_s = self._machine.now_s
-        head = {"job": self._spec.job, "term": self._term, "group": group.number}
-        size = group.graph.size
-        for place in places:
-            if place in group.lost:
-                continue
-            if group.phase is SealPhase.AGREEING:
-                self._machine.send(group.members[place], Agree(**head, present=bits_of(opening.present, size)))  # type: ignore[arg-type]
-                continue
-            if place not in opening.agreed:
-                continue
-            request = opening.request(place)
-            question = Open(
-                **head,  # type: ignore[arg-type]
-                macs=request.macs,
-                envelopes=request.envelopes,
-                vanished=bits_of(request.vanished, size),
-                vanished_envelopes=request.vanished_envelopes,
-            )
-            self._machine.send(group.members[place], question)
-
-    def _on_answer(self, node: str, message: Agreed | Opened) -> None:
-        """Raises PeerViolation for an answer that is none."""
-        group = self._current()
-        place = group.place_of(node) if group is not None else None
-        if group is None or place is None or group.opening is None or message.group != group.number:
-            return
-        if isinstance(message, Agreed):
-            if group.phase is SealPhase.AGREEING and place in group.reports:
-                group.opening.on_agreed(place, message.macs)
-        elif group.phase is SealPhase.OPENING and place in group.opening.agreed:
-            part = OpenedPart(message.shares, message.edges, message.vanished_edges)
-            group.opening.on_opened(place, part, members_of(message.vanished, group.graph.size))
+    def _look_for_masks(self, group: SealedGroup) -> Summed | None:
+        try:
+            return self._opened_sum(group) if self._opener.look(group) else None
+        except Unopened as why:
+            self._make_void(group, str(why))
+            return None
 
     def _on_refused(self, node: str, message: SealRefused) -> None:
         """A member does not seal, agree or open. It is left out of this group, and what it found fault with is kept."""
@@ -608,40 +532,6 @@ class Sealing:
             self._accused.setdefault(message.node, set()).add(node)
         elif (lease := self._training.ledger.get(group.leases[place])) is not None and place not in group.reports:
             self._unbind(lease, f"its device refused: {message.reason}")
-
-    def _look_for_agreement(self, group: SealedGroup) -> None:
-        opening = group.opening
-        assert opening is not None
-        if opening.present - opening.agreed - group.lost and not self._is_overdue(group):
-            return
-        if not opening.may_open:
-            self._make_void(group, f"{len(opening.agreed)} of {len(opening.present)} members agreed")
-            return
-        opening.begin()
-        group.phase = SealPhase.OPENING
-        self._ask(group, sorted(opening.agreed))
-
-    def _look_for_shares(self, group: SealedGroup) -> Summed | None:
-        opening = group.opening
-        assert opening is not None
-        is_over = not (opening.awaited - group.lost) or self._is_overdue(group)
-        if opening.is_enough:
-            try:
-                unmask(group.total, opening.masks(), opening.label)
-                return self._opened_sum(group)
-            except PeerViolation as violation:
-                if is_over:
-                    self._make_void(group, violation.reason)
-                return None
-        if is_over and opening.begin_again():
-            # Some vanished after they agreed: their neighbours have shares of their edges.
-            self._ask(group, sorted(opening.opened))
-        elif is_over:
-            self._make_void(group, f"{len(opening.opened)} of {len(opening.agreed)} members opened")
-        return None
-
-    def _is_overdue(self, group: SealedGroup) -> bool:
-        return self._machine.now_s - group.asked_s > ANSWER_S
 
     def _opened_sum(self, group: SealedGroup) -> Summed | None:
         """Its masks are taken off: merge it. None: it cannot be what devices sent."""
@@ -722,3 +612,15 @@ class Sealing:
 def _with_loss(report: ArrivedUpdate, mean: float) -> ArrivedUpdate:
     """A report with the mean loss of its group."""
     return replace(report, update=replace(report.update, loss_sum=mean * report.update.examples))
+
+
+def sealing_of(machine: Machine, shared: Shared, *, leases: Leases) -> Sealing | None:
+    """How sums of this job are opened; None: updates are not sealed."""
+    trust = shared.spec.plan.believes
+    if trust.sealed is None:
+        return None
+    roster = KeyRoster(machine, shared.workers, job=shared.spec.job, term=shared.term, helper=trust.helper)
+    opener: Opener = MemberOpener(machine, shared)
+    if trust.helper is not None:
+        opener = HelperOpener(machine, shared, roster=roster)
+    return Sealing(machine, shared, leases=leases, roster=roster, opener=opener)
