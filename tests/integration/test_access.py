@@ -91,6 +91,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "operator": "Submit StopJob TransferJob AskStatus AskModel AskSpec AskVersions PublishModel RollBackModel"
         " MakeToken AskTokens RevokeToken RevokeNode ApproveNode DrainNode UndrainNode"
         " LabelNode ForgetNode RemoveJob CollectGarbage AskActs AskManager"
+        " DrainManager UndrainManager"
     },
     "Store": {"operator": "Blob"},
     "Renew": {"node": "Renew", "operator": "Renew", "pending": "Renew"},

@@ -412,6 +412,8 @@ def built(cls: Any) -> st.SearchStrategy[Any]:
         own |= {"manager": ENDPOINT, "others": st.lists(ENDPOINT, max_size=3).map(tuple)}
     if cls is messages.AskStatus:
         own["ended_page"] = st.integers(0, ENDED_PAGE_MAX)
+    if cls in (messages.DrainManager, messages.UndrainManager):
+        own["manager"] = ENDPOINT | st.just("")
     return st.builds(cls, **{name: own[name] if name in own else of(hints[name]) for name in names})
 
 

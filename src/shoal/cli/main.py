@@ -27,6 +27,7 @@ from shoal.cli.commands import (
     jobs,
     join,
     logs,
+    managers,
     model,
     nodes,
     plan,
@@ -89,6 +90,7 @@ app.command(rich_help_panel=_LOOK)(logs.logs)
 app.add_typer(features.provided("command", by="exporter"), name="metrics", rich_help_panel=_LOOK)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
+app.add_typer(managers.app, name="managers", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_LOOK)(audit.audit)
 app.command(rich_help_panel=_KEEP)(backup.backup)
 app.command(rich_help_panel=_KEEP)(backup.restore)

@@ -50,3 +50,9 @@ def connections_max(files: int | None = None, *, memory_bytes: int | None = None
     if files == resource.RLIM_INFINITY:
         return most
     return max(1, min(most, int(files * CONNECTIONS_FILE_SHARE)))
+
+
+def is_full(devices: int, *, connections: int | None = None) -> bool:
+    """Whether a manager holds as many devices as can work at once. ``connections``: None if as many as this process
+    may have."""
+    return devices >= (connections_max() if connections is None else connections) // CONNECTIONS_A_DEVICE

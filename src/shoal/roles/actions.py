@@ -124,6 +124,15 @@ class Store:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GiveJob:
+    """Make a job another manager's; answered by JobGiven. From here on this manager writes nothing about it."""
+
+    job: str
+    #: Where devices dial the other manager.
+    endpoint: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
     """Send the newest durable version of a job to its new leader; answered by LoadFailed where none can be read."""
 
@@ -284,6 +293,7 @@ Action = (
     | DropOldJobs
     | DropFiles
     | Store
+    | GiveJob
     | Load
     | Prepare
     | Train

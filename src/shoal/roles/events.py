@@ -387,6 +387,10 @@ class OtherManager:
     #: How many devices more its jobs could use, and how many they lack to begin or to go on.
     wants: int = 0
     starving: int = 0
+    #: How many devices are connected to it.
+    devices: int = 0
+    #: An operator drained it: it takes no job.
+    is_drained: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -398,14 +402,27 @@ class OtherManagersSeen:
     jobs: Mapping[str, str] = field(default_factory=dict)
     #: Open job of another manager -> the node that opens its sums, where its plan names one.
     helpers: Mapping[str, str] = field(default_factory=dict)
+    #: An operator drained this manager: it takes no job, and gives those that it has to others.
+    is_drained: bool = False
+    #: This manager holds as many devices as it can.
+    is_full: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTaken:
-    """This manager has a job from here on that another one had, which is gone: as after a restart. Or the job is over,
-    and no manager has to have it."""
+    """This manager has a job from here on that another one had, which is gone or gave it away: as after a restart. Or
+    the job is over, and no manager has to have it."""
 
     record: JobRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobGiven:
+    """A job that this manager gave away is another manager's now, or could not be given."""
+
+    job: str
+    #: The job as the store has it, if it stays with this manager. None if it is the other manager's.
+    record: JobRecord | None = None
 
 
 Event = (
@@ -419,6 +436,7 @@ Event = (
     | JobsOutdated
     | OtherManagersSeen
     | JobTaken
+    | JobGiven
     | TimerFired
     | Connected
     | Disconnected

@@ -16,6 +16,7 @@ from shoal.wire.messages import (
     AskActs,
     CollectGarbage,
     Denied,
+    DrainManager,
     DrainNode,
     ForgetNode,
     LabelNode,
@@ -29,6 +30,7 @@ from shoal.wire.messages import (
     StopJob,
     Submit,
     TransferJob,
+    UndrainManager,
     UndrainNode,
     clip,
 )
@@ -87,6 +89,10 @@ def act_of(command: Message) -> Act | None:
             return Act("drain a node", node, reason)
         case UndrainNode(node=node):
             return Act("undrain a node", node)
+        case DrainManager(manager=manager, reason=reason):
+            return Act("drain a manager", manager, reason)
+        case UndrainManager(manager=manager):
+            return Act("undrain a manager", manager)
         case LabelNode(node=node, labels=labels):
             return Act("label a node", node, ", ".join(labels))
         case ForgetNode(node=node):

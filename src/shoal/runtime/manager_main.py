@@ -296,7 +296,14 @@ async def run_home(
         )
         ending.push_async_callback(enrolment.stop)
         await enrolment.start()
-        vitals.serve(address, devices=lambda: node.figures.devices, note=node.note, held=held, shared=node.shared)
+        vitals.serve(
+            address,
+            devices=lambda: node.figures.devices,
+            jobs=lambda: len(node.open_jobs),
+            note=node.note,
+            held=held,
+            shared=node.shared,
+        )
         ending.callback(vitals.end)
         ports = (bound, enrolment.port)
         staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))

@@ -24,6 +24,7 @@ from shoal.identity.chain import beside
 from shoal.identity.identity import Identity, certificate_sha256
 from shoal.identity.names import DEVICE_ROLES, RemoteIdentity
 from shoal.identity.signing import check
+from shoal.net.open_files import is_full
 from shoal.roles.actions import (
     Action,
     Answer,
@@ -31,6 +32,7 @@ from shoal.roles.actions import (
     DropJob,
     DropOldJobs,
     ForgetMember,
+    GiveJob,
     Keep,
     Load,
     Record,
@@ -41,6 +43,7 @@ from shoal.roles.evaluation_rows import latest_within
 from shoal.roles.events import (
     Asked,
     Event,
+    JobGiven,
     LoadFailed,
     MemberHeld,
     PeerChanged,
@@ -106,6 +109,7 @@ from shoal.wire.messages import (
     CollectGarbage,
     Denied,
     Done,
+    DrainManager,
     DrainNode,
     EvaluationView,
     EventView,
@@ -127,6 +131,7 @@ from shoal.wire.messages import (
     StopJob,
     Submit,
     TransferJob,
+    UndrainManager,
     UndrainNode,
     Welcome,
 )
@@ -297,10 +302,11 @@ class ManagerNode:
         self.shared = (
             SharedJobs(
                 self._registry,
-                knows=lambda job: self._manager.spec(job) is not None,
+                knows=lambda job: self._manager.spec(job) is not None or self._manager.is_giving(job),
                 post=post,
                 record_of=stored.record,
                 on_ended=self._memory.on_ended,
+                is_full=lambda: is_full(self._router.membership.present),
             )
             if self._registry.holder
             else None
@@ -585,6 +591,8 @@ class ManagerNode:
                 await _with_store(self._drop_files, action, on_deposed=self.on_deposed)
             case Store():
                 self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
+            case GiveJob():
+                host.post(await self._give(action))
             case Load():
                 self._role_server.spawn(self._load(action), f"load {action.job}")
             case Answer():
@@ -595,6 +603,14 @@ class ManagerNode:
                 self._record(action)
             case _:
                 raise Misuse(f"a manager does not ask for {type(action).__name__}")
+
+    async def _give(self, give: GiveJob) -> JobGiven:
+        assert self.shared is not None, "a manager that is alone gives no job away"
+        # Events of the job are written while it is still this manager's.
+        await asyncio.to_thread(self._journal.flush)
+        given = await _with_store(self.shared.give, give.job, give.endpoint, on_deposed=self.on_deposed)
+        self._versions_kept.let_go(give.job)
+        return given
 
     def _send(self, to: str, message: Message) -> None:
         if isinstance(message, Welcome):
@@ -670,6 +686,8 @@ class ManagerNode:
         match message:
             case AskManager():
                 return self._vitals.view()
+            case DrainManager() | UndrainManager():
+                return await asyncio.to_thread(self._set_drained, message, peer.node)
             case AskActs():
                 return await asyncio.to_thread(self._acts.page, message)
             case AskStatus():
@@ -698,6 +716,24 @@ class ManagerNode:
             case _:
                 pass
         return await self._ask_manager(message, by=peer.node)
+
+    def _set_drained(self, command: DrainManager | UndrainManager, by: str) -> Done:
+        """Runs in a thread. The manager that is meant sees it with its next look at the store."""
+        if self.shared is None:
+            raise Refused(
+                "this cluster has one manager, and its jobs have nowhere to go: several managers share a PostgreSQL and"
+                " a bucket (`shoal up --store ... --blobs ...`)"
+            )
+        own = next((seat.address for seat in self._registry.seats() if seat.holder == self._registry.holder), "")
+        manager = command.manager or own
+        if isinstance(command, UndrainManager):
+            self._registry.undrain_manager(manager)
+            return Done(reason=f"the manager at {manager} takes jobs again")
+        self._registry.drain_manager(manager, f"{by}: {command.reason}" if command.reason else by)
+        return Done(
+            reason=f"the manager at {manager} gives its jobs to others and takes no more; undo with"
+            f" `shoal managers undrain {manager}`"
+        )
 
     async def _collect_garbage(self, asked: CollectGarbage) -> Message:
         async with self._books:

@@ -49,6 +49,7 @@ from shoal.wire.messages import (
     Blob,
     CollectGarbage,
     Done,
+    DrainManager,
     DrainNode,
     ForgetNode,
     JobSpec,
@@ -69,9 +70,13 @@ from shoal.wire.messages import (
     TokenMade,
     TokenView,
     TransferJob,
+    UndrainManager,
     UndrainNode,
     VersionList,
 )
+
+#: How long another manager may take to say how it is.
+MANAGER_ANSWERS_S = 5.0
 
 #: How many random letters the id of a new job has, by attempt: a short one that is taken is drawn again.
 ID_LETTERS = (4, 4, 6, 8)
@@ -194,6 +199,30 @@ class Operator:
         answer = await self._operate(AskManager(), endpoint)
         assert isinstance(answer, ManagerView)
         return answer
+
+    async def managers(self) -> tuple[ManagerView, ...]:
+        """How each manager of the cluster is, by address. One that does not answer has that as its trouble."""
+        own = await self.manager()
+        others = await asyncio.gather(*(self._manager_at(endpoint) for endpoint in own.others))
+        return tuple(sorted((own, *others), key=lambda view: view.manager))
+
+    async def _manager_at(self, endpoint: str) -> ManagerView:
+        try:
+            async with asyncio.timeout(MANAGER_ANSWERS_S):
+                return await self.manager(endpoint)
+        except (ShoalError, OSError, TimeoutError) as error:
+            return ManagerView(manager=endpoint, trouble=f"it does not answer: {error or 'no answer in time'}")
+
+    async def drain_manager(self, manager: str = "", reason: str = "") -> str:
+        """Have the manager at this address, or the one that this machine knows, give its jobs to others."""
+        return await self._do(DrainManager(manager=await self._address(manager), reason=reason))
+
+    async def undrain_manager(self, manager: str = "") -> str:
+        return await self._do(UndrainManager(manager=await self._address(manager)))
+
+    async def _address(self, manager: str) -> str:
+        """The log of acts names a manager by its address."""
+        return manager or (await self.manager()).manager
 
     async def _status(self, asked: AskStatus, endpoint: str = "") -> Status:
         answer = await self._operate(asked, endpoint)

@@ -50,8 +50,8 @@ class Figures(NamedTuple):
 class JobTaker(Protocol):
     """What a manager does about the others and their jobs."""
 
-    async def look(self, others: Iterable[Seat]) -> bool:
-        """Whether a job may be without a manager."""
+    async def look(self, others: Iterable[Seat], *, is_drained: bool) -> bool:
+        """Whether a job may be without a manager. ``is_drained``: whether an operator drained this manager."""
         ...
 
     async def take(self, orphans: Iterable[JobRow]) -> None: ...
@@ -83,6 +83,8 @@ class SeatHolder:
         self.is_deposed = False
         #: Why: another manager has taken over, or the database went back.
         self.deposed_by: Deposed | None = None
+        #: An operator drained this manager: it takes no job.
+        self.is_drained = False
         #: How many silent managers' seats this one ended.
         self.ended_seats = 0
         self._watch = SeatWatch()
@@ -196,12 +198,14 @@ class SeatHolder:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 others = await self.look()
-                if not await shared.look(others) or not self._watch.may_take:
+                may_wait = await shared.look(others, is_drained=self.is_drained)
+                if not may_wait or self.is_drained or not self._watch.may_take:
                     continue
                 waiting = {row.job: row for row in await asyncio.to_thread(orphans)}
                 if waiting:
                     led = {job: "" if row.leader == own_node else row.leader for job, row in waiting.items()}
-                    own = share(led, self.tenure.holder, [seat.holder for seat in others])
+                    takers = [seat.holder for seat in others if not seat.is_drained]
+                    own = share(led, self.tenure.holder, takers)
                     await shared.take([waiting[job] for job in own])
             except Deposed as error:
                 self.depose(error)
@@ -223,6 +227,7 @@ class SeatHolder:
         if all(seat.holder != self.tenure.holder or seat.beats < counted for seat in seats):
             # A proof says whether another manager ended it, or the database went back.
             await self._in_thread(self._seats.renew, self.tenure)
+        self.is_drained = any(seat.is_drained for seat in seats if seat.holder == self.tenure.holder)
         others = [seat for seat in seats if seat.holder != self.tenure.holder]
         for seat in self._watch.silent(others, time.monotonic()):
             if await self._end(seat):

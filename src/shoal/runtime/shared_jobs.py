@@ -6,11 +6,12 @@ Reads the store, tells the manager role, and answers commands about jobs that an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
 
-from shoal.roles.events import Event, JobTaken, OtherManagersSeen
+from shoal.roles.events import Event, JobGiven, JobTaken, OtherManagersSeen
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.other_managers import AbsentJobs, seen_in_store, with_unknown
 from shoal.roles.manager.seat_watch import Seat
@@ -18,6 +19,7 @@ from shoal.runtime.stored_jobs import spec_of
 from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import JobRow
+from shoal.store.seat import GivenAway
 from shoal.wire.messages import Denied, Hello, Message
 
 log = logging.getLogger("shoal")
@@ -32,16 +34,21 @@ class SharedJobs:
         post: Callable[[Event], object],
         record_of: Callable[[JobRow], JobRecord],
         on_ended: Callable[[JobRow], object] = lambda row: None,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``knows``: whether the manager role here has a job, open or ended. ``post``: tells that role. ``on_ended``
-        hears, in a thread, of each job that ended at whichever manager."""
+        """``knows``: whether the manager role here has a job, open or ended, or is giving it away. ``post``: tells
+        that role. ``on_ended`` hears, in a thread, of each job that ended at whichever manager.
+        ``is_full``: whether this manager holds as many devices as it can."""
         self._registry = registry
         self._knows = knows
         self._post = post
         self._record_of = record_of
         self._on_ended = on_ended
+        self._is_full = is_full
         #: The seats of the other managers that live.
         self._others: tuple[Seat, ...] = ()
+        #: An operator drained this manager.
+        self.is_drained = False
         #: How many jobs this manager took over from managers that are gone.
         self.jobs_taken = 0
         self._seen = OtherManagersSeen()
@@ -54,15 +61,27 @@ class SharedJobs:
         """Where devices dial the other managers."""
         return tuple(seat.address for seat in self._others if seat.address)
 
-    async def look(self, others: Iterable[Seat]) -> bool:
+    async def look(self, others: Iterable[Seat], *, is_drained: bool = False) -> bool:
         """These are the other managers that live now. Whether a job may be without a manager."""
-        self._others = tuple(others)
+        self._others, self.is_drained = tuple(others), is_drained
         await self._tell()
         return "" in self._seen.jobs.values()
 
     async def _tell(self) -> None:
         managers, helpers = await asyncio.to_thread(self._open_jobs)
-        seen = seen_in_store(self._others, managers, own=self._registry.holder, helpers=helpers)
+        own = self._registry.holder
+        for job in [job for job, holder in managers.items() if holder == own and not self._knows(job)]:
+            # Another manager gave it to this one, unless this one gave it away since.
+            if (row := await asyncio.to_thread(self._registry.job, job)) is not None and row.manager == own:
+                self._post(JobTaken(record=await asyncio.to_thread(self._record_of, row)))
+        seen = seen_in_store(
+            self._others,
+            managers,
+            own=own,
+            helpers=helpers,
+            is_drained=self.is_drained,
+            is_full=self._is_full(),
+        )
         if seen != self._seen or any(manager.wants for manager in seen.managers):
             self._seen = seen
             self._post(seen)
@@ -110,6 +129,16 @@ class SharedJobs:
             self.jobs_taken += 1
             log.info("job %s is this manager's now: the one before is gone", orphan.job)
             await self._give(orphan.job)
+
+    def give(self, job: str, address: str) -> JobGiven:
+        """Make a job of this manager that of the one at this address. Runs in a thread."""
+        with contextlib.suppress(GivenAway):
+            # One that is given away already was, by an attempt whose answer was lost.
+            if not self._registry.give_job(job, address):
+                row = self._registry.job(job)
+                return JobGiven(job=job, record=self._record_of(row) if row is not None else None)
+        log.info("job %s is the manager's at %s now", job, address)
+        return JobGiven(job=job)
 
     async def _give(self, job: str) -> None:
         """Tell the role of a job as the store has it now."""

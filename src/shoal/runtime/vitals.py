@@ -40,6 +40,7 @@ class Vitals:
         self._held: SeatHolder | None = None
         self._shared: SharedJobs | None = None
         self._devices: Callable[[], int] = lambda: 0
+        self._jobs: Callable[[], int] = lambda: 0
         self._note: Callable[[str, str], object] = lambda kind, reason: None
         #: What earlier seats of this process had counted.
         self._takeovers = self._jobs_taken = 0
@@ -52,13 +53,14 @@ class Vitals:
         address: str,
         *,
         devices: Callable[[], int],
+        jobs: Callable[[], int] = lambda: 0,
         note: Callable[[str, str], object],
         held: SeatHolder | None = None,
         shared: SharedJobs | None = None,
     ) -> None:
         """The manager serves devices from now on, until ``end``. ``address``: where devices dial it. ``devices``: how
-        many are connected. ``note`` writes an event of this kind and reason down."""
-        self._devices, self._note, self._held, self._shared = devices, note, held, shared
+        many are connected. ``jobs``: how many open ones it has. ``note`` writes down an event of this kind."""
+        self._devices, self._jobs, self._note, self._held, self._shared = devices, jobs, note, held, shared
         self._address = address
 
     def end(self) -> None:
@@ -108,6 +110,9 @@ class Vitals:
             devices=self._devices(),
             stores=tuple(_view_of(name, used) for name, used in self._used()),
             others=shared.addresses[:MANAGERS_MAX] if shared is not None else (),
+            seat="" if held is None else held.tenure.holder,
+            jobs=self._jobs(),
+            is_drained=held is not None and held.is_drained,
         )
 
     def _used(self) -> Iterator[tuple[str, Used]]:

@@ -595,6 +595,11 @@ class Invariants:
                 self._mended(mark)
             case "taken":
                 self._taken(mark)
+            case "given":
+                self._is_right(self._managers.on_given(mark), mark)
+                self._courses[mark.facts["job"]].taken_over_s = mark.at_s
+            case "drained" | "undrained":
+                self._managers.on_drained(mark, is_drained=mark.kind == "drained")
             case "written":
                 self._is_right(self._managers.on_written(mark), mark)
             case "started" if "jobs" in mark.facts:

@@ -54,6 +54,8 @@ class _Place:
     seen: OtherManagersSeen = field(default_factory=OtherManagersSeen)
     proven_s: float = 0.0
     is_serving: bool = False
+    #: An operator drained it.
+    is_drained: bool = False
     #: Jobs that devices asked for and that the store does not know.
     absent: AbsentJobs = field(default_factory=AbsentJobs)
     #: Its last process found that the store went back.
@@ -88,6 +90,7 @@ class SimManagers:
         """``process`` and ``manager`` make those of this world; ``mark`` tells its observers."""
         self.store = SharedStore(truth)
         self.store.on_write = lambda label, holder, job: mark(label, "written", holder=holder, job=job)
+        self.store.on_give = lambda job, before, holder: mark(LABELS[0], "given", job=job, before=before, holder=holder)
         self._kernel: Kernel = truth.kernel
         self._new_process = process
         self._new_manager = manager
@@ -111,7 +114,27 @@ class SimManagers:
             absent=tuple(before.keys() - past.jobs.keys()),
             reopened=tuple(sorted(reopened)),
             forgotten=tuple(job for job in sorted(reopened) if not any(job in each.ended for each in running)),
+            drained=tuple(sorted(past.drained)),
         )
+
+    # An operator drains one -----------------------------------------------------------------------------
+
+    def drain(self) -> Callable[[], None]:
+        """The manager with the most jobs is drained, until what is returned is called. Nothing happens if no other
+        could take its jobs, or if the store takes no write."""
+        place = self._busiest()
+        if place is None or not any(self.store.takes_writes(label) for label in LABELS):
+            return lambda: None
+        holder = place.holder
+        if not self.store.seats.drain(holder):
+            return lambda: None
+        self._mark(place.label, "drained", holder=holder)
+
+        def end() -> None:
+            self.store.seats.undrain(holder)
+            self._mark(place.label, "undrained", holder=holder)
+
+        return end
 
     # Which one ------------------------------------------------------------------------------------------
 
@@ -246,14 +269,15 @@ class SimManagers:
                 self._deposed(place, process)
                 return
             others = list(seats.values())
+            place.is_drained = own is not None and own.is_drained
             self._show(place)
             for silent in place.watch.silent(others, self._kernel.now_s):
                 # A moment passes before the store hears of it, and at times the process stands still in it.
                 late_s = self._chance.between(0.0, LATE_MOST_S) if self._chance.happens(LATE_SHARE) else 0.0
                 process.later(self.store.truth.sync_s + late_s, self._end_seat, place, process, silent)
                 return
-            if place.watch.may_take:
-                self._take_orphans(place, [seat.holder for seat in others])
+            if place.watch.may_take and not place.is_drained:
+                self._take_orphans(place, [seat.holder for seat in others if not seat.is_drained])
         process.later(LOOK_EVERY_S, self._look, place, process)
 
     def _end_seat(self, place: _Place, process: Process, silent: Seat) -> None:
@@ -287,10 +311,20 @@ class SimManagers:
             place.remembered.on_seen(records.values())
             open_jobs = {job: managers.get(job, "") for job, record in records.items() if record.is_open}
             helpers = {job: named for job in open_jobs if (named := records[job].helper) is not None}
-            place.seen = seen_in_store(others, open_jobs, own=place.holder, helpers=helpers)
+            self._adopt_given(place, node, [job for job, holder in open_jobs.items() if holder == place.holder])
+            place.seen = seen_in_store(
+                others, open_jobs, own=place.holder, helpers=helpers, is_drained=place.is_drained
+            )
             absent = [job for job in asked if job not in records]
             place.seen = with_unknown(place.seen, place.absent.unknown(absent, self._kernel.now_s))
         node.to_manager(place.seen)
+
+    def _adopt_given(self, place: _Place, node: SimManagerNode, own: list[str]) -> None:
+        """Tell a manager of jobs that another one gave to it."""
+        assert place.disk is not None
+        for job in own:
+            if node.manager.spec(job) is None and not node.manager.is_giving(job):
+                node.to_manager(JobTaken(record=place.disk.stored_job(job)))
 
     def _is_well(self, holder: str) -> bool:
         """Whether this manager counts on as far as the store lets anyone."""

@@ -15,6 +15,8 @@ class SeenManagers:
         self.seats: dict[str, str] = {}
         self._ended: set[str] = set()
         self._managers: dict[str, str] = {}
+        #: The homes of drained managers.
+        self._drained: set[str] = set()
         #: Jobs that operators were told to be accepted; and those of them that are not in a store that went back.
         self.accepted: set[str] = set()
         self._lost: set[str] = set()
@@ -38,9 +40,23 @@ class SeenManagers:
     def on_taken(self, mark: Mark) -> str:
         """A job moves only from a manager that cannot write any more."""
         job, before = str(mark.facts["job"]), str(mark.facts["before"])
-        self._managers[job] = str(mark.facts["holder"])
+        self._managers[job] = holder = str(mark.facts["holder"])
+        if home_of(holder) in self._drained:
+            return f"{mark.node} took {job}, and is drained"
         is_free = not before or before in self._ended
         return "" if is_free else f"{mark.node} took {job} from {before}, which has a seat"
+
+    def on_given(self, mark: Mark) -> str:
+        """A job is given by the manager that has it, which has a seat, and to one that is not drained."""
+        job, before, holder = (str(mark.facts[name]) for name in ("job", "before", "holder"))
+        owner, self._managers[job] = self._managers.get(job, before), holder
+        if before != owner or before in self._ended:
+            return f"{before} gave {job} away, which {owner} has"
+        return f"{holder} was given {job}, and is drained" if home_of(holder) in self._drained else ""
+
+    def on_drained(self, mark: Mark, *, is_drained: bool) -> None:
+        home = {home_of(mark.facts["holder"])}
+        self._drained = self._drained | home if is_drained else self._drained - home
 
     def may_run_again(self, mark: Mark) -> bool:
         """Whether a job that had ended is taken because the manager that remembers its end was silent for too long."""
@@ -69,6 +85,7 @@ class SeenManagers:
         self.has_gone_back = True
         self._ended -= set(mark.facts["seats"])
         self._managers = dict(mark.facts["managers"])
+        self._drained = set(mark.facts["drained"])
         self._reopened = set(mark.facts["reopened"])
         self._lost = self.accepted & set(mark.facts["absent"])
         self.accepted -= self._lost

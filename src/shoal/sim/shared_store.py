@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from shoal.roles.actions import Keep
+from shoal.roles.actions import GiveJob, Keep
+from shoal.roles.events import JobGiven
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.sim.disk import Disk, Write
@@ -55,6 +56,7 @@ class StorePast:
     seats: dict[str, Seat]
     ended: dict[str, int]
     managers: dict[str, str]
+    drained: frozenset[str]
     incidents: int
 
 
@@ -65,6 +67,8 @@ class SimSeats:
         self._seats: dict[str, Seat] = {}
         #: Seats that another manager ended, and how far they had counted.
         self._ended: dict[str, int] = {}
+        #: The homes of drained managers.
+        self.drained: frozenset[str] = frozenset()
 
     def open(self, holder: str, address: str = "") -> SimTenure:
         """The seats of processes that this manager had before end: two of one home never run."""
@@ -80,7 +84,7 @@ class SimSeats:
         return dict(self._seats), dict(self._ended)
 
     def go_back(self, past: StorePast) -> None:
-        self._seats, self._ended = dict(past.seats), dict(past.ended)
+        self._seats, self._ended, self.drained = dict(past.seats), dict(past.ended), past.drained
 
     def rewind(self, holders: Iterable[str]) -> None:
         """Have these managers start over."""
@@ -88,7 +92,22 @@ class SimSeats:
             self._seats[holder] = self._seats[holder]._replace(beats=REWOUND)
 
     def look(self) -> list[Seat]:
-        return [self._seats[holder] for holder in sorted(self._seats)]
+        seats = (self._seats[holder] for holder in sorted(self._seats))
+        return [seat._replace(is_drained=self.is_drained(seat.holder)) for seat in seats]
+
+    def is_drained(self, holder: str) -> bool:
+        return home_of(holder) in self.drained
+
+    def drain(self, holder: str) -> bool:
+        """Have this manager take no job, if another one could. Return whether it is so from now on."""
+        others = [seat for seat in self.look() if seat.holder != holder and not seat.is_drained]
+        if holder not in self._seats or self.is_drained(holder) or not others:
+            return False
+        self.drained |= {home_of(holder)}
+        return True
+
+    def undrain(self, holder: str) -> None:
+        self.drained -= {home_of(holder)}
 
     def prove(self, tenure: SimTenure) -> bool:
         """Count on, if this manager has a seat whose count it knows."""
@@ -137,6 +156,8 @@ class SharedStore:
         self.incidents = 0
         #: Hears every write: the manager that wrote, as observers know it and by its seat, and whose job it wrote.
         self.on_write: Callable[[str, str, str], object] = lambda label, holder, job: None
+        #: Hears of every job that a manager gives to another: whose it was, and whose it is, by their seats.
+        self.on_give: Callable[[str, str, str], object] = lambda job, before, holder: None
         #: Hears of every record that a manager wrote again.
         self.on_mended: Callable[[JobRecord], object] = lambda record: None
         #: When it last was again for all managers alike: a cut of one of them was over, or a slow spell.
@@ -168,10 +189,19 @@ class SharedStore:
         }
 
     def take_job(self, job: str, tenure: SimTenure) -> bool:
-        """If its manager has no seat any more, and this one has."""
-        if job not in self.orphans() or not self.seats.prove(tenure):
+        """If its manager has no seat any more, and this one has and is not drained."""
+        if self.seats.is_drained(tenure.holder) or job not in self.orphans() or not self.seats.prove(tenure):
             return False
         self.managers[job] = tenure.holder
+        return True
+
+    def give_job(self, job: str, address: str) -> bool:
+        """To the manager at this address, if that one lives and is not drained. The giver has proved its seat."""
+        to = next((seat for seat in self.seats.look() if seat.address == address and not seat.is_drained), None)
+        if to is None:
+            return False
+        self.on_give(job, self.managers[job], to.holder)
+        self.managers[job] = to.holder
         return True
 
     @property
@@ -207,6 +237,7 @@ class SharedStore:
             seats=seats,
             ended=ended,
             managers=dict(self.managers),
+            drained=self.seats.drained,
             incidents=self.incidents,
         )
 
@@ -256,6 +287,8 @@ class SharedDisk(Disk):
         self._tenure = tenure
         self._on_deposed = on_deposed
         self._remembered = remembered
+        #: The job that is given away now.
+        self._giving = ""
         self.share_with(store.truth)
 
     @property
@@ -320,6 +353,25 @@ class SharedDisk(Disk):
         else:
             self._on_deposed()
 
+    def give(self, give: GiveJob, done: Callable[[JobGiven], object]) -> float:
+        """Make a job another manager's, however long the store takes no write."""
+        self._giving = give.job
+        self.kernel.after(self.sync_s / 2, self._try_to_give, give, done)
+        return math.inf
+
+    def _try_to_give(self, give: GiveJob, done: Callable[[JobGiven], object]) -> None:
+        if self._giving != give.job:
+            return
+        if not self.takes_writes:
+            self.kernel.after(AGAIN_S, self._try_to_give, give, done)
+        elif self._may_write(give.job):
+            self._giving = ""
+            is_given = self._store.give_job(give.job, give.endpoint)
+            record = None if is_given else self.stored_job(give.job)
+            self.kernel.after(self.sync_s / 2, done, JobGiven(job=give.job, record=record))
+        else:
+            self._on_deposed()
+
     def _kept(self, record: JobRecord) -> None:
         self._tell(record.spec.job)
         self._remembered.on_kept(record)
@@ -338,6 +390,7 @@ class SharedDisk(Disk):
 
     def crash(self, fate: str) -> None:
         """The manager is gone: what it had sent is done or not; a file that is there in part has no name."""
+        self._giving = ""
         jobs = self.jobs_under_way()
         is_done = bool(jobs) and fate == "safe" and all(map(self._may_write, jobs))
         if is_done:

@@ -21,6 +21,7 @@ from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.act_rows import ActRows
 from shoal.store.base import Database, Parameters, Row, Statements
+from shoal.store.drain_rows import DrainRows
 from shoal.store.ended_rows import EndedRows
 from shoal.store.member_rows import MemberRows
 from shoal.store.rows import (
@@ -30,7 +31,7 @@ from shoal.store.rows import (
     JobRow,
     job_row,
 )
-from shoal.store.seat import Deposed
+from shoal.store.seat import Deposed, GivenAway, seats_in
 from shoal.store.sqlite import SqliteDatabase
 from shoal.store.view_rows import ViewRows
 from shoal.wire.limits import (
@@ -82,7 +83,7 @@ _AUDIT = (
     " MAX(version) AS last_version FROM applied WHERE job = :job AND epoch <= :last GROUP BY epoch"
 )
 
-#: A job moves from a manager whose seat has ended, and from no other.
+#: A job is taken from a manager whose seat has ended, and from no other. One that lives gives it (``give_job``).
 _TAKE_JOB = "UPDATE jobs SET manager = ? WHERE job = ? AND manager = ? AND manager NOT IN (SELECT holder FROM seats)"
 
 #: Open is said as in the index of open jobs: a database recognises the text.
@@ -107,7 +108,7 @@ _REMOVE_JOB = (
 )
 
 
-class Registry(MemberRows, ActRows, ViewRows, EndedRows):
+class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
     """Tokens, nodes, jobs and their history, what operators did, and what each manager has."""
 
     def __init__(self, database: Database | Path, *, holder: str = "") -> None:
@@ -115,6 +116,8 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows):
         is fenced (``store.seat``), and each job has a manager that alone writes to its rows."""
         self._database: Database = SqliteDatabase(database) if isinstance(database, Path) else database
         self._holder = holder
+        #: Jobs that this manager gave away and did not get back.
+        self._given: set[str] = set()
         #: Job -> rows of its history, or more than there are.
         self._listed: dict[str, int] = {}
 
@@ -219,9 +222,25 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows):
         return [job_row(row) for row in self._database.rows(_ORPHANS)]
 
     def take_job(self, job: JobRow) -> bool:
-        """Make a job without a living manager this one's. Whether it is: another may have been quicker."""
+        """Make a job without a living manager this one's. Whether it is: another may have been quicker, and a drained
+        manager takes none."""
         with self._database.transaction(of_job=True) as database:
+            if self._is_drained(database):
+                return False
             return database.change(_TAKE_JOB, (self._holder, job.job, job.manager)) > 0
+
+    def give_job(self, job: str, address: str) -> bool:
+        """Make a job of this manager that of another one, which is alive and not drained. Return whether it is. From
+        then on this manager writes nothing about the job."""
+        with self._writing(job) as database:
+            to = next((seat for seat in seats_in(database) if seat.address == address), None)
+            if to is None or to.is_drained or to.holder == self._holder:
+                return False
+            database.change("UPDATE jobs SET manager = ? WHERE job = ?", (to.holder, job))
+            # Before the transaction ends: a write that waits for it must not take this manager for deposed.
+            self._given.add(job)
+        self._listed.pop(job, None)
+        return True
 
     def manager_of(self, job: str) -> tuple[str, str] | None:
         """The living manager whose job this is: its seat, and the address that devices dial. None: there is none."""
@@ -485,17 +504,21 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows):
         return self._writing(job) if is_job else self._database.transaction()
 
     def _own(self, database: Statements, job: str) -> None:
-        """Raise Deposed unless this is the job's manager. It stays so until the transaction ends: another can take the
-        job only once this one's seat has ended, and the transaction has proved that seat."""
+        """Raise Deposed unless this is the job's manager, or GivenAway if it was and gave the job away. It stays so
+        until the transaction ends: another can take the job only once this one's seat has ended, and the transaction
+        has proved that seat."""
         found = database.rows("SELECT manager, state FROM jobs WHERE job = ?", (job,))
         if not found:
             raise _unknown_job(job)
         manager, state = str(found[0]["manager"]), JobState(found[0]["state"])
         if manager == self._holder:
+            self._given.discard(job)
             return
         # Nobody runs a job that is over: it becomes the manager's that has something to write.
         if state.is_ended and database.change(_TAKE_JOB, (self._holder, job, manager)):
             return
+        if job in self._given:
+            raise GivenAway(f"job {job[:80]!r} was given to another manager: this one writes nothing to it")
         raise Deposed(f"job {job[:80]!r} was taken over by another manager: this one writes nothing to it")
 
     def _forget_after(self, job: str, version: int) -> None:

@@ -11,9 +11,11 @@ a failover that lost transactions. The transaction that finds this fails too: wh
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.roles.manager.seat_watch import Seat, home_of
@@ -22,6 +24,14 @@ from shoal.store.base import Database, Parameters, Row, Statements
 #: Begins the name of a fact: this seat was ended, and how far it had counted. It goes when the home has another seat.
 _ENDED = "ended seat "
 
+#: The fact that names the drained managers: a JSON object of their homes, each with who drained it and why. A home
+#: outlives its seats, so a manager that starts again is still drained.
+DRAINED = "drained managers"
+
+_SEATS = (
+    "SELECT holder, beats, address, wants, starving, devices, (SELECT value FROM facts WHERE name = ?) AS drained"
+    " FROM seats ORDER BY holder"
+)
 
 #: The count of a seat whose manager is to start over: its next count is not above any that it knows.
 REWOUND = -1
@@ -29,6 +39,10 @@ REWOUND = -1
 
 class Deposed(ShoalError):
     """Another manager has taken over: nothing that this one decides counts any more."""
+
+
+class GivenAway(ShoalError):
+    """This manager gave a job to another one. What it still had under way about the job comes to nothing."""
 
 
 class WentBack(Deposed):
@@ -69,7 +83,7 @@ class Seats:
         """``address``: the HOST:PORT that devices dial; empty: it serves none yet. The seat of a process that ran from
         the same home ends: a home has one process at a time (its lock), so that one is gone."""
         with self._database.transaction(of_job=True) as database:
-            found = {seat.holder: seat.beats for seat in _seats(database) if seat.holder != holder}
+            found = {seat.holder: seat.beats for seat in seats_in(database) if seat.holder != holder}
             notes = database.rows("SELECT name, value FROM facts WHERE name LIKE ?", (f"{_ENDED}%",))
             noted = {str(row["name"]).removeprefix(_ENDED): int(row["value"]) for row in notes}
             before, ended = (
@@ -100,7 +114,7 @@ class Seats:
 
     def look(self) -> list[Seat]:
         """Every seat there is."""
-        return _seats(self._database)
+        return seats_in(self._database)
 
     def end(self, silent: Seat, tenure: Tenure) -> bool:
         """End the seat of another manager if it did not count on since it was seen. Whether that was so: from then on
@@ -130,9 +144,13 @@ class Seats:
         tenure.counted.on_committed(beats)
 
 
-def _seats(database: Statements) -> list[Seat]:
-    rows = database.rows("SELECT holder, beats, address, wants, starving, devices FROM seats ORDER BY holder")
-    return [Seat(**row) for row in rows]
+def seats_in(database: Statements) -> list[Seat]:
+    """Return every seat there is."""
+    return [_seat(**row) for row in database.rows(_SEATS, (DRAINED,))]
+
+
+def _seat(*, drained: str | None, holder: str, **columns: Any) -> Seat:
+    return Seat(holder=holder, **columns, is_drained=drained is not None and home_of(holder) in json.loads(drained))
 
 
 def prove(database: Statements, tenure: Tenure) -> int:

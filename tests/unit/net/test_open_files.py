@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shoal.net.open_files import attainable, connections_max
+from shoal.net.open_files import attainable, connections_max, is_full
 from shoal.wire.limits import CONNECTIONS_LEAST, CONNECTIONS_MAX, OPEN_FILES_WANTED
 
 SCRIPT = """
@@ -48,3 +48,9 @@ def test_the_limit_that_a_process_can_raise_itself_to() -> None:
     assert attainable(1024, endless) == OPEN_FILES_WANTED
     assert attainable(endless, endless) == OPEN_FILES_WANTED
     assert attainable(100_000, 200_000) == 100_000, "it is not lowered"
+
+
+def test_a_manager_is_full_once_no_other_device_could_work() -> None:
+    """Each has two connections while it works."""
+    assert not is_full(511, connections=1024)
+    assert is_full(512, connections=1024)

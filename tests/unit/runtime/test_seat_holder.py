@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -40,6 +41,7 @@ class Manager:
         self.neighbours: list[Seat] = []
         self.taken: list[str] = []
         self.deposed = 0
+        self.is_drained = False
 
     def keep(self) -> None:
         self.held.keep(
@@ -53,8 +55,8 @@ class Manager:
     def _on_deposed(self) -> None:
         self.deposed += 1
 
-    async def look(self, others: Iterable[Seat]) -> bool:
-        self.neighbours = list(others)
+    async def look(self, others: Iterable[Seat], *, is_drained: bool) -> bool:
+        self.neighbours, self.is_drained = list(others), is_drained
         return True
 
     async def take(self, orphans: Iterable[JobRow]) -> None:
@@ -87,6 +89,23 @@ async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not is_so():
             await asyncio.sleep(0.02)
+
+
+def test_a_drained_manager_takes_none_of_the_jobs_of_one_that_ended(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with managers(tmp_path, 3) as (a, b, c):
+            await asyncio.to_thread(a.registry.drain_manager, "m1:1", "ann: update")
+            await until(lambda: b.is_drained)
+            for number in range(4):
+                await asyncio.to_thread(
+                    functools.partial(c.registry.add_job, job=f"j{number}", name="j", spec_json="{}", now_s=1.0)
+                )
+            await c.held.let_go()
+            await until(lambda: len(a.taken) == 4)
+            assert not b.taken
+            assert not a.is_drained
+
+    asyncio.run(story())
 
 
 def test_managers_hear_of_each_other_and_share_out_jobs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shoal.plan import Plan
-from shoal.roles.events import Event, JobTaken, OtherManager, OtherManagersSeen
+from shoal.roles.events import Event, JobGiven, JobTaken, OtherManager, OtherManagersSeen
 from shoal.roles.manager import other_managers
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.runtime.shared_jobs import SharedJobs
@@ -212,3 +212,33 @@ def test_a_command_is_answered_by_the_manager_of_its_job(managers: tuple[Manager
     assert asks("done") is None
     assert a.taken == ["done"], "it is over, and any manager answers for it"
     assert [row.job for row in a.jobs.rows()] == ["faces"], "ended jobs are not listed one by one"
+
+
+def test_a_job_that_another_manager_gave_is_told_once_and_devices_of_it_are_answered(
+    managers: tuple[Manager, Manager],
+) -> None:
+    a, b = managers
+    a.submit("faces")
+    a.looks(), b.looks()
+    assert a.jobs.give("faces", "b:7070") == JobGiven(job="faces")
+    a.has.discard("faces")
+    # A device comes before the next look does.
+    asyncio.run(b.jobs.before_hello(Hello(node="pi", incarnation="1", jobs=("faces",))))
+    assert b.taken == ["faces"]
+    b.has.add("faces")
+    b.looks()
+    assert b.taken == ["faces"]
+    a.looks()
+    assert isinstance(seen := a.told[-1], OtherManagersSeen)
+    assert seen.jobs == {"faces": "b:7070"}
+    assert a.taken == []
+    assert a.jobs.give("faces", "b:7070") == JobGiven(job="faces"), "an attempt whose answer was lost"
+
+
+def test_a_job_stays_if_the_other_manager_is_gone(managers: tuple[Manager, Manager]) -> None:
+    a, b = managers
+    a.submit("faces")
+    b.seats.give_up(b.tenure)
+    given = a.jobs.give("faces", "b:7070")
+    assert given.record is not None
+    assert given.record.spec.job == "faces"

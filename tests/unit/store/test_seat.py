@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from benchmarks.postgres_server import PostgresServer
-from shoal.errors import Misuse, ShoalError
+from shoal.errors import Misuse, Refused, ShoalError
 from shoal.roles.manager.publishing import Published, Serving
 from shoal.roles.manager.seat_watch import Seat
 from shoal.scheduling.ledger import Applied
@@ -20,7 +20,7 @@ from shoal.states import JobState
 from shoal.store.base import Away, Database
 from shoal.store.registry import Registry
 from shoal.store.rows import Certificate, EvaluationRow, JobRow, Redeemed
-from shoal.store.seat import Deposed, FencedDatabase, Seats, Tenure
+from shoal.store.seat import Deposed, FencedDatabase, GivenAway, Seats, Tenure
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -243,6 +243,61 @@ def test_a_job_without_a_living_manager_is_taken_once(start: Start) -> None:
     assert a.registry.manager_of("j") == (winner.tenure.holder, f"{winner.tenure.holder}:7070")
     assert [row.job for row in a.registry.orphans()] == ["k"]
     assert "j" in [row.job for row in winner.registry.own_jobs()]
+
+
+def test_a_living_manager_gives_a_job_and_writes_nothing_to_it_from_then_on(start: Start) -> None:
+    a, b = start("a"), start("b")
+    add_job(a, "j")
+    a.registry.restore_applied("j", [batch(1)], after=0, checkpoint="one")
+    assert not a.registry.give_job("j", "c:7070"), "no such manager"
+    assert not a.registry.give_job("j", "a:7070"), "it has the job already"
+    a.registry.next_term("j")
+    with pytest.raises(Deposed):
+        b.registry.give_job("j", "b:7070")
+    assert a.registry.give_job("j", "b:7070")
+    assert b.registry.manager_of("j") == ("b", "b:7070")
+    before = everything(a.database)
+    for name, write in JOB_WRITES.items():
+        with pytest.raises(GivenAway, match="was given to another manager"):
+            write(a.registry)
+        assert everything(a.database) == before, name
+    # It is still a manager like any other, and b goes on where a was.
+    add_job(a, "k")
+    assert b.registry.next_term("j") == 2
+    assert b.registry.applied("j") == [batch(1)]
+    assert b.registry.give_job("j", "a:7070")
+    assert a.registry.next_term("j") == 3, "it was given back"
+
+
+def test_a_drained_manager_takes_no_job_also_after_a_restart(start: Start) -> None:
+    a, b, c = start("a/1"), start("b/1"), start("c/1")
+    add_job(c, "j")
+    a.registry.drain_manager("b/1:7070", "ann: update")
+    assert {seat.holder: seat.is_drained for seat in a.seats.look()} == {"a/1": False, "b/1": True, "c/1": False}
+    assert not c.registry.give_job("j", "b/1:7070")
+    c.seats.give_up(c.tenure)
+    (orphan,) = b.registry.orphans()
+    assert not b.registry.take_job(orphan)
+    b = start("b/2")
+    assert not b.registry.take_job(orphan), "its home is drained, whichever process runs from it"
+    with pytest.raises(Refused, match="drained already"):
+        a.registry.drain_manager("b/2:7070", "ann")
+    with pytest.raises(Refused, match="no manager is dialled at 'x:1'"):
+        a.registry.undrain_manager("x:1")
+    b.registry.undrain_manager("b/2:7070")
+    assert b.registry.take_job(orphan)
+    with pytest.raises(Refused, match="is not drained"):
+        a.registry.undrain_manager("b/2:7070")
+
+
+def test_the_last_manager_that_takes_jobs_is_not_drained(start: Start) -> None:
+    a = start("a")
+    with pytest.raises(Refused, match="start another manager"):
+        a.registry.drain_manager("a:7070", "ann")
+    start("b")
+    a.registry.drain_manager("a:7070", "ann")
+    with pytest.raises(Refused, match="undrain"):
+        a.registry.drain_manager("b:7070", "ann")
 
 
 def test_a_job_of_an_older_release_is_nobodys(start: Start, open_database: Open) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ExecutorView,
         Facts,
         JobView,
+        ManagerView,
         MetricView,
         NodeView,
         TokenView,
@@ -137,6 +138,25 @@ def executors_table(executors: Sequence[ExecutorView]) -> Table:
             caught,
             count_text(executor.multiply_adds) if executor.multiply_adds else NOTHING,
             Text(clean(executor.reason, 120), style="dim"),
+        )
+    return table
+
+
+def managers_table(managers: Sequence[ManagerView]) -> Table:
+    """Each manager by the address that devices dial, what it has, and whether it takes jobs."""
+    table = _table(
+        "manager", "state", "jobs", "devices", "taken over", "seat", "why", right=("jobs", "devices", "taken over")
+    )
+    for view in managers:
+        state = "trouble" if view.trouble else "drained" if view.is_drained else "serves"
+        table.add_row(
+            Text(clean(view.manager), style="bold"),
+            Text(state, style={"trouble": "bold red", "drained": "yellow"}.get(state, "green")),
+            str(view.jobs),
+            str(view.devices),
+            str(view.jobs_taken),
+            Text(clean(view.seat) or NOTHING, style="dim"),
+            Text(clean(view.trouble, 200), style="dim"),
         )
     return table
 

@@ -17,6 +17,7 @@ from shoal.roles.events import (
     DiskMeasured,
     Event,
     Heard,
+    JobGiven,
     JobsOutdated,
     JobTaken,
     Liveness,
@@ -35,6 +36,7 @@ from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeMark, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
+from shoal.roles.manager.moving import Moving
 from shoal.roles.manager.other_managers import COMES_WITHIN_S, IN_VAIN_WITHIN_S, STAYS_S, OtherManagers, kept_for_s
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.staffing import AGAIN, Staffing
@@ -129,6 +131,7 @@ class Manager(Machine):
             members=members,
             check_in_s=check_in_s,
         )
+        self._moving = Moving(self, self._cluster, self._appointments, self._others, node=node)
         self._check_in_s = check_in_s
         self._cpus = cpus
         self._check_ins = CheckIns(every_s=check_in_s, most_s=COME_MOST_S) if check_in_s else None
@@ -157,10 +160,13 @@ class Manager(Machine):
             case JobsOutdated():
                 self._housekeeping.on_outdated(event)
             case OtherManagersSeen():
+                self._others.forget_given(self.now_s)
                 self._others.on_seen(event, own=self._jobs)
                 self._schedule()
             case JobTaken():
                 self._on_taken(event.record)
+            case JobGiven():
+                self._on_given(event)
             case TimerFired():
                 kind, _, subject = event.name.partition(" ")
                 if kind == AGAIN:
@@ -424,15 +430,28 @@ class Manager(Machine):
 
     def _on_taken(self, record: JobRecord) -> None:
         job = record.spec.job
+        if self._moving.is_giving(job):
+            # The store was read before it was given away.
+            return
         self._others.on_taken(job)
         if job in self._jobs:
             return
         self._cluster.add_job(record)
         if record.is_open:
-            self.record("job", "this manager has it now: the one before is gone", job=job)
+            self.record("job", "this manager has it now", job=job)
             self._failover.on_taken(record)
             self._staffing.await_members()
             self._schedule()
+
+    def _on_given(self, event: JobGiven) -> None:
+        self._moving.on_given(event)
+        if event.record is not None:
+            self._on_taken(event.record)
+        self._schedule()
+
+    def is_giving(self, job: str) -> bool:
+        """Whether this manager gives the job to another one, which is not durable yet."""
+        return self._moving.is_giving(job)
 
     def _free_of_others(self, node: str, hello: Hello) -> None:
         """A node that works for a job here lets go of those that other managers have: it cannot be in two places."""
@@ -605,6 +624,9 @@ class Manager(Machine):
         if known is not None:
             self._deny(question, f"there is a job {spec.job} already")
             return
+        if self._others.is_drained:
+            self._send_on(question, spec.job)
+            return
         if (no_room := self._housekeeping.why_no_room(spec.job)) is not None:
             self._deny(question, no_room)
             return
@@ -615,6 +637,18 @@ class Manager(Machine):
             Answer(question=question, message=Done(job=spec.job, reason="queued")),
         )
         self._schedule()
+
+    def _send_on(self, question: int, job: str) -> None:
+        """This manager is drained: another one takes the job."""
+        to = self._others.taker(job)
+        if to is not None:
+            reason = f"this manager is drained: the one at {to} takes new jobs"
+        else:
+            reason = (
+                "this manager is drained, and no other one takes jobs: start another manager, or run `shoal managers"
+                " undrain`"
+            )
+        self.act(Answer(question=question, message=Denied(reason=reason, endpoint=to or "")))
 
     def _on_stop(self, question: int, stop: StopJob, by: str) -> None:
         record = self._open_job(question, stop.job)
@@ -703,6 +737,7 @@ class Manager(Machine):
 
     def _schedule(self) -> None:
         """Give jobs their leaders and their workers. Called after everything that may change either."""
+        self._moving.give_away()
         self._failover.fill()
         if not self._cluster.is_settled:
             self._is_unsettled = True

@@ -6,6 +6,7 @@ belongs to the manager whose job it works for. Another manager that it dials sen
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -38,6 +39,9 @@ def kept_for_s(in_vain: int) -> float:
 #: gone back, and the manager that took the job writes it again when it finds out.
 ABSENT_S = 15.0
 
+#: Seconds after a job was given away in which a look at the store may be older than that.
+GIVEN_S = 60.0
+
 #: Jobs of which the first question is remembered.
 _ABSENT_MAX = 1000
 
@@ -59,14 +63,27 @@ class AbsentJobs:
 
 
 def seen_in_store(
-    others: Iterable[Seat], managers: Mapping[str, str], *, own: str, helpers: Mapping[str, str] | None = None
+    others: Iterable[Seat],
+    managers: Mapping[str, str],
+    *,
+    own: str,
+    helpers: Mapping[str, str] | None = None,
+    is_drained: bool = False,
+    is_full: bool = False,
 ) -> OtherManagersSeen:
     """Return the other managers' seats and the manager of each open job, living or not. ``helpers``:
-    job -> the node that its plan names as its helper."""
+    job -> the node that its plan names as its helper. ``is_drained``: whether an operator drained this manager.
+    ``is_full``: whether it holds as many devices as it can."""
     living = {seat.holder: seat for seat in others}
     return OtherManagersSeen(
         managers=tuple(
-            OtherManager(endpoint=seat.address, wants=seat.wants, starving=seat.starving)
+            OtherManager(
+                endpoint=seat.address,
+                wants=seat.wants,
+                starving=seat.starving,
+                devices=seat.devices,
+                is_drained=seat.is_drained,
+            )
             for seat in living.values()
             if seat.address
         ),
@@ -74,6 +91,8 @@ def seen_in_store(
             job: living[holder].address if holder in living else "" for job, holder in managers.items() if holder != own
         },
         helpers={job: node for job, node in (helpers or {}).items() if managers.get(job, own) != own},
+        is_drained=is_drained,
+        is_full=is_full,
     )
 
 
@@ -87,13 +106,18 @@ class OtherManagers:
         self._managers: tuple[OtherManager, ...] = ()
         self._jobs: dict[str, str] = {}
         self._helpers: dict[str, str] = {}
+        #: Job that was given away -> where its manager was dialled then, and when that was.
+        self._given: dict[str, tuple[str, float]] = {}
+        #: An operator drained this manager; and it holds as many devices as it can.
+        self.is_drained = self.is_full = False
         #: Where a manager is dialled -> when devices were sent there, of late.
         self._sent_s: dict[str, list[float]] = {}
 
     def on_seen(self, event: OtherManagersSeen, *, own: Container[str]) -> None:
         """``own``: jobs that this manager has. The store may have been read before it took one of them."""
-        self._managers = event.managers
-        self._jobs = {job: endpoint for job, endpoint in event.jobs.items() if job not in own}
+        self._managers, self.is_drained, self.is_full = event.managers, event.is_drained, event.is_full
+        given = {job: endpoint for job, (endpoint, _) in self._given.items()}
+        self._jobs = {**given, **{job: endpoint for job, endpoint in event.jobs.items() if job not in own}}
         self._helpers = {job: node for job, node in event.helpers.items() if job in self._jobs}
         there = {manager.endpoint for manager in event.managers}
         self._sent_s = {endpoint: sent for endpoint, sent in self._sent_s.items() if endpoint in there}
@@ -102,6 +126,28 @@ class OtherManagers:
         """The job is this manager's from here on."""
         self._jobs.pop(job, None)
         self._helpers.pop(job, None)
+        self._given.pop(job, None)
+
+    def on_given(self, job: str, endpoint: str, now_s: float) -> None:
+        """The job is no longer this manager's. A look at the store from before does not show that yet."""
+        self._jobs[job] = endpoint
+        self._given[job] = (endpoint, now_s)
+
+    def forget_given(self, now_s: float) -> None:
+        """The store shows by now who has jobs that were given away, or that they are over."""
+        self._given = {job: given for job, given in self._given.items() if now_s - given[1] < GIVEN_S}
+
+    def taker(self, key: str) -> str | None:
+        """Return where the living manager is dialled that takes the jobs with this key, or None if no other takes
+        jobs. A key has the same manager every time, and keys spread over the managers."""
+        takers = [manager.endpoint for manager in self._managers if not manager.is_drained]
+        return max(takers, key=lambda endpoint: hashlib.sha256(f"{key} {endpoint}".encode()).digest(), default=None)
+
+    def emptiest(self, devices: int) -> str | None:
+        """Return where the manager with the fewest devices is dialled, if it takes jobs and has at most half as many
+        devices as this one: its machine may hold fewer. ``devices``: those here."""
+        takers = [manager for manager in self._managers if not manager.is_drained and 2 * manager.devices <= devices]
+        return min(((manager.devices, manager.endpoint) for manager in takers), default=(0, None))[1]
 
     def first(self, jobs: Iterable[str], *, is_own: Callable[[str], bool]) -> str | None:
         """The first of these jobs that is open, if it is not this manager's. None: it is, or all of them are over."""

@@ -54,6 +54,8 @@ class Seat(NamedTuple):
     starving: int = 0
     #: How many devices are connected to it.
     devices: int = 0
+    #: An operator drained it: it takes no job.
+    is_drained: bool = False
 
 
 def home_of(holder: str) -> str:

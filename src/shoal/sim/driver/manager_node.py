@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from shoal.errors import Misuse, PeerViolation
-from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Store
-from shoal.roles.events import Asked, Event, Received, Saved, SaveFailed, Stored, StoreFailed
+from shoal.roles.actions import Action, Answer, GiveJob, Keep, Load, Record, Save, Store
+from shoal.roles.events import Asked, Event, JobGiven, Received, Saved, SaveFailed, Stored, StoreFailed
 from shoal.roles.manager.manager import Manager
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, with_rows
 from shoal.roles.node.failure_detector import Patience
@@ -23,7 +23,7 @@ from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.role_server import LOAD_S, SimRoleServer
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.process import Process
-from shoal.sim.shared_store import AGAIN_S
+from shoal.sim.shared_store import AGAIN_S, SharedDisk
 from shoal.wire.messages import Assign, Checkpoint, Hello, Message, StopJob, Submit, TransferJob, Welcome
 
 
@@ -113,6 +113,9 @@ class SimManagerNode:
                 return self._disk.keep(action, functools.partial(self.process.now, host.resume))
             case Store():
                 self._store(action)
+            case GiveJob():
+                assert isinstance(self._disk, SharedDisk), "a manager that is alone gives no job away"
+                return self._disk.give(action, functools.partial(self.process.now, self._given, host))
             case Load():
                 # It is read while the manager goes on.
                 self.process.later(LOAD_S, self._load, action)
@@ -123,6 +126,10 @@ class SimManagerNode:
             case _:
                 raise Misuse(f"a manager does not ask for {type(action).__name__}")
         return 0.0
+
+    def _given(self, host: Host, given: JobGiven) -> None:
+        host.post(given)
+        host.resume()
 
     def _store(self, store: Store) -> None:
         checkpoint = store.checkpoint

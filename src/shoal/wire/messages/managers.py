@@ -12,6 +12,31 @@ class AskManager(Message):
     """How is this manager?"""
 
 
+@message(to="manager", said_by={"Operate": ("operator",)})
+class DrainManager(Message):
+    """Have a manager give its jobs to others and take no more, also after it is started again."""
+
+    #: Where devices dial it, or empty for the manager that is asked.
+    manager: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_endpoint("DrainManager", self.manager)
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
+class UndrainManager(Message):
+    """Have a drained manager take jobs again."""
+
+    #: Where devices dial it, or empty for the manager that is asked.
+    manager: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_endpoint("UndrainManager", self.manager)
+
+
 @message()
 class StoreView(Message):
     """How a store answered this manager since its process started."""
@@ -52,6 +77,12 @@ class ManagerView(Message):
     stores: tuple[StoreView, ...] = ()
     #: Where the other managers are dialled that live, as this one sees it.
     others: tuple[str, ...] = ()
+    #: Its seat, by name. Empty if it is alone.
+    seat: str = ""
+    #: How many open jobs it has.
+    jobs: int = 0
+    #: An operator drained it: it takes no job, and gives those that it has to others.
+    is_drained: bool = False
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -60,3 +91,8 @@ class ManagerView(Message):
         for each in (self.manager, *self.others):
             if not is_endpoint(each):
                 raise PeerViolation(f"ManagerView names {each[:80]!r}, which cannot be dialled")
+
+
+def _check_endpoint(name: str, manager: str) -> None:
+    if manager and not is_endpoint(manager):
+        raise PeerViolation(f"{name}.manager is {manager[:80]!r}, which cannot be dialled: give HOST:PORT")

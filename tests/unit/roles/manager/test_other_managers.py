@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from shoal.roles.actions import Action, Keep, Record, Send
+from shoal.roles.actions import Action, Answer, GiveJob, Keep, Record, Send, Store
 from shoal.roles.events import (
     Asked,
     Heard,
+    JobGiven,
     JobTaken,
     Liveness,
     OtherManager,
@@ -17,11 +18,13 @@ from shoal.roles.events import (
     PeerChanged,
     Received,
     Started,
+    Stored,
     TimerFired,
 )
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.failover import MISSED_S
 from shoal.roles.manager.manager import Manager
+from shoal.roles.manager.moving import WAITS_S
 from shoal.roles.manager.other_managers import (
     COMES_WITHIN_S,
     IN_VAIN_WITHIN_S,
@@ -35,8 +38,11 @@ from shoal.states import JobState
 from shoal.wire.messages import (
     AskCheckpoint,
     Assign,
+    Checkpoint,
+    Denied,
     Dismiss,
     Facts,
+    HandOver,
     Heartbeat,
     Hello,
     JobSpec,
@@ -74,6 +80,15 @@ class Place:
     def sees(self, *, wants: int = 0, starving: int = 0, **jobs: str) -> None:
         there = (OtherManager(endpoint=OTHER, wants=wants, starving=starving),)
         self.happens(OtherManagersSeen(managers=there, jobs=jobs))
+
+    def is_drained(self, *others: str, is_drained: bool = True) -> None:
+        """``others``: managers that take jobs."""
+        there = tuple(OtherManager(endpoint=endpoint) for endpoint in others)
+        self.happens(OtherManagersSeen(managers=there, is_drained=is_drained))
+
+    def gives(self) -> dict[str, str]:
+        """Job that was given away just now -> the manager it goes to."""
+        return {a.job: a.endpoint for a in self.said if isinstance(a, GiveJob)}
 
     def submit(self, spec: JobSpec) -> None:
         self.happens(Asked(question=1, message=Submit(spec=spec)))
@@ -511,3 +526,126 @@ def test_a_device_that_came_back_soon_is_kept_for_longer_each_time_and_not_if_it
     assert place.sent_away() == {"a": OTHER}
     assert kept_for_s(1) == IN_VAIN_WITHIN_S
     assert kept_for_s(1000) == KEPT_S
+
+
+# Jobs that move between living managers ------------------------------------------------------------------------
+
+
+def test_a_job_that_is_led_here_is_given_once_its_leader_handed_over(make_spec: Make) -> None:
+    place = Place()
+    place.hello("pi")
+    place.submit(make_spec(workers_min=1))
+    place.is_drained(OTHER)
+    assert place.told("home", HandOver)
+    assert not place.gives(), "its leader may have a version under way"
+    place.happens(Received(sender="home", message=SteppedDown(job="digits", term=1, reason="handed over")))
+    assert place.gives() == {"digits": OTHER}
+    assert not [action for action in place.said if isinstance(action, Keep)], "nobody leads it here again"
+    assert not place.sent_away(), "the other manager does not have it yet"
+    assert place.manager.is_giving("digits")
+    # A look at the store from before it was given does not bring it back, nor does what is said of it here.
+    place.happens(JobTaken(record=led(make_spec(workers_min=1), by="home")))
+    place.is_drained(OTHER)
+    assert place.manager.spec("digits") is None
+    place.happens(JobGiven(job="digits"))
+    assert place.sent_away() == {"pi": OTHER}
+    place.hello("pi", jobs=("digits",))
+    assert place.sent_away() == {"pi": OTHER}, "the store may show this manager an older state yet"
+
+
+def test_a_leader_on_a_device_keeps_its_job_and_its_term(make_spec: Make) -> None:
+    place = Place()
+    record = led(make_spec(workers_min=1))
+    place.happens(JobTaken(record=record))
+    place.hello("pi", leads=(Leads(job="digits", term=4, endpoint="pi:9"),))
+    place.hello("w", jobs=("digits",))
+    version = Checkpoint(job="digits", term=4, version=3, number=1)
+    place.happens(Received(sender="pi", message=version))
+    assert [action for action in place.said if isinstance(action, Store)]
+    place.is_drained(OTHER)
+    assert not place.gives(), "a version is being written"
+    place.happens(Stored(job="digits", term=4, version=3, is_last=False))
+    assert place.gives() == {"digits": OTHER}
+    assert not place.told("pi", StepDown)
+    place.happens(JobGiven(job="digits"))
+    assert place.sent_away() == {"pi": OTHER, "w": OTHER}
+    place.happens(Received(sender="pi", message=Progress(job="digits", term=4, state="training")))
+    assert not place.said, "the other manager hears its leader"
+
+
+def test_a_job_that_could_not_be_given_stays(make_spec: Make) -> None:
+    """The other manager ended meanwhile."""
+    place = Place()
+    record = led(make_spec(workers_min=1))
+    place.happens(JobTaken(record=record))
+    place.hello("pi", leads=(Leads(job="digits", term=4, endpoint="pi:9"),))
+    place.is_drained(OTHER)
+    assert place.gives() == {"digits": OTHER}
+    place.is_drained()
+    place.happens(JobGiven(job="digits", record=led(make_spec(workers_min=1))))
+    (dismissed,) = place.told("pi", Dismiss)
+    assert not dismissed.endpoint, "it says hello again, to this manager"
+    place.hello("pi", leads=(Leads(job="digits", term=4, endpoint="pi:9"),))
+    assert place.manager.job_views("digits")[0].leader == "pi"
+    assert not place.told("pi", StepDown)
+    assert not place.gives(), "no other manager takes jobs"
+
+
+def test_a_drained_manager_sends_new_jobs_on(make_spec: Make) -> None:
+    place = Place()
+    place.is_drained(OTHER)
+    place.submit(make_spec())
+    (answer,) = [action.message for action in place.said if isinstance(action, Answer)]
+    assert isinstance(answer, Denied)
+    assert answer.endpoint == OTHER
+    place.is_drained()
+    place.submit(make_spec())
+    (answer,) = [action.message for action in place.said if isinstance(action, Answer)]
+    assert isinstance(answer, Denied)
+    assert not answer.endpoint
+    assert "undrain" in answer.reason
+    place.is_drained(OTHER, is_drained=False)
+    place.submit(make_spec())
+    assert [action for action in place.said if isinstance(action, Keep)]
+
+
+def test_jobs_of_one_leader_go_together_and_others_spread(make_spec: Make) -> None:
+    place = Place()
+    there = ("b:7070", "c:7070", "d:7070")
+    for job in ("one", "two"):
+        place.happens(JobTaken(record=led(make_spec(job=job, workers_min=1))))
+    for number in range(20):
+        place.happens(JobTaken(record=led(make_spec(job=f"job-{number}", workers_min=1), by=f"w{number}")))
+    place.is_drained(*there)
+    gives = place.gives()
+    assert len(gives) == 22
+    assert gives["one"] == gives["two"]
+    assert set(gives.values()) == set(there)
+
+
+def test_a_full_manager_gives_a_job_that_waits_for_devices_to_the_one_with_the_fewest(make_spec: Make) -> None:
+    place = Place()
+    for number in range(4):
+        place.hello(f"w{number}")
+    place.submit(make_spec(job="works", workers_min=4, workers_max=4))
+    place.submit(make_spec(job="waits", workers_min=2))
+    others = (OtherManager(endpoint=OTHER, devices=2), OtherManager(endpoint="c:7070", devices=1))
+
+    def looks(*there: OtherManager, is_full: bool = True) -> None:
+        place.happens(OtherManagersSeen(managers=there, is_full=is_full))
+
+    looks(*others)
+    assert not place.told("home", HandOver), "devices may come yet"
+    place.now_s = WAITS_S
+    looks(*others, is_full=False)
+    looks(OtherManager(endpoint=OTHER, devices=3), OtherManager(endpoint="c:7070", is_drained=True))
+    assert not place.told("home", HandOver), "no other manager has room"
+    looks(*others)
+    assert [message.job for message in place.told("home", HandOver)] == ["waits"]
+    # It goes although a device leaves meanwhile.
+    looks(*others, is_full=False)
+    place.happens(Received(sender="home", message=SteppedDown(job="waits", term=1, reason="handed over")))
+    assert place.gives() == {"waits": "c:7070"}
+    place.happens(JobGiven(job="waits"))
+    looks(*others)
+    assert not place.told("home", HandOver), "the other job has what it needs"
