@@ -12,6 +12,7 @@ from dst.case_faults import (
     FAULTS_UNTIL_S,
     copies_across_terms,
     cuts,
+    drains,
     draw_strike,
     failovers,
     for_good,
@@ -175,7 +176,7 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
 
 def _outages(rng: Rng, stores: Stream, faults: Sequence[Fault]) -> tuple[Outage, ...]:
     """What befalls the store that managers share."""
-    drawn = outages(stores) + read_only_spells(rng.stream("spells"))
+    drawn = outages(stores) + read_only_spells(rng.stream("spells")) + drains(rng.stream("drains"))
     # A manager that is cut off or frozen meanwhile cannot tell that the store goes back: decision 70 leaves this open.
     blind = [(cut.at_s, cut.at_s + cut.for_s) for cut in drawn if cut.is_cut and not cut.slow_factor]
     for each in faults:

@@ -97,6 +97,18 @@ def read_only_spells(stream: Stream) -> tuple[Outage, ...]:
     )
 
 
+def drains(stream: Stream) -> tuple[Outage, ...]:
+    """An operator takes a manager out of service, and brings it back; at times the other one after it."""
+    if not stream.happens(0.4):
+        return ()
+    return tuple(
+        Outage(
+            at_s=stream.between(2.0, FAULTS_UNTIL_S), for_s=stream.between(0.5, stream.pick((4.0, 25.0))), is_drain=True
+        )
+        for _ in range(1 + stream.below(3))
+    )
+
+
 def failovers(stream: Stream) -> tuple[Outage, ...]:
     """A failover to a replica that lags: by less than a renewal of a seat, by seconds, or by most of the story."""
     if not stream.happens(0.35):

@@ -15,5 +15,7 @@ class Outage:
     is_cut: bool = False
     #: The store answers, and takes no write.
     is_read_only: bool = False
+    #: Nothing happens to the store: the manager with the most jobs is drained, and undrained after this time.
+    is_drain: bool = False
     #: The store is away, and then what it was this long before it went away. 0 means that it forgets nothing.
     back_s: float = 0.0

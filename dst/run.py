@@ -161,7 +161,9 @@ class FuzzRun:
     def _inflict(self, outage: Outage) -> None:
         managers, kernel = self.world.managers, self.world.kernel
         assert managers is not None, "a manager that is alone has a disk of its own"
-        if outage.is_read_only:
+        if outage.is_drain:
+            over = managers.drain()
+        elif outage.is_read_only:
             over = managers.store.read_only()
         elif outage.slow_factor:
             over = managers.store.slow(outage.slow_factor)

@@ -57,6 +57,7 @@ from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.manager import Manager
+from shoal.roles.manager.moving import Moving
 from shoal.roles.manager.other_managers import OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.reunion import HistoryVerdict, Side, together
@@ -74,6 +75,7 @@ from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledge
 from shoal.scheduling.placement import Candidate
 from shoal.sim import remembered as sim_remembered
 from shoal.sim.disk import Disk, Write
+from shoal.sim.managers import SimManagers
 from shoal.sim.remembered import SimRemembered
 from shoal.sim.shared_store import SharedDisk, SharedStore, SimSeats, SimTenure
 from shoal.states import JobState, LeaderPhase
@@ -1961,7 +1963,38 @@ def jobs_taken_before_others_counted() -> Patched:
     return patch.object(SeatWatch, "may_take", property(lambda self: True))
 
 
+def drained_manager_takes_jobs() -> Patched:
+    """A drained manager takes jobs of managers that ended, is given some, and keeps those that it has."""
+    return patch.object(SimSeats, "is_drained", lambda self, holder: False)
+
+
+@contextmanager
+def given_job_keeps_its_term() -> Iterator[None]:
+    """The manager that was given a job leads it under the term that its last leader had."""
+    adopt_given, stored_job = SimManagers._adopt_given, SharedDisk.stored_job
+
+    def older(self: SharedDisk, job: str) -> JobRecord:
+        record = stored_job(self, job)
+        record.term -= record.leader == "home"
+        return record
+
+    def adopts(self: SimManagers, *told: Any) -> None:
+        with patch.object(SharedDisk, "stored_job", older):
+            adopt_given(self, *told)
+
+    with patch.object(SimManagers, "_adopt_given", adopts):
+        yield
+
+
+def devices_kept_from_their_job() -> Patched:
+    """The devices of a job that was given away are not sent after it."""
+    return patch.object(Moving, "_send", lambda self, names, job, *, to, reason: None)
+
+
 OF_STORES: dict[str, Mutant] = _named(
+    drained_manager_takes_jobs,
+    given_job_keeps_its_term,
+    devices_kept_from_their_job,
     deposed_manager_writes,
     version_kept_without_the_seat,
     record_kept_without_the_seat,

@@ -28,6 +28,9 @@ BLOCKS, BLOCK = 4, 10
 #: Mutant -> seeds that show it, and a part of what is said then. Several: a change of roles moves the story of a seed,
 #: and the store may then be away at another moment than the one that matters.
 SHOWN_BY = {
+    "drained_manager_takes_jobs": ((16,), "took job-., and is drained"),
+    "given_job_keeps_its_term": ((5,), "leads job-. under term . after"),
+    "devices_kept_from_their_job": ((5,), "left behind|replaced by a manager that began"),
     "deposed_manager_writes": ((2, 4, 6), "did not move|left behind|its seat has ended"),
     "version_kept_without_the_seat": ((10, 38, 99, 121), "wrote job-., and its seat has ended"),
     "record_kept_without_the_seat": ((16, 47, 144), "wrote job-., and its seat has ended"),
@@ -71,6 +74,7 @@ def test_seeds_bring_takeovers_about() -> None:
     for what in cases:
         CheckedRun(what, observers=[takeovers]).run()
     assert takeovers.seen["takeover"] >= 6
+    assert takeovers.seen["given home"] > 0
     assert takeovers.seen["written home"] > 0
     assert takeovers.seen["written home-2"] > 0
     outages = [outage for what in cases for outage in what.outages]
