@@ -418,6 +418,68 @@ def test_each_manager_has_jobs_of_its_own_and_devices_go_where_the_work_is(
     run(story())
 
 
+async def job_view(site: Site, job: str) -> JobView:
+    """How a job stands, as its manager says."""
+    view = await site.view(job)
+    assert view is not None
+    return view
+
+
+@pytest.mark.parametrize("lead", ["home", "devices"])
+def test_a_job_of_a_drained_manager_goes_on_at_another(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer, lead: str
+) -> None:
+    """Its leader hands over, or goes with it; every batch is in the history once."""
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+
+    async def story() -> None:
+        options = ("--store", url, "--blobs", bucket, *(("--lead", "devices") if lead == "devices" else ()))
+        async with stored_in(tmp_path, url, workers=2, manager_options=options) as site:
+            for name in site.cluster.agents:
+                await site.connected(name)
+            site.pace(0.1)
+            first, home = site.operator, tmp_path / "second"
+            with pytest.raises(Refused, match="start another manager"):
+                await first.drain_manager()
+            second = await another(site, home, 0, *options)
+            try:
+                job = await site.submit_tally(batches=300, workers_min=1, workers_max=2)
+                before = await site.mid_epoch(job)
+                led_by = (await job_view(site, job)).leader
+                drained = [view.manager for view in await first.managers() if view.jobs]
+                assert len(drained) == 1
+                assert "takes no more" in await first.drain_manager(drained[0], "new disk")
+
+                async def moved() -> bool:
+                    views = {view.manager: view for view in await first.managers()}
+                    return views[drained[0]].is_drained and [v.jobs for v in views.values() if not v.is_drained] == [1]
+
+                await site.until("the other manager has the job", moved)
+                with site.registry() as registry:
+                    there = (registry.manager_of(job) or ("", ""))[1]
+                assert there != drained[0]
+                await site.progress(job, "it goes on", lambda p: p.version > before.version)
+                view = await job_view(site, job)
+                assert view.term == before.term + (lead == "home")
+                assert view.leader == led_by
+                # A new job goes to the other manager too, whichever is asked.
+                another_job = await site.submit_tally(batches=5, workers_min=1, workers_max=1)
+                with site.registry() as registry:
+                    assert (registry.manager_of(another_job) or ("", ""))[1] == there
+                site.pace(0.0)
+                await site.ended(job)
+                await asyncio.to_thread(site.exactly_once, job, batches=300, epochs=1)
+                acts = [(act.kind, act.subject, act.text) for act in await first.acts() if "drain" in act.kind]
+                assert acts[-1] == ("drain a manager", drained[0], "new disk")
+                assert "takes jobs again" in await first.undrain_manager(drained[0])
+            finally:
+                await end(second)
+            for log in (home / "manager.log", site.cluster.home / "manager.log"):
+                assert "Traceback" not in log.read_text()
+
+    run(story())
+
+
 async def checked(home: Path) -> tuple[int | None, str]:
     """What `shoal status --check` says at a manager's home, and its exit code."""
     command = ("-m", "shoal", "status", "--check", "--home", str(home))
