@@ -21,6 +21,7 @@ from shoal.net.base import Session
 from shoal.net.grpc import GrpcLink
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime.agent import Agent
+from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.wire.messages import AskStatus, Facts, Hello, Lane, Message, NodeView, RevokeNode, Work
@@ -202,7 +203,7 @@ def test_a_newcomer_waits_for_approval_and_sees_nothing_until_then(tmp_path: Pat
             places = Paths(tmp_path / "pi")
             (await enrol(JoinCode.parse(ready.join_line), wanted="pi")).save(places.node)
             member = Enrolled.load(places.node)
-            agent = Agent(member, places, child_module="shoal.trainer.echo")
+            agent = Agent(member, AgentOptions(home=places.home, child_module="shoal.trainer.echo"))
             running = asyncio.create_task(agent.run())
             try:
                 view = await node_view(operator, "pi", state="alive", standing="pending")

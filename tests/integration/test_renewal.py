@@ -21,6 +21,7 @@ from shoal.identity.join_code import JoinCode
 from shoal.net import renewal
 from shoal.net.grpc import GrpcLink
 from shoal.runtime.agent import Agent
+from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.journal import CLUSTER
 from shoal.runtime.member_register import LAPSED_MAX_S
 from shoal.runtime.operator import Operator
@@ -312,7 +313,7 @@ def test_an_agent_renews_by_itself_and_goes_on_past_the_end_of_its_first_certifi
             places = Paths(tmp_path / "pi")
             first = await enrol(JoinCode.parse(ready.join_line), wanted="pi")
             first.save(places.node)
-            agent = Agent(first, places, child_module="shoal.trainer.echo")
+            agent = Agent(first, AgentOptions(home=places.home, child_module="shoal.trainer.echo"))
             running = asyncio.create_task(agent.run())
             try:
                 await until("a new certificate", lambda: serial(Identity.load(places.node)) != serial(first.identity))
@@ -339,7 +340,7 @@ def test_an_agent_that_slept_past_its_certificate_comes_back_without_a_hand(tmp_
             places = Paths(tmp_path / "pi")
             away = aged(home, await enrol(JoinCode.parse(ready.join_line), wanted="pi"), days_ago=40)
             away.save(places.node)
-            agent = Agent(away, places, child_module="shoal.trainer.echo")
+            agent = Agent(away, AgentOptions(home=places.home, child_module="shoal.trainer.echo"))
             running = asyncio.create_task(agent.run())
             try:
                 await until("it is welcome", lambda: agent._router.welcomed)

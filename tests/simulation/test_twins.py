@@ -26,6 +26,7 @@ from shoal.identity.join_code import JoinCode
 from shoal.roles.actions import Action, CancelTimer, Role, Send, SetTimer
 from shoal.roles.events import Event, Started
 from shoal.runtime.agent import Agent
+from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.manager_main import ManagerReady, run_home
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
@@ -231,8 +232,8 @@ async def real_cluster(directory: Path, shape: str) -> None:
         for name in ("device-1", "device-2"):
             places = Paths(directory / name)
             (await enrol(JoinCode.parse(line), wanted=name)).save(places.node)
-            enrolled, pace_s = Enrolled.load(places.node), SHAPES[shape][1]
-            agent = Agent(enrolled, places, child_module="shoal.trainer.echo", pace_s=pace_s)
+            options = AgentOptions(home=places.home, child_module="shoal.trainer.echo", pace_s=SHAPES[shape][1])
+            agent = Agent(Enrolled.load(places.node), options)
             tasks.append(asyncio.create_task(agent.run()))
         async with Operator.open(directory / "home") as operator:
             job = echo_job(directory, values=500, batches=40)

@@ -6,7 +6,6 @@ job neither numpy nor the worker: an idle device pays little for being ready.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -28,12 +27,12 @@ from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHo
 from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
 from shoal.runtime import log_lines, own_labels, own_processor, probe
+from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.agent_usage import AgentReading, AgentUsage, device_exporter
 from shoal.runtime.blob_fetcher import BlobFetcher
 from shoal.runtime.device_limits import DeviceLimits
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.own_data import expose
-from shoal.runtime.paths import Paths, default_home
 from shoal.runtime.pool import AgentPool, agent_pool
 from shoal.runtime.process_setup import set_out
 from shoal.runtime.renewal import Renewal
@@ -64,12 +63,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("shoal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubSettings:
-    #: What its link carries each way, as its owner said; 0: not known.
-    bytes_per_s: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class _Job:
     """A worker's host, and the trainer that it drives; or a hub's."""
@@ -81,27 +74,9 @@ class _Job:
 class Agent:
     """Holds a line to its manager and to every leader and aggregator of its jobs; drives the roles of this device."""
 
-    def __init__(
-        self,
-        enrolled: Enrolled,
-        places: Paths,
-        *,
-        child_module: str = "shoal.trainer.child",
-        pace_s: float = 0.0,
-        door_port: int = 0,
-        lends: bool = False,
-        files: Path | None = None,
-        hub: HubSettings | None = None,
-        loopback_http: bool = False,
-    ) -> None:
-        """``files``: a folder with files of jobs, named by their hashes, that need not be fetched. ``hub``: it sums up
-        for others, and trains nothing; None: it is a worker. ``loopback_http``: for tests with a bucket on this
-        machine."""
-        self._hub = hub
-        self._places = places
-        self._child_module = child_module
-        self._pace_s = pace_s
-        self._door_port = door_port
+    def __init__(self, enrolled: Enrolled, options: AgentOptions) -> None:
+        self._options = options
+        self._places = places = options.places
         self._renewal = Renewal(places.node, enrolled)
         self._manager = enrolled.manager_node
         self._router = DeviceRouter(
@@ -120,7 +95,7 @@ class Agent:
         #: It had no work at its last heartbeat.
         self._is_waiting = False
         #: Multiplies for clients of the pool, if this device lends.
-        self._lending: AgentPool | None = agent_pool(manager=self._manager, send=self.send) if lends else None
+        self._lending: AgentPool | None = agent_pool(manager=self._manager, send=self.send) if options.lend else None
         self._link_bytes_per_s = 0.0
         self._medium = ""
         self._usage = AgentUsage()
@@ -129,8 +104,8 @@ class Agent:
             link=self._manager_link,
             on_received=self._on_received,
             usage=self._usage,
-            files=files,
-            loopback_http=loopback_http,
+            files=options.files,
+            loopback_http=options.loopback_http,
         )
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -259,7 +234,7 @@ class Agent:
     def _facts(self) -> Facts:
         facts = replace(probe.facts(), labels=own_labels.remembered(self._places))
         # An engine that it has is none for this cluster.
-        return facts if self._hub is None else replace(facts, torch="", onnx="", is_hub=True)
+        return replace(facts, torch="", onnx="", is_hub=True) if self._options.hub else facts
 
     def has_work(self, peer: str) -> bool:
         if peer != self._manager:
@@ -381,8 +356,8 @@ class Agent:
             self,
             member=self.identity,
             cache=self._places.cache,
-            child_module=self._child_module,
-            pace_s=self._pace_s,
+            child_module=self._options.child_module,
+            pace_s=self._options.pace_s,
             own=self._places.node,
             usage=self._usage,
             card=assign.card,
@@ -436,7 +411,7 @@ class Agent:
             self,
             manager=self._manager,
             manager_endpoint=self._renewal.member.manager_endpoint,
-            port=self._door_port,
+            port=self._options.lead_port,
         )
         duties, self._to_host = self._to_host, []
         for duty in duties:
@@ -445,8 +420,7 @@ class Agent:
     # The link ------------------------------------------------------------------------------------------
 
     def _link(self) -> LinkMeasured:
-        if self._hub is not None and self._hub.bytes_per_s:
-            rate = self._hub.bytes_per_s
+        if self._options.hub and (rate := self._options.hub_bytes_per_s):
             return LinkMeasured(up_bytes_per_s=rate, down_bytes_per_s=rate, medium=self._medium)
         # What it sends is not measured: nothing large goes out before the first lease.
         return LinkMeasured(down_bytes_per_s=self._link_bytes_per_s, medium=self._medium)
@@ -492,40 +466,17 @@ def _import_leader_host() -> type[LeaderHost]:
     return LeaderHost
 
 
-async def run_agent(
-    places: Paths,
-    *,
-    child_module: str,
-    pace_s: float = 0.0,
-    door_port: int = 0,
-    lends: bool = False,
-    files: Path | None = None,
-    hub: HubSettings | None = None,
-    loopback_http: bool = False,
-    metrics: str = "",
-    metrics_token_file: Path | None = None,
-    resting: Resting | None = None,
-) -> None:
-    """Run until SIGINT or SIGTERM. ``metrics``: where to serve this device's metrics; empty: nowhere."""
+async def run_agent(options: AgentOptions, *, resting: Resting | None = None) -> None:
+    """Run until SIGINT or SIGTERM."""
+    places, metrics = options.places, options.metrics
 
     def begin() -> Agent:
         # Loaded again: its certificate may have been renewed since it last worked.
-        member = Enrolled.load(places.node)
-        return Agent(
-            member,
-            places,
-            child_module=child_module,
-            pace_s=pace_s,
-            door_port=door_port,
-            lends=lends,
-            files=files,
-            hub=hub,
-            loopback_http=loopback_http,
-        )
+        return Agent(Enrolled.load(places.node), options)
 
     agent = begin()
     log_lines.name_lines(cluster=agent.identity.cluster, node=agent.identity.node)
-    exporter = device_exporter(metrics, metrics_token_file, lambda: agent.reading()) if metrics else None
+    exporter = device_exporter(metrics, options.metrics_token_file, lambda: agent.reading()) if metrics else None
     if exporter is not None:
         exporter.start()
     told = asyncio.Event()
@@ -580,56 +531,27 @@ async def _first(work: asyncio.Task[None], stopping: asyncio.Task[bool]) -> bool
     return is_done
 
 
+def _begin(options: AgentOptions) -> Resting | None:
+    """Set this process up as its options say. Return what makes it rest, if its owner set limits."""
+    places = options.places
+    folder = expose(places, options.data)
+    own_processor.expose(places, device=options.device, threads=options.threads)
+    own_processor.keep_to(options.cores)
+    own_processor.choose_engine(options.engine)
+    limits = DeviceLimits.of(hours=options.hours, max_temperature_c=options.max_temperature_c)
+    resting = Resting(limits, root=options.sensors_root) if limits != DeviceLimits() else None
+    if folder is not None:
+        log.info("examples of its own are in %s", folder)
+    return resting
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="shoal-agent", description="Run this enrolled device's agent.")
-    parser.add_argument("--home", type=Path, default=default_home())
-    parser.add_argument("--quiet", action="store_true")
-    parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
-    parser.add_argument("--lead-port", type=int, default=0, help="where to listen while this device leads; 0: any")
-    parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
-    parser.add_argument("--files", type=Path, help="files of jobs, named by their hashes, that need not be fetched")
-    parser.add_argument("--device", default="", help="auto, cpu, cuda:N or mps; else as it joined")
-    parser.add_argument("--engine", default="", help="torch or onnx; else PyTorch where it is installed")
-    parser.add_argument("--threads", type=int, default=0, help="threads of a trainer; 0: as it joined, else all cores")
-    parser.add_argument("--lend", action="store_true", help="multiply matrices for clients of this cluster, too")
-    parser.add_argument("--hub", action="store_true", help="sum up for other devices, and train nothing")
-    parser.add_argument("--hub-mbps", type=float, default=0.0, help="what a hub's link carries; 0: not known")
-    parser.add_argument("--metrics", default="", help="HOST:PORT to serve this device's metrics at; else nowhere")
-    parser.add_argument("--metrics-token-file", type=Path, help="the bearer token that scrapers send")
-    parser.add_argument("--hours", default="", help="when this device works, such as 22-6; else always")
-    parser.add_argument("--max-temperature", type=float, default=0.0, help="rest while it is warmer, in Celsius")
-    parser.add_argument("--cores", type=int, default=0, help="the cores that it works on; 0: all")
-    parser.add_argument("--leash", action="store_true", help="end when standard input closes")
-    parser.add_argument("--sensors-root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
-    parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
-    parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
-    parser.add_argument("--loopback-http", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    options = AgentOptions.parse(sys.argv[1:])
     try:
-        set_out(quiet=given.quiet, leash=given.leash, log_format=given.log_format)
-        folder = expose(Paths(given.home), given.data)
-        own_processor.expose(Paths(given.home), device=given.device, threads=given.threads)
-        own_processor.keep_to(given.cores)
-        own_processor.choose_engine(given.engine)
-        limits = DeviceLimits.of(hours=given.hours, max_temperature_c=given.max_temperature)
-        resting = Resting(limits, root=given.sensors_root) if limits != DeviceLimits() else None
-        if folder is not None:
-            log.info("examples of its own are in %s", folder)
-        with sole_agent(Paths(given.home).node):
-            running = run_agent(
-                Paths(given.home),
-                child_module=given.child_module,
-                pace_s=given.pace_s,
-                door_port=given.lead_port,
-                lends=given.lend,
-                files=given.files,
-                hub=HubSettings(bytes_per_s=given.hub_mbps * 1e6 / 8) if given.hub else None,
-                loopback_http=given.loopback_http,
-                metrics=given.metrics,
-                metrics_token_file=given.metrics_token_file,
-                resting=resting,
-            )
-            asyncio.run(running)
+        set_out(quiet=options.quiet, leash=options.leash, log_format=options.log_format)
+        resting = _begin(options)
+        with sole_agent(options.places.node):
+            asyncio.run(run_agent(options, resting=resting))
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 4 if isinstance(error, Refused) else 2

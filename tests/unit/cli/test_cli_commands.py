@@ -25,6 +25,7 @@ from shoal.identity.identity import Authority
 from shoal.identity.join_code import JoinCode, new_secret
 from shoal.plan import Plan, Until
 from shoal.runtime import own_data
+from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.manager_main import ManagerReady
 from shoal.runtime.paths import Paths
 from shoal.runtime.privacy_accounts import limit_of
@@ -427,6 +428,48 @@ def test_where_a_device_keeps_its_examples_is_remembered(tmp_path: Path, monkeyp
     # A certificate that is renewed is written beside it.
     Enrolled.load(home / "node").save(home / "node")
     assert own_data.remembered(Paths(home)) == own
+
+
+def test_an_agent_gets_every_option_of_its_process_that_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, command: became.append(command))
+    monkeypatch.chdir(tmp_path)
+    authority = Authority.create(tmp_path / "authority", "home")
+    Enrolled(
+        identity=authority.identity(node="attic", role="node"), manager_node="manager", manager_endpoint="10.0.0.1:7070"
+    ).save(tmp_path / "home" / "node")
+    for name in ("own", "stick"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "token").write_text("a-token-of-sixteen-or-more-characters")
+    (tmp_path / "token").chmod(0o600)
+    words = (
+        *("join", "--home", "home", "--quiet", "--log-format", "json", "--lend", "--files", "stick", "--data", "own"),
+        *("--lead-port", "7080", "--cores", "2", "--hours", "22-6", "--max-temperature", "71.5"),
+        *("--metrics", "127.0.0.1:9100", "--metrics-token-file", "token"),
+    )
+    assert main.run([*words]) == Exit.OK
+    assert main.run(["join", "--home", "home", "--hub", "--hub-mbps", "16"]) == Exit.OK
+    home = tmp_path / "home"
+    assert [command[1:3] for command in became] == [["-m", "shoal.runtime.agent"]] * 2
+    assert [AgentOptions.parse(command[3:]) for command in became] == [
+        AgentOptions(
+            home=home,
+            quiet=True,
+            log_format="json",
+            lend=True,
+            files=tmp_path / "stick",
+            data=tmp_path / "own",
+            lead_port=7080,
+            cores=2,
+            hours="22-6",
+            max_temperature_c=71.5,
+            metrics="127.0.0.1:9100",
+            metrics_token_file=tmp_path / "token",
+        ),
+        AgentOptions(home=home, hub=True, hub_mbps=16.0),
+    ]
 
 
 def test_what_a_devices_owner_allows_private_jobs_is_remembered(

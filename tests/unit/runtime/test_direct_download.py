@@ -14,7 +14,7 @@ import pytest
 
 from shoal.errors import PeerViolation
 from shoal.runtime import direct_download
-from shoal.runtime.agent import Agent, run_agent
+from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.blob_fetcher import BlobFetcher
 from shoal.runtime.direct_download import NotDownloaded, download
 from shoal.store.blobs import BlobStore
@@ -191,5 +191,6 @@ def test_a_server_on_the_device_itself_gets_no_request(tmp_path: Path, host: str
 
 
 def test_an_agent_takes_no_http_unless_a_test_starts_it_so() -> None:
-    for callee in (download, BlobFetcher.__init__, Agent.__init__, run_agent):
+    for callee in (download, BlobFetcher.__init__):
         assert signature(callee).parameters["loopback_http"].default is False, callee
+    assert AgentOptions.parse([]).loopback_http is False

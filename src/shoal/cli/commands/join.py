@@ -7,17 +7,16 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from shoal.cli.help import RARE
+from shoal.cli import join_options
 from shoal.cli.options import DEFAULT_HOME, Home, LogFormat, check_home
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
     from shoal.identity.enrolment import Enrolled
     from shoal.identity.join_code import JoinCode
+    from shoal.runtime.agent_options import AgentOptions
 
 _NAME_MAX_CHARS = 63
 
@@ -26,178 +25,30 @@ _FIND_S = 3.0
 
 
 def join(
-    line: Annotated[
-        str,
-        typer.Argument(
-            metavar="[LINE]",
-            help="The line that `shoal up` or `shoal token create` printed; not needed again once this device joined.",
-            show_default=False,
-        ),
-    ] = "",
-    line_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Read the line from a file, or from standard input with `-`: it then is in no shell's history. A"
-            " device that joined goes on without the file.",
-            show_default=False,
-        ),
-    ] = None,
-    remove_line: Annotated[
-        bool,
-        typer.Option(
-            "--remove-line", help="Remove the file of --line-file once this device has joined.", rich_help_panel=RARE
-        ),
-    ] = False,
-    name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="What this device is, such as room=3, for jobs that choose theirs; may be repeated; it is remembered.",
-            show_default=False,
-        ),
-    ] = None,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Delete this device's old identity and join as a new member.")
-    ] = False,
-    find: Annotated[
-        bool, typer.Option("--find", help="Only list the clusters that announce themselves on the local network.")
-    ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where this device keeps examples of its own, for jobs that learn from them. They stay here.",
-            show_default=False,
-        ),
-    ] = None,
-    files: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Read files of jobs here before they are fetched: what `shoal files` wrote; say it at every start.",
-            show_default=False,
-            rich_help_panel=RARE,
-        ),
-    ] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|cpu|cuda:N|mps",
-            help="The processor to train on; remembered.",
-            show_default="the best that PyTorch finds",
-        ),
-    ] = "",
-    threads: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=1024, help="Threads to train with; remembered.", show_default="all cores"),
-    ] = 0,
-    cores: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            max=1024,
-            help="Leave the other cores to other work; say it at every start.",
-            show_default="all cores",
-            rich_help_panel=RARE,
-        ),
-    ] = 0,
-    hours: Annotated[
-        str,
-        typer.Option(
-            metavar="SPAN",
-            help="Work only in these hours, such as 22-6 or 20:30-6,12-13; say it at every start.",
-            show_default="always",
-        ),
-    ] = "",
-    max_temperature: Annotated[
-        float,
-        typer.Option(
-            metavar="CELSIUS",
-            help="Rest while this device is warmer; say it at every start.",
-            show_default="none",
-            rich_help_panel=RARE,
-        ),
-    ] = 0.0,
-    max_epsilon: Annotated[
-        float,
-        typer.Option(
-            metavar="EPSILON",
-            help="Tell all private jobs together at most this about this device's examples; it is remembered.",
-            show_default="as each plan promises",
-            rich_help_panel=RARE,
-        ),
-    ] = 0.0,
-    operator_key: Annotated[
-        str,
-        typer.Option(
-            metavar="KEY",
-            help="Run only jobs, and take only members of sealed jobs, that the operator with this key signed (`shoal"
-            " nodes key` shows it there); `none`: any operator's. It is remembered.",
-            show_default="what the line says",
-            rich_help_panel=RARE,
-        ),
-    ] = "",
-    lend: Annotated[
-        bool,
-        typer.Option(
-            "--lend",
-            help="Also multiply matrices for clients of this cluster, when they ask: see docs/offload.md.",
-            rich_help_panel=RARE,
-        ),
-    ] = False,
-    hub: Annotated[
-        bool,
-        typer.Option(
-            "--hub",
-            help="Sum up for other devices and train nothing, without PyTorch; say it at every start: see"
-            " docs/topologies.md.",
-            rich_help_panel=RARE,
-        ),
-    ] = False,
-    hub_mbps: Annotated[
-        float,
-        typer.Option(
-            metavar="MBPS",
-            min=0.0,
-            help="What a hub's link carries each way, in million bits a second; say it at every start.",
-            show_default="as the leader's",
-            rich_help_panel=RARE,
-        ),
-    ] = 0.0,
-    lead_port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="Where to listen while this device leads a job, for a firewall to let through; say it at every start.",
-            show_default="any free port",
-            rich_help_panel=RARE,
-        ),
-    ] = 0,
-    metrics: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Serve this device's metrics to Prometheus here: see docs/operations/metrics.md.",
-            show_default="not served",
-            rich_help_panel=RARE,
-        ),
-    ] = "",
-    metrics_token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file with the bearer token that scrapers of --metrics send; needed beyond loopback.",
-            show_default=False,
-            rich_help_panel=RARE,
-        ),
-    ] = None,
+    line: join_options.Line = "",
+    line_file: join_options.LineFile = None,
+    remove_line: join_options.RemoveLine = False,
+    name: join_options.Name = "",
+    label: join_options.Label = None,
+    anew: join_options.Anew = False,
+    find: join_options.Find = False,
+    data: join_options.Data = None,
+    files: join_options.Files = None,
+    device: join_options.Device = "",
+    threads: join_options.Threads = 0,
+    cores: join_options.Cores = 0,
+    hours: join_options.Hours = "",
+    max_temperature: join_options.MaxTemperature = 0.0,
+    max_epsilon: join_options.MaxEpsilon = 0.0,
+    operator_key: join_options.OperatorKey = "",
+    lend: join_options.Lend = False,
+    hub: join_options.Hub = False,
+    hub_mbps: join_options.HubMbps = 0.0,
+    lead_port: join_options.LeadPort = 0,
+    metrics: join_options.Metrics = "",
+    metrics_token_file: join_options.MetricsTokenFile = None,
     home: Home = DEFAULT_HOME,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
+    quiet: join_options.Quiet = False,
     log_format: LogFormat = "",
 ) -> None:
     """Join this device to a cluster and work for it. Joining lets the cluster's operator run task code here.
@@ -208,102 +59,102 @@ def join(
 
     With examples that never leave it:  `shoal join shoal://… --data /srv/readings`; the folder is remembered.
     """
+    from shoal.runtime.agent_options import AgentOptions
+
     if find:
         _list_clusters()
         return
     line = _given_line(home, line, line_file, remove=remove_line, anew=anew)
-    folder = _folder(data)
-    if files is not None and not files.is_dir():
-        raise Misuse(f"there is no folder {files}: --files names the folder that `shoal files --out` wrote")
-    if hours or max_temperature:
-        from shoal.runtime.device_limits import DeviceLimits
-
-        # Before the line is used: it may be good for one attempt.
-        DeviceLimits.of(hours=hours, max_temperature_c=max_temperature)
-    if max_epsilon:
-        from shoal.runtime.privacy_accounts import checked_limit
-
-        checked_limit(max_epsilon)
-    if operator_key and operator_key != "none":
-        from shoal.identity.cards import parse_key
-
-        parse_key(operator_key)
-    if label:
-        from shoal.where import parse_labels
-
-        parse_labels(label)
-    if log_format:
-        from shoal.runtime.log_lines import log_format as checked_format
-
-        checked_format(log_format)
-    if hub_mbps and not hub:
-        raise Misuse("--hub-mbps is the link of a hub: say --hub too")
-    if hub and (folder is not None or device or threads or lend):
-        raise Misuse("a hub trains nothing: leave out --hub, or --data, --device, --threads and --lend")
-    if metrics:
-        # Before the line is used: it may be good for one attempt.
-        _check_metrics(metrics, metrics_token_file)
-    if device:
-        from shoal.trainer.processors import checked_device
-
-        checked_device(device)
-        _check_processor(device)
+    kept = _Kept(
+        data=_folder(data),
+        labels=tuple(label or ()),
+        device=device,
+        threads=threads,
+        max_epsilon=max_epsilon,
+        operator_key=operator_key,
+    )
+    options = AgentOptions(
+        home=home.absolute(),
+        quiet=quiet,
+        log_format=log_format,
+        lend=lend,
+        hub=hub,
+        hub_mbps=hub_mbps,
+        files=_files(files),
+        lead_port=lead_port,
+        cores=cores,
+        hours=hours,
+        max_temperature_c=max_temperature,
+        metrics=metrics,
+        metrics_token_file=metrics_token_file.absolute() if metrics_token_file is not None else None,
+        # What was typed just now is meant, whatever the environment says.
+        data=kept.data,
+    )
+    _check(options, kept)
     member = _member(home, line, name, anew=anew)
     if line_file is not None and remove_line:
         _remove_line(line_file)
     if member.identity.role == "operator":
-        if folder is not None:
+        if kept.data is not None:
             print("An operator does not train: --data is left out.", file=sys.stderr)
         print(f"{member.identity.node} may operate cluster {member.identity.cluster} from here. Try: shoal status")
         return
     _pin(home, line, operator_key, anew=anew)
-    if folder is not None:
-        _remember(home, folder)
-    if max_epsilon:
-        from shoal.runtime.paths import Paths
-        from shoal.runtime.privacy_accounts import remember_limit
-
-        remember_limit(Paths(home).node, max_epsilon)
-    if label:
-        from shoal.runtime import own_labels
-        from shoal.runtime.paths import Paths
-
-        own_labels.remember(Paths(home), label)
-    if device or threads:
-        from shoal.runtime import own_processor
-        from shoal.runtime.paths import Paths
-
-        own_processor.remember(Paths(home), device=device, threads=threads)
+    _remember(home, kept)
     # Typed text goes to the terminal below; a name from a certificate is already a plain one.
     print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
     print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
-    options = ["--quiet"] if quiet else []
-    if log_format:
-        options += ["--log-format", log_format]
-    if lend:
-        options.append("--lend")
-    if hub:
-        options.append("--hub")
-    if hub_mbps:
-        options += ["--hub-mbps", str(hub_mbps)]
-    if files is not None:
-        options += ["--files", str(files.absolute())]
-    if lead_port:
-        options += ["--lead-port", str(lead_port)]
-    if cores:
-        options += ["--cores", str(cores)]
-    if hours:
-        options += ["--hours", hours]
-    if max_temperature:
-        options += ["--max-temperature", str(max_temperature)]
-    if metrics:
-        options += ["--metrics", metrics]
-    if metrics_token_file is not None:
-        options += ["--metrics-token-file", str(metrics_token_file.absolute())]
-    if folder is not None:
-        # What was typed just now is meant, whatever the environment says.
-        options += ["--data", str(folder)]
-    _become_agent(home, options)
+    _become_agent(options)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Kept:
+    """What a device keeps with its membership: typed once, it holds at every later start."""
+
+    data: Path | None
+    labels: tuple[str, ...]
+    device: str
+    threads: int
+    max_epsilon: float
+    operator_key: str
+
+
+def _check(options: AgentOptions, kept: _Kept) -> None:
+    """Refuse what an agent could not do, before the line is used: it may be good for one attempt."""
+    if options.hours or options.max_temperature_c:
+        from shoal.runtime.device_limits import DeviceLimits
+
+        DeviceLimits.of(hours=options.hours, max_temperature_c=options.max_temperature_c)
+    _check_kept(kept)
+    if options.log_format:
+        from shoal.runtime.log_lines import log_format as checked_format
+
+        checked_format(options.log_format)
+    if options.hub_mbps and not options.hub:
+        raise Misuse("--hub-mbps is the link of a hub: say --hub too")
+    if options.hub and (kept.data is not None or kept.device or kept.threads or options.lend):
+        raise Misuse("a hub trains nothing: leave out --hub, or --data, --device, --threads and --lend")
+    if options.metrics:
+        from shoal.runtime.metrics_door import listen_at
+
+        listen_at(options.metrics, token_file=options.metrics_token_file)
+    if kept.device:
+        _check_processor(kept.device)
+
+
+def _check_kept(kept: _Kept) -> None:
+    if kept.max_epsilon:
+        from shoal.runtime.privacy_accounts import checked_limit
+
+        checked_limit(kept.max_epsilon)
+    if kept.operator_key and kept.operator_key != "none":
+        from shoal.identity.cards import parse_key
+
+        parse_key(kept.operator_key)
+    if kept.labels:
+        from shoal.where import parse_labels
+
+        parse_labels(kept.labels)
 
 
 def _pin(home: Path, line: str, operator_key: str, *, anew: bool) -> None:
@@ -325,16 +176,12 @@ def _pin(home: Path, line: str, operator_key: str, *, anew: bool) -> None:
         print(f"It runs only jobs, and takes only members, of the operator with the key {key_text(pinned)}")
 
 
-def _check_metrics(listen: str, token_file: Path | None) -> None:
-    from shoal.runtime.metrics_door import listen_at
-
-    listen_at(listen, token_file=token_file)
-
-
 def _check_processor(device: str) -> None:
     """Refuse a processor that PyTorch does not find here. Otherwise every job would fail on this device."""
     from shoal.cli import probes
+    from shoal.trainer.processors import checked_device
 
+    checked_device(device)
     if device in ("auto", "cpu"):
         return
     if not probes.torch_facts().version:
@@ -378,11 +225,33 @@ def _folder(data: Path | None) -> Path | None:
     return checked(data) if data is not None else None
 
 
-def _remember(home: Path, folder: Path) -> None:
-    from shoal.runtime.own_data import remember
+def _files(files: Path | None) -> Path | None:
+    if files is not None and not files.is_dir():
+        raise Misuse(f"there is no folder {files}: --files names the folder that `shoal files --out` wrote")
+    return files.absolute() if files is not None else None
+
+
+def _remember(home: Path, kept: _Kept) -> None:
+    """Write down what was typed and holds from now on. The operator's key has a place of its own."""
     from shoal.runtime.paths import Paths
 
-    remember(Paths(home), folder)
+    places = Paths(home)
+    if kept.data is not None:
+        from shoal.runtime import own_data
+
+        own_data.remember(places, kept.data)
+    if kept.max_epsilon:
+        from shoal.runtime.privacy_accounts import remember_limit
+
+        remember_limit(places.node, kept.max_epsilon)
+    if kept.labels:
+        from shoal.runtime import own_labels
+
+        own_labels.remember(places, kept.labels)
+    if kept.device or kept.threads:
+        from shoal.runtime import own_processor
+
+        own_processor.remember(places, device=kept.device, threads=kept.threads)
 
 
 def _list_clusters() -> None:
@@ -502,9 +371,9 @@ def _facts() -> dict[str, str]:
     return {name: str(value) for name, value in told.items() if str(value).isprintable()}
 
 
-def _become_agent(home: Path, options: list[str]) -> None:
+def _become_agent(options: AgentOptions) -> None:
     # A new program in this process: what the command line and `cryptography` took is given back.
-    command = [sys.executable, "-m", "shoal.runtime.agent", "--home", str(home.absolute()), *options]
+    command = [sys.executable, "-m", "shoal.runtime.agent", *options.to_argv()]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, command)
