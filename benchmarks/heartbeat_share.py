@@ -23,7 +23,7 @@ from shoal.net.access import Access
 from shoal.net.session import FrameSession
 from shoal.net.shared_budget import SharedBudget
 from shoal.runtime.manager_node import ManagerNode
-from shoal.runtime.paths import Paths
+from shoal.runtime.manager_options import ManagerOptions
 from shoal.wire.frames import envelope_frame
 from shoal.wire.messages import Facts, Heartbeat, Hello, Lane, Message
 
@@ -96,7 +96,7 @@ async def shares_us(rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         authority = Authority.create(home / "authority", "bench")
-        manager = ManagerNode(authority.identity(node="manager", role="manager"), Paths(home / "home"))
+        manager = ManagerNode(authority.identity(node="manager", role="manager"), ManagerOptions(home=home / "home"))
         await manager.start()
         commons, spoken, echoed = SharedBudget(), Pipes(DEVICES), Pipes(DEVICES)
         access = Access(cluster=authority.cluster)

@@ -61,6 +61,7 @@ from shoal.runtime.leader_host import LeaderHost
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.manager_node import ManagerNode
+from shoal.runtime.manager_options import ManagerOptions
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
@@ -347,7 +348,7 @@ async def attack_inside(count: int, seed: int, codec: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         places = Paths(Path(folder) / "home")
         authority = Authority.create(places.authority, "shoal")
-        home = ManagerNode(authority.identity(node="manager", role="manager"), places)
+        home = ManagerNode(authority.identity(node="manager", role="manager"), ManagerOptions(home=places.home))
         await home.start()
         operator = authority.identity(node="operator", role="operator")
         spec = await led_job(home, places, Path(folder), operator, codec=codec)

@@ -22,7 +22,7 @@ from shoal.identity.enrolment import enrol
 from shoal.identity.join_code import JoinCode
 from shoal.runtime import local
 from shoal.runtime.local import LocalCluster
-from shoal.runtime.manager_main import open_cluster
+from shoal.runtime.own_cluster import open_cluster
 from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
 

@@ -24,6 +24,8 @@ from benchmarks.one_core import one_thread
 from shoal.errors import ShoalError, Unreachable
 from shoal.identity.enrolment import enrol
 from shoal.identity.join_code import JoinCode
+from shoal.runtime.agent_options import AgentOptions
+from shoal.runtime.manager_options import ManagerOptions
 from shoal.runtime.operator import Operator
 from shoal.trainer.spawn import end_process
 from testbed.devices import Board, Device, Testbed
@@ -90,8 +92,8 @@ class Bed:
 
     async def _start_manager(self, name: str) -> str:
         device = self.bed[name]
-        options = ("--home", str(self.home_of(name)), "--host", device.address, "--port", str(PORT), "--leash")
-        process = await self._spawn(device, "shoal.runtime.manager_main", *options)
+        options = ManagerOptions(home=self.home_of(name), host=device.address, port=PORT, leash=True)
+        process = await self._spawn(device, "shoal.runtime.manager_main", *options.to_argv())
         self._processes[name] = process
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), START_S)
@@ -102,8 +104,9 @@ class Bed:
     async def _start_executor(self, name: str, join_line: str) -> None:
         home = self.home_of(name)
         (await enrol(JoinCode.parse(join_line), wanted=name)).save(home / "node")
+        options = AgentOptions(home=home, lend=True, leash=True)
         module = self._liar_module if name in self._liars else "shoal.runtime.agent"
-        self._processes[name] = await self._spawn(self.bed[name], module, "--home", str(home), "--lend", "--leash")
+        self._processes[name] = await self._spawn(self.bed[name], module, *options.to_argv())
 
     async def _lent(self, pool: str) -> None:
         """Wait until all of a pool's executors are measured and ready."""

@@ -25,6 +25,7 @@ from benchmarks.object_servers import BUCKET
 from benchmarks.past_faults import BucketProxy, Known, SlowRelay, counted_wrong, known_rows, read_checkpoint
 from benchmarks.postgres_server import PostgresServer
 from shoal.errors import ShoalError
+from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.store.checkpoints import version_in
@@ -180,12 +181,11 @@ class PastBed(Bed):
 
     async def run_agent(self, name: str) -> Process:
         search = os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH", ""))))
-        command = ("-m", "shoal.runtime.agent", "--home", str(self._folder / name), "--child-module", "tally_trainer")
+        options = AgentOptions(home=self._folder / name, child_module="tally_trainer", leash=True)
         with (self._folder / f"{name}.log").open("ab") as log:
             self.agents[name] = process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *command,
-                "--leash",
+                *("-m", "shoal.runtime.agent", *options.to_argv()),
                 stdin=PIPE,
                 stdout=DEVNULL,
                 stderr=log,

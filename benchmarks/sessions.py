@@ -46,7 +46,10 @@ from shoal.roles.node.device_router import Beat, DeviceRouter, Duty, Redial, Say
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.die_with_parent import end_with_starter
-from shoal.runtime.manager_main import ManagerReady, open_cluster, run_home
+from shoal.runtime.manager_main import run_home
+from shoal.runtime.manager_options import ManagerOptions
+from shoal.runtime.manager_start import ManagerReady
+from shoal.runtime.own_cluster import open_cluster
 from shoal.runtime.paths import Paths
 from shoal.store.postgres import PostgresDatabase
 from shoal.wire.messages import Facts, Message, Welcome
@@ -185,17 +188,15 @@ async def serve_manager(home: Path, port: int, managers: tuple[str, ...], store:
     def told(ready: ManagerReady) -> None:
         print(json.dumps({"endpoint": ready.endpoint}), flush=True)
 
-    await run_home(
-        home,
-        host="127.0.0.1",
+    options = ManagerOptions(
+        home=home,
         port=port,
         advertise=",".join(dict.fromkeys((own, *managers))),
-        token=False,
-        patience=PATIENCE,
+        token="never",
         store=store,
         blobs=f"s3://{BUCKET}/sessions",
-        on_ready=told,
     )
+    await run_home(options, patience=PATIENCE, on_ready=told)
 
 
 async def spawn(*arguments: str) -> Process:

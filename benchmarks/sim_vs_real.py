@@ -32,7 +32,9 @@ from shoal.roles.actions import Action
 from shoal.roles.events import Event, Received
 from shoal.roles.leader.leader import Leader
 from shoal.runtime.local import LocalCluster
-from shoal.runtime.manager_main import ManagerReady, run_home
+from shoal.runtime.manager_main import run_home
+from shoal.runtime.manager_options import ManagerOptions
+from shoal.runtime.manager_start import ManagerReady
 from shoal.runtime.operator import Operator
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
@@ -87,7 +89,7 @@ async def cluster(directory: Path, options: Sequence[tuple[str, ...]]) -> AsyncI
     """A manager in this process, and an agent of its own process for each set of options."""
     ready: asyncio.Future[ManagerReady] = asyncio.get_running_loop().create_future()
     home = directory / "home"
-    serving = asyncio.create_task(run_home(home, host="127.0.0.1", port=0, on_ready=ready.set_result))
+    serving = asyncio.create_task(run_home(ManagerOptions(home=home), on_ready=ready.set_result))
     site = LocalCluster(workers=0, home=home, cache=directory / "cache")
     try:
         site.join_line = (await asyncio.wait_for(ready, TIMEOUT_S)).join_line

@@ -27,6 +27,8 @@ from typing import Self
 from shoal.errors import Unreachable
 from shoal.identity.enrolment import Enrolled, enrol
 from shoal.identity.join_code import JoinCode
+from shoal.runtime.agent_options import AgentOptions
+from shoal.runtime.manager_options import ManagerOptions
 from shoal.runtime.operator import Operator
 from shoal.trainer.spawn import end_process
 from testbed.devices import Board, Device, Testbed
@@ -110,8 +112,8 @@ class Cluster:
     async def start_manager(self) -> None:
         """Start the manager, or start it again after it was killed."""
         device = self.bed[MANAGER]
-        options = ("--home", str(self.home), "--host", device.address, "--port", str(PORT), *self._manager_options)
-        self.manager = await self._spawn(device, self._manager_module, *options, capture=True)
+        own = ManagerOptions(home=self.home, host=device.address, port=PORT).to_argv()
+        self.manager = await self._spawn(device, self._manager_module, *own, *self._manager_options, capture=True)
         line = await self._first_line(device, self.manager)
         self.join_line = json.loads(line)["join_line"]
 
@@ -121,10 +123,8 @@ class Cluster:
         home = self.device_home(name)
         if not (home / "node").exists():
             await self._enrol(device)
-        options = ("--home", str(home), "--child-module", self._child_module)
-        self.agents[name] = await self._spawn(
-            device, self._agent_module, *options, "--pace-s", str(device.board.pace_s)
-        )
+        options = AgentOptions(home=home, child_module=self._child_module, pace_s=device.board.pace_s)
+        self.agents[name] = await self._spawn(device, self._agent_module, *options.to_argv())
         return self.agents[name]
 
     async def _enrol(self, device: Device) -> None:

@@ -29,7 +29,9 @@ from shoal.errors import Unreachable
 from shoal.identity.enrolment import Enrolled
 from shoal.identity.signing import sign
 from shoal.runtime.local import LocalCluster
-from shoal.runtime.manager_main import ManagerReady, run_home
+from shoal.runtime.manager_main import run_home
+from shoal.runtime.manager_options import ManagerOptions
+from shoal.runtime.manager_start import ManagerReady
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.scheduling.ledger import Applied
@@ -69,7 +71,7 @@ def own_commands(folder: Path) -> Path:
 async def manager_in(home: Path, **options: Any) -> AsyncIterator[ManagerReady]:
     """A manager in this process, as `shoal up` runs it with these options."""
     ready: asyncio.Future[ManagerReady] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(run_home(home, host="127.0.0.1", port=0, on_ready=ready.set_result, **options))
+    serving = asyncio.create_task(run_home(ManagerOptions(home=home, **options), on_ready=ready.set_result))
     try:
         yield await asyncio.wait_for(ready, WAIT_S)
     finally:

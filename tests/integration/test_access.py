@@ -34,7 +34,7 @@ from shoal.roles.node.failure_detector import Patience
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.leader_host import LeaderHost
 from shoal.runtime.manager_node import ManagerNode
-from shoal.runtime.paths import Paths
+from shoal.runtime.manager_options import ManagerOptions
 from shoal.trainer.package import plan_from, spec_of
 from shoal.wire import contract, messages
 from shoal.wire.frames import envelope_frame, read_opening
@@ -290,7 +290,7 @@ async def site_in(directory: Path) -> AsyncIterator[Site]:
     authority = Authority.create(directory / "authority", "pond")
     elsewhere = Authority.create(directory / "elsewhere", "pond")
     identity = authority.identity(node="manager", role="manager")
-    home = ManagerNode(identity, Paths(directory / "home"))
+    home = ManagerNode(identity, ManagerOptions(home=directory / "home"))
     home.register.sign_with(authority)
     server = GrpcServer(identity, home, members=home.register)
     await home.start()

@@ -12,7 +12,9 @@ from kit import WAIT_S, run
 
 from shoal.cli import main, probes
 from shoal.cli.exits import Exit
-from shoal.runtime.manager_main import ManagerReady, run_home
+from shoal.runtime.manager_main import run_home
+from shoal.runtime.manager_options import ManagerOptions
+from shoal.runtime.manager_start import ManagerReady
 
 
 def _two_free_ports() -> int:
@@ -40,7 +42,7 @@ def test_a_manager_that_works_is_no_failure(tmp_path: Path, capsys: pytest.Captu
     async def story() -> None:
         ready: asyncio.Future[ManagerReady] = asyncio.get_running_loop().create_future()
         serving = asyncio.create_task(
-            run_home(home, host="127.0.0.1", port=port, name="lab", on_ready=ready.set_result)
+            run_home(ManagerOptions(home=home, port=port, name="lab"), on_ready=ready.set_result)
         )
         try:
             await asyncio.wait_for(ready, WAIT_S)

@@ -16,7 +16,6 @@ from kit import manager_in, run
 from benchmarks.common import echo_job
 from benchmarks.status import fill
 from shoal.errors import Refused
-from shoal.roles.manager.retention import KeepJobs
 from shoal.runtime import job_files, job_retention
 from shoal.runtime import operator as operating
 from shoal.runtime.ended_jobs import ENDED_A_PAGE, ENDED_SHOWN
@@ -125,7 +124,7 @@ def test_old_jobs_go_and_the_record_says_why(tmp_path: Path, ready: ReadyTask, m
     kept_hours, left_over = 30, 28
 
     async def story() -> None:
-        async with manager_in(home, keep_jobs=KeepJobs.parse(f"{kept_hours}h")), Operator.open(home) as operator:
+        async with manager_in(home, keep_jobs=f"{kept_hours}h"), Operator.open(home) as operator:
             async with asyncio.timeout(200):
                 while (told := await operator.status()).count(JobState.STOPPED) > left_over:
                     await asyncio.sleep(0.1)

@@ -328,7 +328,7 @@ class Reign:
 @asynccontextmanager
 async def reign_in(directory: Path) -> AsyncIterator[Reign]:
     home = directory / "home"
-    async with manager_in(home, prefers_devices=True) as ready, Operator.open(home) as operator:
+    async with manager_in(home, lead="devices") as ready, Operator.open(home) as operator:
         code = JoinCode.parse(ready.join_line)
         names = ("lead", "rival")
         lead, rival = [Device((await enrol(code, wanted=name)).identity, ready.endpoint) for name in names]

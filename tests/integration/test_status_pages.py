@@ -9,8 +9,8 @@ import pytest
 from kit import manager_in, run
 
 from shoal.runtime import manager_node
-from shoal.runtime.manager_main import open_cluster
 from shoal.runtime.operator import Operator
+from shoal.runtime.own_cluster import open_cluster
 from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
 from shoal.wire.messages import AskStatus, Status

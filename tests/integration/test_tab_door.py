@@ -35,7 +35,7 @@ from shoal.identity.identity import Authority, Identity  # noqa: E402
 from shoal.identity.tokens import Denial  # noqa: E402
 from shoal.net.base import BROKE_CONTRACT  # noqa: E402
 from shoal.runtime.manager_node import ManagerNode  # noqa: E402
-from shoal.runtime.paths import Paths  # noqa: E402
+from shoal.runtime.manager_options import ManagerOptions  # noqa: E402
 from shoal.runtime.tab_door import TabDoorOptions  # noqa: E402
 from shoal.wire.frames import envelope_frame, read_opening  # noqa: E402
 from shoal.wire.limits import MESSAGE_MAX_BYTES  # noqa: E402
@@ -114,7 +114,7 @@ class Site:
 async def site_in(directory: Path) -> AsyncIterator[Site]:
     authority = Authority.create(directory / "authority", "pond")
     identity = authority.identity(node="manager", role="manager")
-    home = ManagerNode(identity, Paths(directory / "home"))
+    home = ManagerNode(identity, ManagerOptions(home=directory / "home"))
     home.register.sign_with(authority)
     engine = engine_files.folder(directory / "home")
     engine.mkdir(parents=True)

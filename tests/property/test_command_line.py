@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.runtime.agent_options import AgentOptions
+from shoal.runtime.manager_options import ManagerOptions
 
 #: A word of a command line holds everything but NUL; among the first characters, those that argparse heeds.
 texts = st.text(st.one_of(st.sampled_from("-=% @"), st.characters(exclude_characters="\0", codec="utf-8")), max_size=12)
@@ -26,16 +26,41 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-def options_of(kind: type, special: Mapping[str, st.SearchStrategy[Any]] = {}) -> st.SearchStrategy[Any]:
+def fields_of(kind: type) -> st.SearchStrategy[dict[str, Any]]:
     """Draw every field by its type: a field that is added is drawn too."""
     hints = typing.get_type_hints(kind)
     drawn = {}
     for field in dataclasses.fields(kind):
         choices = field.metadata["choices"]
         drawn[field.name] = st.sampled_from(choices) if choices else KINDS[hints[field.name]]
-    return st.builds(kind, **{**drawn, **special})
+    return st.fixed_dictionaries(drawn)
 
 
-@given(options_of(AgentOptions))
-def test_an_agents_command_line_says_its_options(options: AgentOptions) -> None:
+@given(fields_of(AgentOptions))
+def test_an_agents_command_line_says_its_options(fields: dict[str, Any]) -> None:
+    options = AgentOptions(**fields)
     assert AgentOptions.parse(options.to_argv()) == options
+
+
+#: What a manager refuses if its parts do not fit together: drawn together.
+stores = st.one_of(
+    st.just({"store": "", "direct": "", "blobs": ""}),
+    st.fixed_dictionaries(
+        {"store": texts.filter(bool), "direct": texts, "blobs": texts, "disk_quota_bytes": st.just(0)}
+    ),
+)
+tabs = st.one_of(
+    st.just({"browser": "", "browser_certificate": None, "browser_key": None}),
+    st.fixed_dictionaries(
+        {"browser": st.just("https://attic.lan:7075"), "browser_certificate": paths, "browser_key": paths}
+    ),
+)
+kept = st.sampled_from(("", "90d", "12H", "500")).map(lambda text: {"keep_jobs": text})
+
+
+@given(fields_of(ManagerOptions), stores, tabs, kept)
+def test_a_managers_command_line_says_its_options(
+    fields: dict[str, Any], stored: dict[str, Any], door: dict[str, Any], keep: dict[str, Any]
+) -> None:
+    options = ManagerOptions(**fields | stored | door | keep)
+    assert ManagerOptions.parse(options.to_argv()) == options

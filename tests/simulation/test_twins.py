@@ -27,7 +27,9 @@ from shoal.roles.actions import Action, CancelTimer, Role, Send, SetTimer
 from shoal.roles.events import Event, Started
 from shoal.runtime.agent import Agent
 from shoal.runtime.agent_options import AgentOptions
-from shoal.runtime.manager_main import ManagerReady, run_home
+from shoal.runtime.manager_main import run_home
+from shoal.runtime.manager_options import ManagerOptions
+from shoal.runtime.manager_start import ManagerReady
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.runtime.role_host import RoleHost
@@ -225,7 +227,7 @@ SHAPES = {
 async def real_cluster(directory: Path, shape: str) -> None:
     """A manager, a leader and two workers in this process, over real sockets, until an echo job is over."""
     ready: asyncio.Future[ManagerReady] = asyncio.get_running_loop().create_future()
-    home = asyncio.create_task(run_home(directory / "home", host="127.0.0.1", port=0, on_ready=ready.set_result))
+    home = asyncio.create_task(run_home(ManagerOptions(home=directory / "home"), on_ready=ready.set_result))
     tasks = [home]
     try:
         line = (await asyncio.wait_for(ready, 30)).join_line

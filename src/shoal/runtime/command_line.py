@@ -12,6 +12,8 @@ import typing
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from shoal.errors import Misuse
+
 _Options = TypeVar("_Options")
 
 #: The help of an option that is for tests only.
@@ -54,11 +56,11 @@ def to_argv(options: Any) -> list[str]:
 
 
 def check_choices(options: Any) -> None:
-    """Raise ValueError if a field holds what its option does not take."""
+    """Raise Misuse if a field holds what its option does not take."""
     for field in dataclasses.fields(options):
         value, choices = getattr(options, field.name), field.metadata["choices"]
         if choices and value not in choices:
-            raise ValueError(f"{_flag(field)} is one of {', '.join(choices)}, not {value!r}")
+            raise Misuse(f"{_flag(field)} is one of {', '.join(choices)}, not {value!r}")
 
 
 def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], kind: Any) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from shoal.errors import Unreachable
+from shoal.runtime.agent_options import AgentOptions
 from shoal.trainer.confine import ROOT_VARIABLE
 from shoal.trainer.processors import THREADS_VARIABLE, share_of_cores
 from shoal.trainer.spawn import end_process, spawn
@@ -61,8 +62,11 @@ class LocalCluster:
 
     async def start_manager(self) -> None:
         """Start the manager, or start it again on the same port after it was killed."""
-        command = ("shoal.runtime.manager_main", "--home", str(self.home), "--port", str(self._port))
-        self.manager = await self._spawn(*command, *self._manager_options, log="manager.log", capture=True)
+        from shoal.runtime.manager_options import ManagerOptions
+
+        own = ManagerOptions(home=self.home, port=self._port).to_argv()
+        arguments = (*own, *self._manager_options)
+        self.manager = await self._spawn("shoal.runtime.manager_main", *arguments, log="manager.log", capture=True)
         assert self.manager.stdout is not None
         try:
             line = await asyncio.wait_for(self.manager.stdout.readline(), START_TIMEOUT_S)
@@ -76,8 +80,8 @@ class LocalCluster:
         home = self.agent_home(name)
         if not (home / "node").exists():
             await self._enrol(name, home)
-        command = ("shoal.runtime.agent", "--home", str(home), *self._agent_options, *options)
-        process = await self._spawn(*command, log=f"{name}.log")
+        arguments = (*AgentOptions(home=home).to_argv(), *self._agent_options, *options)
+        process = await self._spawn("shoal.runtime.agent", *arguments, log=f"{name}.log")
         self.agents[name] = process
         return process
 

@@ -56,7 +56,7 @@ from shoal.roles.events import (
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.training_state import OURS
 from shoal.roles.manager.manager import Manager
-from shoal.roles.manager.retention import KeepJobs, evictions, megabytes
+from shoal.roles.manager.retention import evictions, megabytes
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, version_of
 from shoal.roles.node.doorway import LOOK_EVERY_S, Door
 from shoal.roles.node.failure_detector import Patience
@@ -73,9 +73,9 @@ from shoal.runtime.journal import CLUSTER, Journal, JournalEvent
 from shoal.runtime.kept_versions import KeptVersions
 from shoal.runtime.loop_watch import LoopWatch
 from shoal.runtime.manager_memory import ManagerMemory
+from shoal.runtime.manager_options import ManagerOptions
 from shoal.runtime.member_register import HELD, MemberRegister, RegisterCommand
 from shoal.runtime.model_commands import ModelCommands
-from shoal.runtime.paths import Paths
 from shoal.runtime.pool import manager_pool
 from shoal.runtime.publisher import Publisher
 from shoal.runtime.role_host import RoleHost
@@ -215,27 +215,21 @@ class ManagerNode:
     def __init__(
         self,
         identity: Identity,
-        places: Paths,
+        options: ManagerOptions,
         *,
         patience: Patience | None = None,
-        prefers_devices: bool | None = None,
-        disk_quota_bytes: int = 0,
-        check_in_s: float = 0.0,
         registry: Registry | None = None,
         depot: Depot | None = None,
         is_shared: bool = False,
         remembered: Remembered | None = None,
         vitals: Vitals | None = None,
-        keep_jobs: KeepJobs | None = None,
     ) -> None:
-        """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``check_in_s``:
-        after how long devices without work come again; 0: they stay connected. ``registry`` and ``depot``: where its
-        state is, if not in its home. ``is_shared``: another manager may have written there that was deposed since, so a
-        checkpoint counts only if the registry names it. ``remembered``: notes what was written there. ``vitals``: what
-        it says of itself. ``keep_jobs``: which ended jobs are kept, or None for all."""
+        """``registry`` and ``depot``: where its state is, if not in its home. ``is_shared``: another manager may have
+        written there that was deposed since, so a checkpoint counts only if the registry names it. ``remembered``:
+        notes what was written there. ``vitals``: what it says of itself."""
         self._identity = identity
         self._node = identity.node
-        self._places = places
+        self._places = places = options.places
         self._patience = patience or Patience()
         self._vitals = vitals or Vitals(LoopWatch(), StoreUsages())
         #: Where devices find the managers of this cluster, told to each that connects; empty: this one is alone.
@@ -263,7 +257,7 @@ class ManagerNode:
             exports=self._exports,
             spec=lambda job: self._ended.spec(job),
         )
-        self._quota_bytes = disk_quota_bytes
+        self._quota_bytes = options.disk_quota_bytes
         #: What was used when it was last measured, and uploaded since.
         self._used_bytes = 0
         self._disk_changed = asyncio.Event()
@@ -280,7 +274,24 @@ class ManagerNode:
         self._questions: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
         stored = StoredJobs(self._registry, self._versions_kept, note=self._journal.add)
-        self._manager = Manager(
+        self._manager = self._make_manager(options, stored)
+        self._manager_host = RoleHost("manager", self._perform_manager, send=self._send)
+        post = self._manager_host.post
+        self._ended = EndedJobs(self._registry, stored, in_memory=self._manager.spec, post=post)
+        self._keep_jobs = options.kept_jobs
+        kept = (self._registry, self._files, self._acts, self._versions_kept, self._memory)
+        self._retention = JobRetention(*kept, books=self._books, note=self._journal.add, post=post)
+        #: Other managers and their jobs; None: this one is alone.
+        self.shared = self._make_shared(stored) if self._registry.holder else None
+        self._here = OwnView(self._manager, self._router.membership.heard_ago_s)
+        #: What the other managers have; None: this one is alone.
+        self.view = ClusterView(self._registry, self._here) if self._registry.holder else None
+        self._journal.context = self._context_of
+        self._exchange = manager_pool(held=self.register.held(), note=self._record)
+        self._role_server.features["pool"] = self._exchange
+
+    def _make_manager(self, options: ManagerOptions, stored: StoredJobs) -> Manager:
+        return Manager(
             node=self._node,
             patience=self._patience,
             jobs=stored.records(),
@@ -289,34 +300,19 @@ class ManagerNode:
             labels=self.register.labels(),
             members=self.register.devices(),
             cpus=os.cpu_count() or 1,
-            prefers_devices=prefers_devices,
-            check_in_s=check_in_s,
+            prefers_devices=options.prefers_devices,
+            check_in_s=options.check_in_s,
         )
-        self._manager_host = RoleHost("manager", self._perform_manager, send=self._send)
-        post = self._manager_host.post
-        self._ended = EndedJobs(self._registry, stored, in_memory=self._manager.spec, post=post)
-        self._keep_jobs = keep_jobs
-        kept = (self._registry, self._files, self._acts, self._versions_kept, self._memory)
-        self._retention = JobRetention(*kept, books=self._books, note=self._journal.add, post=post)
-        #: Other managers and their jobs; None: this one is alone.
-        self.shared = (
-            SharedJobs(
-                self._registry,
-                knows=lambda job: self._manager.spec(job) is not None or self._manager.is_giving(job),
-                post=post,
-                record_of=stored.record,
-                on_ended=self._memory.on_ended,
-                is_full=lambda: is_full(self._router.membership.present),
-            )
-            if self._registry.holder
-            else None
+
+    def _make_shared(self, stored: StoredJobs) -> SharedJobs:
+        return SharedJobs(
+            self._registry,
+            knows=lambda job: self._manager.spec(job) is not None or self._manager.is_giving(job),
+            post=self._manager_host.post,
+            record_of=stored.record,
+            on_ended=self._memory.on_ended,
+            is_full=lambda: is_full(self._router.membership.present),
         )
-        self._here = OwnView(self._manager, self._router.membership.heard_ago_s)
-        #: What the other managers have; None: this one is alone.
-        self.view = ClusterView(self._registry, self._here) if self._registry.holder else None
-        self._journal.context = self._context_of
-        self._exchange = manager_pool(held=self.register.held(), note=self._record)
-        self._role_server.features["pool"] = self._exchange
 
     @property
     def listener(self) -> RoleServer:

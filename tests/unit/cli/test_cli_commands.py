@@ -26,7 +26,8 @@ from shoal.identity.join_code import JoinCode, new_secret
 from shoal.plan import Plan, Until
 from shoal.runtime import own_data
 from shoal.runtime.agent_options import AgentOptions
-from shoal.runtime.manager_main import ManagerReady
+from shoal.runtime.manager_options import ManagerOptions
+from shoal.runtime.manager_start import ManagerReady
 from shoal.runtime.paths import Paths
 from shoal.runtime.privacy_accounts import limit_of
 from shoal.states import JobState
@@ -518,13 +519,13 @@ def test_a_manager_that_made_no_line_says_how_to_make_one(tmp_path: Path, capsys
     ready = ManagerReady(
         cluster="lab", endpoint="attic.lan:7070", join_line="", port=7070, enrol_port=7071, resumed_jobs=()
     )
-    up._announce(ready, home=tmp_path, devices=20, hours=24.0)
+    up._announce(ready, ManagerOptions(home=tmp_path, devices=20))
     printed = capsys.readouterr().out
     assert f"shoal token create --uses 20 --home {tmp_path}" in printed
     assert "shoal://" not in printed
     assert "forward" not in printed
     line = dataclasses.replace(ready, join_line="shoal://attic.lan:9001/x", endpoint="attic.lan:9000", warning="Beware")
-    up._announce(line, home=tmp_path, devices=1, hours=2.0)
+    up._announce(line, ManagerOptions(home=tmp_path, devices=1, token_hours=2.0))
     printed = capsys.readouterr().out
     assert "shoal join shoal://attic.lan:9001/x" in printed
     assert "Warning: Beware" in printed

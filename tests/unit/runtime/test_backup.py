@@ -20,8 +20,8 @@ from shoal.plan import Plan
 from shoal.roles.manager.going_back import TERMS_PASSED_OVER
 from shoal.runtime import backup_file
 from shoal.runtime.backup import back_up, restore
-from shoal.runtime.manager_main import open_cluster
 from shoal.runtime.member_register import MemberRegister
+from shoal.runtime.own_cluster import open_cluster
 from shoal.runtime.paths import Paths
 from shoal.states import JobState
 from shoal.store.blobs import BlobStore

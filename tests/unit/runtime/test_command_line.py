@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shoal.errors import Misuse
 from shoal.runtime.agent_options import AgentOptions
+from shoal.runtime.manager_options import ManagerOptions
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -74,3 +77,72 @@ def test_help_leaves_out_what_is_for_tests(capsys: pytest.CaptureFixture[str]) -
     told = capsys.readouterr().out
     assert "--max-temperature" in told
     assert "--loopback-http" not in told
+
+
+#: Every option of a manager's process, as programs of earlier releases write it.
+MANAGER_WORDS = (
+    *("--home", "/srv/home", "--host", "0.0.0.0", "--port", "7070", "--advertise", "attic.lan,cellar.lan:7080"),
+    *("--devices", "30", "--lead", "devices", "--log-format", "json", "--keep-jobs", "90d", "--check-in-s", "600"),
+    *("--store", "postgresql://shoal@db/shoal", "--blobs", "s3://models/shoal", "--downloads", "bucket"),
+    *("--direct", "attic.lan:7071", "--browser", "https://attic.lan:7075", "--browser-certificate", "/srv/door.pem"),
+    *("--browser-key", "/srv/door.key", "--leash"),
+)
+MANAGER = ManagerOptions(
+    home=Path("/srv/home"),
+    host="0.0.0.0",
+    port=7070,
+    advertise="attic.lan,cellar.lan:7080",
+    devices=30,
+    lead="devices",
+    log_format="json",
+    keep_jobs="90d",
+    check_in_s=600.0,
+    store="postgresql://shoal@db/shoal",
+    blobs="s3://models/shoal",
+    downloads="bucket",
+    direct="attic.lan:7071",
+    browser="https://attic.lan:7075",
+    browser_certificate=Path("/srv/door.pem"),
+    browser_key=Path("/srv/door.key"),
+    leash=True,
+)
+
+
+def test_a_manager_understands_every_option_of_earlier_releases() -> None:
+    assert ManagerOptions.parse(MANAGER_WORDS) == MANAGER
+    assert MANAGER.prefers_devices is True
+    assert MANAGER.kept_jobs is not None
+    assert MANAGER.kept_jobs.age_s == 90 * 86400.0
+    assert MANAGER.tabs is not None
+    assert MANAGER.tabs.port == 7075
+    assert ManagerOptions.parse(("--home", "h", "--disk-quota-bytes", "5")).disk_quota_bytes == 5
+
+
+def test_a_managers_process_listens_on_this_machine_only_unless_told() -> None:
+    options = ManagerOptions.parse(("--home", "/srv/home"))
+    assert options == ManagerOptions(home=Path("/srv/home"))
+    assert (options.host, options.port, options.token, options.devices) == ("127.0.0.1", 0, "always", 1000)
+    assert (options.prefers_devices, options.kept_jobs, options.tabs) == (None, None, None)
+
+
+def test_a_manager_needs_a_home(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        ManagerOptions.parse([])
+    assert "--home" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"lead": "nobody"}, "--lead is one of auto, here, devices"),
+        ({"token": "maybe"}, "--token is one of"),
+        ({"keep_jobs": "forever"}, "--keep-jobs 'forever'"),
+        ({"blobs": "s3://models/shoal", "disk_quota_bytes": 5}, "choose one"),
+        ({"direct": "attic.lan"}, "--direct is for one of several managers"),
+        ({"browser": "http://attic.lan:7075"}, "needs TLS"),
+        ({"browser_key": Path("key")}, "--browser"),
+    ],
+)
+def test_options_of_a_manager_that_do_not_fit_together_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(Misuse, match=words):
+        ManagerOptions(home=Path("home"), **wrong)

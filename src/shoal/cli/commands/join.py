@@ -95,9 +95,7 @@ def join(
     if line_file is not None and remove_line:
         _remove_line(line_file)
     if member.identity.role == "operator":
-        if kept.data is not None:
-            print("An operator does not train: --data is left out.", file=sys.stderr)
-        print(f"{member.identity.node} may operate cluster {member.identity.cluster} from here. Try: shoal status")
+        _tell_operator(member, kept)
         return
     _pin(home, line, operator_key, anew=anew)
     _remember(home, kept)
@@ -117,6 +115,12 @@ class _Kept:
     threads: int
     max_epsilon: float
     operator_key: str
+
+
+def _tell_operator(member: Enrolled, kept: _Kept) -> None:
+    if kept.data is not None:
+        print("An operator does not train: --data is left out.", file=sys.stderr)
+    print(f"{member.identity.node} may operate cluster {member.identity.cluster} from here. Try: shoal status")
 
 
 def _check(options: AgentOptions, kept: _Kept) -> None:
