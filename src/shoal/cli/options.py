@@ -79,6 +79,21 @@ UntilMetric = Annotated[
 
 Epochs = Annotated[int | None, typer.Option(metavar="N", help="End after using every example N times.")]
 
+Workers = Annotated[
+    str, typer.Option(metavar="MIN:MAX", help="How many devices at least and at most.", show_default=False)
+]
+
+Minutes = Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")]
+
+Endless = Annotated[bool, typer.Option("--endless", help="Go on until it is stopped.")]
+
+PlanKeys = Annotated[
+    list[str] | None,
+    typer.Option("--plan", metavar="KEY=VALUE", help="Any other number of the plan; may be repeated."),
+]
+
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start the job and return at once.")]
+
 TaskArguments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="An argument of the task's constructor; may be repeated."),

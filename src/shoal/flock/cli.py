@@ -60,40 +60,53 @@ def secret(
     screen.say(f"Wrote {out}. Copy it to every device, and keep it secret: any device that has it is a peer.")
 
 
+_Task = Annotated[
+    str,
+    typer.Argument(metavar="TASK", help="A folder, `file.py` or `file.py:Class`. Use the same on every device."),
+]
+
+_Rounds = Annotated[int, typer.Option(metavar="N", help="Number of rounds; each merges all models into the next.")]
+
+_SecretFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help=f"File with the secret. Default: {SECRET_VARIABLE}.", show_default=False),
+]
+
+_Data = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="This device's own examples. They stay here.", show_default=False),
+]
+
+_Peer = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=HOST:PORT", help="Address of a peer, on a network without multicast; repeatable."),
+]
+
+_Whenever = Annotated[
+    bool, typer.Option("--whenever", help="Merge also while this device is busy, low on battery or in use.")
+]
+
+_Anew = Annotated[
+    bool, typer.Option("--anew", help="Delete this device's state of an earlier run. Use it on every device.")
+]
+
+
 @app.command()
 def train(
-    task: Annotated[
-        str,
-        typer.Argument(metavar="TASK", help="A folder, `file.py` or `file.py:Class`. Use the same on every device."),
-    ],
+    task: _Task,
     devices: Annotated[int, typer.Option(metavar="N", help="Wait for N devices before the first round.")],
-    rounds: Annotated[
-        int, typer.Option(metavar="N", help="Number of rounds; each merges all models into the next.")
-    ] = 20,
-    secret_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help=f"File with the secret. Default: {SECRET_VARIABLE}.", show_default=False),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="This device's own examples. They stay here.", show_default=False),
-    ] = None,
+    rounds: _Rounds = 20,
+    secret_file: _SecretFile = None,
+    data: _Data = None,
     examples: Annotated[int, typer.Option(metavar="N", help="Examples per round. 0 uses all.")] = 0,
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples per step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(metavar="X", help="Learning rate.")] = None,
     name: Annotated[str, typer.Option(help="Name of this device.", show_default="its host name")] = "",
     host: Annotated[str, typer.Option(help="Address at which others reach it.", show_default="of its network")] = "",
     port: Annotated[int, typer.Option(help="Port to listen on. 0 takes any free port.")] = 0,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=HOST:PORT", help="Address of a peer, on a network without multicast; repeatable."),
-    ] = None,
-    whenever: Annotated[
-        bool, typer.Option("--whenever", help="Merge also while this device is busy, low on battery or in use.")
-    ] = False,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Delete this device's state of an earlier run. Use it on every device.")
-    ] = False,
+    peer: _Peer = None,
+    whenever: _Whenever = False,
+    anew: _Anew = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Copy the last model here.")] = None,
     set_: TaskArguments = None,
     home: Home = DEFAULT_HOME,

@@ -15,45 +15,62 @@ if TYPE_CHECKING:
 _FLEET_EXAMPLE = "shoal plan explain --devices 16 --mbps 100 --model-mb 2.9 --train-s 1"
 
 
+_Devices = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Instead of a job: so many devices that are alike.", show_default=False),
+]
+
+_Mbps = Annotated[
+    float | None,
+    typer.Option(metavar="MBPS", help="What each one's link carries, in million bits a second.", show_default=False),
+]
+
+_LeaderMbps = Annotated[
+    float | None,
+    typer.Option(metavar="MBPS", help="The same of the leader's link, if it is another.", show_default=False),
+]
+
+_Hubs = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="So many hubs beside them, which sum up and train nothing.", show_default=False),
+]
+
+_HubMbps = Annotated[
+    float | None,
+    typer.Option(metavar="MBPS", help="What each hub's link carries, if not as the leader's.", show_default=False),
+]
+
+_ModelMb = Annotated[
+    float | None,
+    typer.Option(metavar="MB", help="The size of the model, in MB of a million bytes.", show_default=False),
+]
+
+_TrainS = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="How long a device trains before it sends an update.", show_default=False),
+]
+
+_SharedAir = Annotated[
+    bool, typer.Option("--shared-air", help="They share the air of one access point; the leader is on a wire.")
+]
+
+_Trust = Annotated[
+    str | None,
+    typer.Option(metavar="TRUST", help="Which updates count, such as robust: what that costs.", show_default=False),
+]
+
+
 def explain(
     job: JobOrLatest = "",
-    devices: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Instead of a job: so many devices that are alike.", show_default=False),
-    ] = None,
-    mbps: Annotated[
-        float | None,
-        typer.Option(
-            metavar="MBPS", help="What each one's link carries, in million bits a second.", show_default=False
-        ),
-    ] = None,
-    leader_mbps: Annotated[
-        float | None,
-        typer.Option(metavar="MBPS", help="The same of the leader's link, if it is another.", show_default=False),
-    ] = None,
-    hubs: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="So many hubs beside them, which sum up and train nothing.", show_default=False),
-    ] = None,
-    hub_mbps: Annotated[
-        float | None,
-        typer.Option(metavar="MBPS", help="What each hub's link carries, if not as the leader's.", show_default=False),
-    ] = None,
-    model_mb: Annotated[
-        float | None,
-        typer.Option(metavar="MB", help="The size of the model, in MB of a million bytes.", show_default=False),
-    ] = None,
-    train_s: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="How long a device trains before it sends an update.", show_default=False),
-    ] = None,
-    shared_air: Annotated[
-        bool, typer.Option("--shared-air", help="They share the air of one access point; the leader is on a wire.")
-    ] = False,
-    trust: Annotated[
-        str | None,
-        typer.Option(metavar="TRUST", help="Which updates count, such as robust: what that costs.", show_default=False),
-    ] = None,
+    devices: _Devices = None,
+    mbps: _Mbps = None,
+    leader_mbps: _LeaderMbps = None,
+    hubs: _Hubs = None,
+    hub_mbps: _HubMbps = None,
+    model_mb: _ModelMb = None,
+    train_s: _TrainS = None,
+    shared_air: _SharedAir = False,
+    trust: _Trust = None,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:

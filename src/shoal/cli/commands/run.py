@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Epochs, Home, Json, UntilAccuracy, UntilMetric
+from shoal.cli.options import (
+    DEFAULT_HOME,
+    Detach,
+    Endless,
+    Epochs,
+    Home,
+    Json,
+    Minutes,
+    PlanKeys,
+    UntilAccuracy,
+    UntilMetric,
+    Workers,
+)
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
@@ -25,27 +37,22 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[-- ARGUMENTS]", help="For the script; its options stand after `--`."),
     ] = None,
-    workers: Annotated[
-        str, typer.Option(metavar="MIN:MAX", help="How many devices at least and at most.", show_default=False)
-    ] = "",
+    workers: Workers = "",
     local: Annotated[
         int, typer.Option(metavar="N", min=0, help="Not on the cluster: on N agents, on this machine, for this run.")
     ] = 0,
     until_accuracy: UntilAccuracy = None,
     until: UntilMetric = None,
     epochs: Epochs = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")] = None,
-    endless: Annotated[bool, typer.Option("--endless", help="Go on until it is stopped.")] = False,
-    plan: Annotated[
-        list[str] | None,
-        typer.Option("--plan", metavar="KEY=VALUE", help="Any other number of the plan; may be repeated."),
-    ] = None,
+    minutes: Minutes = None,
+    endless: Endless = False,
+    plan: PlanKeys = None,
     name: Annotated[str, typer.Option(help="What to call the job.", show_default="the script's file")] = "",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the model here, as a safetensors file."),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the job and return at once.")] = False,
+    detach: Detach = False,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:

@@ -30,11 +30,34 @@ if TYPE_CHECKING:
 _PICTURE = "simulation.png"
 
 
+_Task = Annotated[
+    str,
+    typer.Argument(metavar="[TASK]", help="A folder, `file.py` or `file.py:Class` that defines a task."),
+]
+
+_Plan = Annotated[
+    list[str] | None,
+    typer.Option("--plan", metavar="KEY=VALUE", help="Anything else the plan says; may be repeated."),
+]
+
+_Versus = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A second plan beside it, which differs in this; may be repeated."),
+]
+
+_SystemOnly = Annotated[
+    bool, typer.Option("--system-only", help="Train nothing: only time, bytes and devices. Fast; no torch.")
+]
+
+_Picture = Annotated[Path | None, typer.Option(metavar="PNG", help="Where to draw it.", show_default=_PICTURE)]
+
+_Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every event and decision, as lines of JSON.")]
+
+_Replay = Annotated[Path | None, typer.Option(metavar="TRACE", help="Play a trace again and tell where it differs.")]
+
+
 def simulate(
-    task: Annotated[
-        str,
-        typer.Argument(metavar="[TASK]", help="A folder, `file.py` or `file.py:Class` that defines a task."),
-    ] = "",
+    task: _Task = "",
     devices: Annotated[int, typer.Option(metavar="N", min=1, help="How many devices.")] = 20,
     profile: Annotated[str, typer.Option(metavar="NAME", help="What devices they are; see --profiles.")] = "pi4-lan",
     until_accuracy: UntilAccuracy = None,
@@ -46,28 +69,14 @@ def simulate(
     aggregators: Aggregators = None,
     codec: Codec = None,
     set_: TaskArguments = None,
-    plan: Annotated[
-        list[str] | None,
-        typer.Option("--plan", metavar="KEY=VALUE", help="Anything else the plan says; may be repeated."),
-    ] = None,
-    versus: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A second plan beside it, which differs in this; may be repeated."),
-    ] = None,
+    plan: _Plan = None,
+    versus: _Versus = None,
     faults: Annotated[Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when.")] = None,
     seed: Annotated[int, typer.Option(metavar="S", help="The seed of everything that happens by chance.")] = 0,
-    system_only: Annotated[
-        bool, typer.Option("--system-only", help="Train nothing: only time, bytes and devices. Fast; no torch.")
-    ] = False,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Where to draw it.", show_default=_PICTURE)
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every event and decision, as lines of JSON.")
-    ] = None,
-    replay: Annotated[
-        Path | None, typer.Option(metavar="TRACE", help="Play a trace again and tell where it differs.")
-    ] = None,
+    system_only: _SystemOnly = False,
+    picture: _Picture = None,
+    trace: _Trace = None,
+    replay: _Replay = None,
     profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and end.")] = False,
     home: Home = DEFAULT_HOME,
     json: Json = False,

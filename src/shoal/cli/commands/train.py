@@ -9,23 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.help import RARE
+from shoal.cli import train_options
 from shoal.cli.options import (
     DEFAULT_HOME,
     Aggregators,
     Codec,
+    Detach,
+    Endless,
     Epochs,
     Home,
     Json,
+    Minutes,
     Pace,
+    PlanKeys,
     TaskArguments,
     Topology,
     UntilAccuracy,
     UntilMetric,
+    Workers,
 )
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.cli.job_history import Story
     from shoal.runtime.operator import Operator
 
@@ -35,64 +42,28 @@ def train(
         str,
         typer.Argument(metavar="TASK", help="A folder, `file.py` or `file.py:Class` that defines a task."),
     ],
-    workers: Annotated[
-        str, typer.Option(metavar="MIN:MAX", help="How many devices at least and at most.", show_default=False)
-    ] = "",
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEST",
-            help="Only devices with these labels and facts, such as 'room in (3, 4) and memory_mb > 900'.",
-            show_default=False,
-        ),
-    ] = None,
+    workers: Workers = "",
+    where: train_options.Where = None,
     until_accuracy: UntilAccuracy = None,
     until: UntilMetric = None,
     epochs: Epochs = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")] = None,
-    endless: Annotated[bool, typer.Option("--endless", help="Go on until it is stopped.")] = False,
-    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples in one step of one device.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
-    momentum: Annotated[float | None, typer.Option(metavar="X", help="How much of the last step is kept.")] = None,
+    minutes: Minutes = None,
+    endless: Endless = False,
+    batch_size: train_options.BatchSize = None,
+    learning_rate: train_options.LearningRate = None,
+    momentum: train_options.Momentum = None,
     pace: Pace = None,
     topology: Topology = None,
     aggregators: Aggregators = None,
     codec: Codec = None,
-    work: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Who trains what: leased (to the first ready), fixed (shares), sized (to a budget).",
-            rich_help_panel=RARE,
-        ),
-    ] = None,
-    budget_s: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S", help="Seconds that one lease of sized work may take of a device.", rich_help_panel=RARE
-        ),
-    ] = None,
+    work: train_options.Work = None,
+    budget_s: train_options.BudgetS = None,
     set_: TaskArguments = None,
-    plan: Annotated[
-        list[str] | None,
-        typer.Option("--plan", metavar="KEY=VALUE", help="Any other number of the plan; may be repeated."),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE|FOLDER|JOB|JOB@VERSION",
-            help="Begin with the tensors of this model that fit: a safetensors file, a Hugging Face folder or a job.",
-            show_default=False,
-        ),
-    ] = "",
-    portable: Annotated[
-        bool,
-        typer.Option(
-            "--portable", help="Capture the training step for devices without PyTorch, too.", rich_help_panel=RARE
-        ),
-    ] = False,
+    plan: PlanKeys = None,
+    start: train_options.Start = "",
+    portable: train_options.Portable = False,
     name: Annotated[str, typer.Option(help="What to call the job.", show_default="the task's folder or file")] = "",
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the job and return at once.")] = False,
+    detach: Detach = False,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
@@ -104,9 +75,6 @@ def train(
 
     Examples that stay on the devices:  `shoal train TASK --plan data=local --work sized --budget-s 3 --endless`
     """
-    from shoal.cli import screen
-    from shoal.cli.commands.attach import finish, left, watch_job
-    from shoal.cli.connect import with_operator
     from shoal.trainer.find import find_task
 
     chosen = overrides(
@@ -131,17 +99,39 @@ def train(
     arguments = pairs_of(set_ or (), option="--set")
     # Before the cluster is asked: a wrong path should be told at once.
     find_task(task)
+    order = _Order(task=task, name=name, kwargs=arguments, plan=chosen, start=start, portable=portable)
+    _submit(order, home, detach=detach, json=json)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Order:
+    """What is to be trained."""
+
+    task: str
+    name: str
+    kwargs: dict[str, Any]
+    plan: dict[str, Any]
+    start: str
+    portable: bool
+
+
+def _submit(order: _Order, home: Path, *, detach: bool, json: bool) -> None:
+    """Prepare the task, start its job, and watch it unless it is left to the cluster."""
+    from shoal.cli import screen
+    from shoal.cli.commands.attach import finish, left, watch_job
+    from shoal.cli.connect import with_operator
+
     started = ""
 
     async def begin(operator: Operator) -> Story | None:
         nonlocal started
         started = await operator.prepare_and_submit(
-            task,
-            name=name,
-            kwargs=arguments,
-            plan=chosen,
-            start=start,
-            portable=portable,
+            order.task,
+            name=order.name,
+            kwargs=order.kwargs,
+            plan=order.plan,
+            start=order.start,
+            portable=order.portable,
             on_progress=screen.Teller(screen.err()),
         )
         screen.say(f"Job {started} is queued.")
