@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.flock.peer_options import PeerOptions
 from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.manager_options import ManagerOptions
 
@@ -40,6 +41,12 @@ def fields_of(kind: type) -> st.SearchStrategy[dict[str, Any]]:
 def test_an_agents_command_line_says_its_options(fields: dict[str, Any]) -> None:
     options = AgentOptions(**fields)
     assert AgentOptions.parse(options.to_argv()) == options
+
+
+@given(fields_of(PeerOptions))
+def test_a_peers_command_line_says_its_options(fields: dict[str, Any]) -> None:
+    options = PeerOptions(**fields)
+    assert PeerOptions.parse(options.to_argv()) == options
 
 
 #: What a manager refuses if its parts do not fit together: drawn together.

@@ -14,6 +14,7 @@ from shoal.errors import Misuse
 
 if TYPE_CHECKING:
     from shoal.flock.driver import Orders
+    from shoal.flock.peer_options import PeerOptions
     from shoal.flock.secret import FlockSecret
     from shoal.runtime.paths import Paths
 
@@ -160,11 +161,12 @@ def train(
         )
     )
     from shoal.flock.driver import save_orders, stored_model
+    from shoal.flock.peer_options import PeerOptions
 
     save_orders(home, orders)
     if anew:
         stored_model(home, orders.plan_sha256).unlink(missing_ok=True)
-    _become_peer(home, data=folder, out=out, json=json, quiet=quiet)
+    _become_peer(PeerOptions(home=home.absolute(), data=folder, out=out, json=json, quiet=quiet))
 
 
 def _secret(file: Path | None) -> FlockSecret:
@@ -275,13 +277,9 @@ async def _orders(
     )
 
 
-def _become_peer(home: Path, *, data: Path | None, out: Path | None, json: bool, quiet: bool) -> None:
+def _become_peer(options: PeerOptions) -> None:
     # Replaces the program of this process, which frees the memory of the command line.
-    command = [sys.executable, "-m", "shoal.flock.driver", "--home", str(home.absolute())]
-    for option, value in (("--data", data), ("--out", out)):
-        if value is not None:
-            command += [option, str(value)]
-    command += [option for option, is_set in (("--json", json), ("--quiet", quiet)) if is_set]
+    command = [sys.executable, "-m", "shoal.flock.driver", *options.to_argv()]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, command)

@@ -6,7 +6,6 @@ peer dials every other, sends only over that link, and receives only at its own 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -28,6 +27,7 @@ from shoal.errors import Corrupt, PeerViolation, ShoalError
 from shoal.flock.gathering import Gathering
 from shoal.flock.pairing.resources import Thresholds
 from shoal.flock.peer import Peer, Version
+from shoal.flock.peer_options import PeerOptions
 from shoal.flock.secret import FlockSecret
 from shoal.flock.settings import FlockSettings
 from shoal.identity.identity import Identity, load_private_json, save_private_json
@@ -43,7 +43,7 @@ from shoal.roles.events import Connected, Disconnected, Felt, Received, Saved, S
 from shoal.runtime import probe, sensors
 from shoal.runtime.dialer import PersistentLink
 from shoal.runtime.own_data import expose
-from shoal.runtime.paths import Paths, default_home
+from shoal.runtime.paths import Paths
 from shoal.runtime.process_setup import set_out
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.worker_driver import WorkerDriver
@@ -421,28 +421,19 @@ def in_words(told: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="shoal-flock", description="Train in a flock with the orders in this home.")
-    parser.add_argument("--home", type=Path, default=default_home())
-    parser.add_argument("--data", type=Path, help="the folder of this device's own examples")
-    parser.add_argument("--quiet", action="store_true")
-    parser.add_argument("--out", type=Path, help="copy the last model here")
-    parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
-    parser.add_argument("--leash", action="store_true", help="end when standard input closes")
-    parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
-    parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    set_out(quiet=given.quiet, leash=given.leash)
+    options = PeerOptions.parse(sys.argv[1:])
+    set_out(quiet=options.quiet, leash=options.leash)
     try:
-        expose(Paths(given.home), given.data)
-        told = asyncio.run(run_flock(given.home, child_module=given.child_module, pace_s=given.pace_s))
+        expose(Paths(options.home), options.data)
+        told = asyncio.run(run_flock(options.home, child_module=options.child_module, pace_s=options.pace_s))
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 2
-    if given.out is not None:
-        shutil.copyfile(told["model"], given.out)
-        told["model"] = str(given.out)
+    if options.out is not None:
+        shutil.copyfile(told["model"], options.out)
+        told["model"] = str(options.out)
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(told) if given.json else in_words(told), flush=True)
+        print(json.dumps(told) if options.json else in_words(told), flush=True)
     return 0 if told["is_over"] else 1
 
 
