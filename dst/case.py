@@ -113,16 +113,9 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
         # A formation needs some to be worth anything.
         most = max(9, workers) if drawn.is_large else 9
         workers = min(most, workers + 1 + shapes.below(3))
-    faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
-    faults += copies_across_terms(stream) + for_long(stream, workers)
-    faults += for_good(stream, workers, spare=workers - least)
-    prefers_devices = stream.happens(0.5)
-    faults += of_leaders(stream, workers, prefers_devices=prefers_devices)
-    if has_cuts:
-        faults += cuts(rng.stream("cuts"), workers, prefers_devices=prefers_devices)
-        if profile == "any":
-            # One may begin while another lasts.
-            faults += cuts(rng.stream("more cuts"), workers, prefers_devices=prefers_devices)
+    # One cut may begin while another lasts.
+    cables = (("cuts", "more cuts") if profile == "any" else ("cuts",)) if has_cuts else ()
+    faults, prefers_devices = _of_any_plan(stream, workers, workers - least, [rng.stream(name) for name in cables])
     if has_helpers:
         # Beside the workers, so that no fault for good befalls them: a job without its helper waits.
         specs, helpers = _with_helpers(specs, after=workers)
@@ -172,6 +165,19 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
         has_two_managers=has_two_managers,
         outages=_outages(rng, stores, faults) if has_two_managers else (),
     )
+
+
+def _of_any_plan(stream: Stream, workers: int, spare: int, cables: Sequence[Stream]) -> tuple[tuple[Fault, ...], bool]:
+    """Draw faults that any cluster may have, and whether devices lead. ``spare``: how many may be gone for good.
+    ``cables`` draw what happens to the manager's."""
+    faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
+    faults += copies_across_terms(stream) + for_long(stream, workers)
+    faults += for_good(stream, workers, spare=spare)
+    prefers_devices = stream.happens(0.5)
+    faults += of_leaders(stream, workers, prefers_devices=prefers_devices)
+    for cable in cables:
+        faults += cuts(cable, workers, prefers_devices=prefers_devices)
+    return faults, prefers_devices
 
 
 def _outages(rng: Rng, stores: Stream, faults: Sequence[Fault]) -> tuple[Outage, ...]:
