@@ -74,7 +74,7 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], kind: A
 
 
 def _flag(field: dataclasses.Field[Any]) -> str:
-    return field.metadata["flag"] or f"--{field.name.replace('_', '-')}"
+    return str(field.metadata["flag"]) or f"--{field.name.replace('_', '-')}"
 
 
 def _kind_of(kind: Any) -> Any:

@@ -15,7 +15,7 @@ from shoal.runtime.command_line import described, option
 from shoal.runtime.paths import Paths
 from shoal.runtime.tab_door import TabDoorOptions
 
-#: What ``--lead`` takes, and what it says of devices; None: each plan decides.
+#: The values of ``--lead``, and whether devices then lead rather than this machine. None if each plan decides.
 LEAD: dict[str, bool | None] = {"auto": None, "here": False, "devices": True}
 
 #: When a join line is made: at every start, never, or only while no device has joined yet.
@@ -26,7 +26,7 @@ TOKEN = ("always", "never", "first")
 class ManagerOptions:
     home: Path = dataclasses.field(metadata=described("where the cluster's files are"))
     host: str = option("127.0.0.1", "the address to listen on")
-    port: int = option(0, "devices work over this port and join over the next one; 0: the system chooses both")
+    port: int = option(0, "devices work over this port and join over the next one, or 0 if the system chooses both")
     #: With HOST:PORT they join over the next port. The managers after commas share the ``store``.
     advertise: str = option("", "where devices dial it, and other managers after commas")
     direct: str = option("", "where devices dial this manager only, behind a proxy")
@@ -40,9 +40,9 @@ class ManagerOptions:
     lead: str = option("auto", "where leaders run", choices=tuple(LEAD))
     quiet: bool = option(False, "log warnings only")
     log_format: str = option("", "text or json; else as SHOAL_LOG says")
-    disk_quota_bytes: int = option(0, "the most that the cluster's files may take; 0: whatever the disk has")
+    disk_quota_bytes: int = option(0, "the most that the cluster's files may take, or 0 for all of the disk")
     keep_jobs: str = option("", "which ended jobs are kept, such as 90d or 500; else all")
-    check_in_s: float = option(0.0, "when devices without work come again; 0: they stay connected")
+    check_in_s: float = option(0.0, "when devices without work come again, or 0 if they stay connected")
     store: str = option("", "postgresql://HOST/DATABASE; else a file of the home")
     blobs: str = option("", "s3://BUCKET/PREFIX; else a folder of the home")
     downloads: str = option(
@@ -68,17 +68,17 @@ class ManagerOptions:
 
     @property
     def prefers_devices(self) -> bool | None:
-        """Whether devices lead rather than this machine; None: each plan decides."""
+        """Return whether devices lead rather than this machine, or None if each plan decides."""
         return LEAD[self.lead]
 
     @property
     def kept_jobs(self) -> KeepJobs | None:
-        """Which ended jobs are kept; None: all."""
+        """Return which ended jobs are kept, or None for all."""
         return KeepJobs.parse(self.keep_jobs) if self.keep_jobs else None
 
     @property
     def tabs(self) -> TabDoorOptions | None:
-        """Where tabs of browsers come in; None: nowhere."""
+        """Return where tabs of browsers come in, or None if they may not."""
         if not (self.browser or self.browser_certificate or self.browser_key):
             return None
         return TabDoorOptions(origin=self.browser, certificate=self.browser_certificate, key=self.browser_key)

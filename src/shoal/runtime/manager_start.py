@@ -46,16 +46,16 @@ class ManagerReady:
 
     cluster: str
     endpoint: str
-    #: Empty: none was made.
+    #: Empty if none was made.
     join_line: str
     port: int
     enrol_port: int
     resumed_jobs: tuple[str, ...]
-    #: Why devices may not reach the endpoint, and what to do; empty: nothing speaks against it.
+    #: Why devices may not reach the endpoint, and what to do. Empty if nothing speaks against it.
     warning: str = ""
     #: How long it took, from when this manager had its seat; from its start, if it shares nothing.
     start_s: float = 0.0
-    #: Where tabs of browsers come in; empty: nowhere.
+    #: Where tabs of browsers come in. Empty if they may not.
     browser_origin: str = ""
 
 
@@ -338,7 +338,7 @@ class _Start:
         return register.new_token(role="node", uses=options.devices, valid_s=valid_s, label="shoal up").join_line
 
     async def announce(self, doors: _Doors) -> None:
-        # Heard on the network that this machine is on, so it is the address there that is told.
+        # Devices of the same network hear it, so they are told this machine's address there.
         address = own_address() if self._options.host in EVERYWHERE else self._options.host
         announcement = Announcement(
             cluster=self._identity.cluster,

@@ -32,13 +32,13 @@ class ManagerState:
     stores: Stores
     registry: Registry
     remembered: Remembered
-    #: The seat; None: this manager is alone.
+    #: The seat, or None if this manager shares nothing.
     held: SeatHolder | None = None
-    #: When it had its seat, by the monotonic clock; 0: it is alone.
+    #: When it had its seat, by the monotonic clock, or 0 without a seat.
     seated_s: float = 0.0
 
     async def mend_again(self, why: str) -> list[tuple[str, str]]:
-        """Mend a database that went back while this manager served. Return what is to be told, by job.
+        """Mend a database that went back while this manager served. Return what was done, by job.
 
         At once: a manager that starts just now must not give out a term that was given before. Without a proof of the
         seat, which is of another past.
@@ -110,7 +110,7 @@ def _mend(
     why: str = "",
 ) -> list[tuple[str, str]]:
     """Compare the database with what this manager remembers, and write that again if the database went back. ``why``: a
-    write of the manager found that it did. Return what is to be told, by job."""
+    write of the manager found that it did. Return what was done, by job."""
     if not database.is_whole():
         raise Away("the database is not whole: it is being restored")
     signs = signs_in(registry, remembered, tenure=tenure) or [*filter(None, (why,))]
