@@ -306,7 +306,7 @@ def test_a_piece_larger_than_the_part_is_not_read(size: int, tmp_path: Path) -> 
             holding = asyncio.create_task(member.line.connect_once())
             await member.heard.one(Welcome)
             member.say(piece(1.0, lease=1, size=size))
-            assert f"UpdateShard of {4 * size} bytes, at most {4 * SIZE} are taken" in await asyncio.wait_for(
+            assert f"UpdateShard has {4 * size} bytes of tensors; the maximum is {4 * SIZE}" in await asyncio.wait_for(
                 holding, ANSWER_S
             )
 

@@ -128,7 +128,7 @@ def test_one_who_lies_again_and_again_is_turned_away_for_a_while(cluster: Shared
             for _ in range(OFFENCES_MAX + 1):
                 code, told = await said(channel, Lane.WORK, chunk_frame(b"no opening"))
                 assert code is grpc.StatusCode.INVALID_ARGUMENT
-                assert "broke the contract: a chunk where a message was expected" in told
+                assert "broke the contract: a chunk was sent where a message was expected" in told
             assert "is turned away for 10 s" in told
             since_s = time.monotonic()
             # Whatever it says now, on whichever stream, sound or not.
@@ -136,8 +136,10 @@ def test_one_who_lies_again_and_again_is_turned_away_for_a_while(cluster: Shared
                 code, told = await said(channel, lane, envelope_frame(Heartbeat(seq=1)))
                 assert code is grpc.StatusCode.PERMISSION_DENIED
                 assert "turned away for" in told
-                assert "last for: a chunk where a message was expected" in told
-            await site.event("cluster", "refused", "liar broke the contract: a chunk where a message was expected; is")
+                assert "last for: a chunk was sent where a message was expected" in told
+            await site.event(
+                "cluster", "refused", "liar broke the contract: a chunk was sent where a message was expected; is"
+            )
             # The honest one notices nothing.
             job = await site.submit_tally(batches=10)
             await site.ended(job)
@@ -453,8 +455,8 @@ def test_a_checkpoint_too_large_is_refused_before_any_of_it_comes(tmp_path: Path
             sound = reign.checkpoint(2)
             before = reign.disk()
             for job, size_bytes, limit in (
-                (reign.job, 1 << 29, "at most 671[0-9]{5} are taken"),
-                ("no-such-job", 1, "at most 0 are taken"),
+                (reign.job, 1 << 29, "the maximum is 671[0-9]{5}"),
+                ("no-such-job", 1, "the maximum is 0"),
             ):
                 # Only announced: none of the bytes is ever sent, and none is waited for.
                 large = replace(sound, job=job, tensors={"file": np.empty(size_bytes, np.uint8)})

@@ -214,7 +214,7 @@ def test_an_update_larger_than_the_model_ends_the_session_and_not_the_job(cluste
         link = GrpcLink(identity, server_node="manager", endpoint=site.cluster.endpoint)
         liar = Caller(says_it_is=name, delta=values)
         told = await asyncio.wait_for(link.run(liar), WAIT_S)
-        reason = f"broke the contract: Update of {values * 4} bytes, at most 80 are taken"
+        reason = f"broke the contract: Update has {values * 4} bytes of tensors; the maximum is 80"
         assert reason in told
         await site.event("cluster", "refused", f"{name} {reason}")
         await site.event(job, "lost", name)

@@ -187,7 +187,7 @@ def test_an_envelope_full_of_tiny_parts_is_refused_before_they_are_built() -> No
     full = empty_parts(ENVELOPE_MAX_BYTES // 3 - 64)
     assert len(full) <= ENVELOPE_MAX_BYTES
     began_s = time.process_time()
-    with pytest.raises(PeerViolation, match=f"at most {WORKERS_TOLD_MAX} are read"):
+    with pytest.raises(PeerViolation, match=f"the maximum is {WORKERS_TOLD_MAX}"):
         decode_envelope(full)
     assert time.process_time() - began_s < 0.05
     message, _ = decode_envelope(empty_parts(WORKERS_TOLD_MAX))
@@ -201,7 +201,7 @@ def test_a_message_for_others_is_refused_before_it_is_built() -> None:
     frame, took_s = envelope.SerializeToString(), []
     for _ in range(3):
         began_s = time.process_time()
-        with pytest.raises(PeerViolation, match="Status does not come this way"):
+        with pytest.raises(PeerViolation, match="Status may not be sent here"):
             read_envelope_at_server(frame)
         took_s.append(time.process_time() - began_s)
     # The quickest: caches are cold on a busy machine.

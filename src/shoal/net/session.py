@@ -176,7 +176,7 @@ class FrameSession:
             limit = listener.payload_limit(self, message)
             if size_bytes > limit:
                 kind = type(message).__name__
-                raise PeerViolation(f"{kind} of {size_bytes} bytes, at most {limit} are taken")
+                raise PeerViolation(f"{kind} has {size_bytes} bytes of tensors; the maximum is {limit}")
             if size_bytes <= SMALL_BYTES and opening.chunk is not None:
                 whole = opening.whole() if listener.awaits(self, message) else message
                 await self._deliver(listener, whole, len(frame))

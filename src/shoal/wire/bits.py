@@ -1,7 +1,7 @@
-"""Numbers of a few bits, packed into bytes and back. Pure; knows arrays, not what they mean.
+"""Numbers of a few bits, packed into bytes and unpacked again.
 
-The highest bit of a number comes first, the first number begins in the highest bit of the first byte, and what is left
-of the last byte is zero. Work goes block by block: unpacked bits take a byte each, and a block of those is small.
+The highest bit of a number comes first, the first number begins in the highest bit of the first byte, and the unused
+bits of the last byte are zero. Unpacked bits take a byte each, so blocks bound the memory.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from shoal.errors import Misuse, PeerViolation
 
 BITS_MAX = 32
 
-#: Numbers at a time. A multiple of eight, so that each block begins on a byte.
+#: Numbers per block. A multiple of eight, so that each block begins on a byte.
 _BLOCK = 1 << 13
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """How long ``count`` numbers of ``bits`` are."""
+    """Return the bytes that ``count`` numbers of ``bits`` bits take."""
     return (count * bits + 7) // 8
 
 
 def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers from 0 up to 2^bits, as uint8."""
+    """Pack integers from 0 to below 2^bits into uint8."""
     if not 0 <= bits <= BITS_MAX:
         raise Misuse(f"numbers of 0 to {BITS_MAX} bits are packed, not of {bits}")
     out = np.empty(packed_bytes(numbers.size, bits), dtype=np.uint8)
@@ -39,14 +39,14 @@ def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
-    """The numbers (int64) of exactly as many bytes as they take."""
+    """Return the numbers (int64). ``data`` must have exactly the bytes that they take."""
     if not 0 <= bits <= BITS_MAX:
         raise Misuse(f"numbers of 0 to {BITS_MAX} bits are packed, not of {bits}")
-    if data.size != packed_bytes(count, bits):
-        raise PeerViolation(f"{count} numbers of {bits} bits in {data.size} bytes, not {packed_bytes(count, bits)}")
+    if (wanted := packed_bytes(count, bits)) != data.size:
+        raise PeerViolation(f"{count} numbers of {bits} bits take {wanted} bytes, but {data.size} were sent")
     spare = 8 * data.size - count * bits
     if spare and int(data[-1]) & ((1 << spare) - 1):
-        raise PeerViolation("bits after the last number")
+        raise PeerViolation("the last byte has bits after the last number")
     out = np.zeros(count, dtype=np.int64)
     if not bits:
         return out
@@ -62,5 +62,5 @@ def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
 
 
 def _width_bytes(bits: int) -> int:
-    """The least number type that holds them."""
+    """Return the bytes of the smallest integer type with at least this many bits."""
     return 1 if bits <= 8 else 2 if bits <= 16 else 4

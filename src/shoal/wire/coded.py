@@ -1,16 +1,18 @@
-"""Updates as tensors of a message, by codec, and back: the only place where a codec becomes bytes.
+"""Updates as tensors of a message, by codec, and back: the only module that turns a codec's values into bytes.
 
-What is sent is chosen and rounded in ``compress``, which makes no bytes; bits are packed here, and whatever is read
-back here came from a peer: lengths are checked against the model and the codec before anything is unpacked or
-allocated, and every value before it is handed on. An update of any codec is one tensor of the message:
+``compress`` chooses and rounds the values; this module packs them. Whatever it reads came from a peer: lengths are
+checked against the model and the codec before anything is unpacked or allocated, and every value is checked before it
+is returned. An update of any codec is one tensor of the message.
 
     dense   float32        fp16   float16        bf16   uint16, the bits
-    int16   never here, as led: whole numbers are made where an update is sealed
-    top     uint8: the number of places (4 bytes) and their Rice parameter (1 byte), then with few bits a float32
-            scale a tensor, then the places (``wire.rice``), then the values: float32, or their levels packed
-            (``wire.bits``). Numbers are little-endian. Every length follows from these and from the model.
+    int16   not encoded here, nor is led: sealing an update makes its integers
+    top     uint8, see below
 
-A level of b bits is a sign and a magnitude less one; there is none for zero, since what is zero is not sent.
+``top`` is the number of places, which are the indices of the values sent (4 bytes), and their Rice parameter (1 byte).
+Then, if values have few bits, a float32 scale per tensor. Then the places (``wire.rice``), then the values: float32, or
+packed levels (``wire.bits``). Numbers are little-endian, and every length follows from these and from the model.
+
+A level of b bits is a sign and the magnitude minus one. Zero has no level, because zeros are not sent.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ from shoal.wire.bits import pack, packed_bytes, unpack
 from shoal.wire.limits import MESSAGE_TENSORS_MAX, UPDATE_NORM_MAX, VALUE_BYTES
 from shoal.wire.messages import Tensors
 
-#: What there is to read before any length is known.
+#: The bytes that are read before any length is known.
 _COUNT_BYTES = 4
 _HEAD_BYTES = _COUNT_BYTES + 1
 
-#: Every value that is not zero, as it is.
+#: Sends every value that is not zero, without rounding.
 _EXACT = Codec.parse("top100%")
 _NO_SCALES = np.empty(0, dtype=np.float32)
 
@@ -59,12 +61,12 @@ _DTYPES = {
 
 
 def sizes_of(layout: Layout) -> tuple[int, ...]:
-    """How many values each tensor of a model has, in the order of its vector: all a codec knows of it."""
+    """Return how many values each tensor of a model has, in the order of its vector. A codec needs nothing else."""
     return tuple(entry.size for entry in layout.entries)
 
 
 def cut(sizes: Sequence[int], start: int, stop: int) -> tuple[int, tuple[int, ...]]:
-    """The tensors that overlap ``start`` up to ``stop``: the index of the first, and the overlap of each."""
+    """Return the index of the first tensor that overlaps ``start`` to ``stop``, and how many values each overlaps."""
     ends = np.cumsum(sizes)
     first = int(np.searchsorted(ends, start, side="right"))
     parts: list[int] = []
@@ -76,14 +78,14 @@ def cut(sizes: Sequence[int], start: int, stop: int) -> tuple[int, tuple[int, ..
 
 
 def entries_max(codec: Codec, sizes: Sequence[int]) -> int:
-    """The most values that one update may name."""
+    """Return the most values that one update may name."""
     if codec.form == "led":
         return count_of(sum(sizes), share_ppm=codec.share_ppm)
     return sum(count_of(size, share_ppm=codec.share_ppm) for size in sizes) if codec.form == "top" else sum(sizes)
 
 
 def bytes_max(codec: Codec, sizes: Sequence[int], *, entries: int | None = None) -> int:
-    """No update takes more, whatever its values; with ``entries``, none that names at most so many."""
+    """Return the most bytes that any update takes, or with ``entries`` any update with at most that many values."""
     if codec.form != "top":
         return entries_max(codec, sizes) * np.dtype(_DTYPES[codec.form]).itemsize
     count = entries_max(codec, sizes) if entries is None else min(entries, sum(sizes))
@@ -92,7 +94,8 @@ def bytes_max(codec: Codec, sizes: Sequence[int], *, entries: int | None = None)
 
 
 def bytes_expected(codec: Codec, sizes: Sequence[int]) -> int:
-    """About what an update takes. Places of a share c cost their entropy, near log2(1/c) + 1.5 bits each."""
+    """Return about how many bytes an update takes. The places of a fraction c take their entropy, about
+    log2(1/c) + 1.5 bits each."""
     if codec.form != "top":
         return bytes_max(codec, sizes)
     count = entries_max(codec, sizes)
@@ -101,12 +104,12 @@ def bytes_expected(codec: Codec, sizes: Sequence[int]) -> int:
 
 
 def norm_of(update: np.ndarray | Sparse) -> float:
-    """The Euclidean norm of an update that was read."""
+    """Return the Euclidean norm of a decoded update."""
     return checks.norm_of(update.values if isinstance(update, Sparse) else update)
 
 
 def bytes_of(tensors: Tensors) -> int:
-    """What tensors weigh on the wire; the envelope that announces them is not counted."""
+    """Return the bytes that tensors take on the wire, without the envelope that announces them."""
     return sum(array.nbytes for array in tensors.values())
 
 
@@ -115,10 +118,10 @@ def bytes_of(tensors: Tensors) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """An update as it will arrive, ready to be written: whole, or the part of it that is for one aggregator.
+    """A rounded update, from which the complete update or the piece for one aggregator can be written.
 
-    It is rounded once, with one scale for each tensor of the model. So its parts are the same values wherever it is
-    cut, and it may be sent again another way.
+    It is rounded only once, with one scale per tensor of the model. So pieces have the same values wherever it is cut,
+    and it can be sent again in other pieces.
     """
 
     codec: Codec
@@ -127,18 +130,18 @@ class Coded:
     scales: np.ndarray
 
     def tensors(self, *, name: str = "delta") -> dict[str, np.ndarray]:
-        """All of it."""
+        """Return the complete update as a tensor."""
         return {name: _array(self.codec, self.values, self.sizes, self.scales)}
 
     def part(self, start: int, stop: int, *, name: str = "delta") -> dict[str, np.ndarray]:
-        """What lies from ``start`` up to ``stop``; to be read with the sizes that ``cut`` tells."""
+        """Return the values from ``start`` to ``stop`` as a tensor. Read it with the sizes that ``cut`` returns."""
         first, sizes = cut(self.sizes, start, stop)
         values = self.values.part(start, stop) if isinstance(self.values, Sparse) else self.values[start:stop]
         return {name: _array(self.codec, values, sizes, self.scales[first : first + len(sizes)])}
 
 
 def code(codec: Codec, update: np.ndarray, sizes: Sequence[int], *, chance: np.random.Generator | None = None) -> Coded:
-    """Choose and round what is sent of an update."""
+    """Choose the values of an update to send, and round them."""
     if codec.form != "top":
         flat = decode(codec, encode(codec, update, sizes), sizes)
         return Coded(codec, tuple(sizes), flat, _NO_SCALES)
@@ -154,7 +157,7 @@ def code(codec: Codec, update: np.ndarray, sizes: Sequence[int], *, chance: np.r
 
 
 def code_with(codec: Codec, residual: np.ndarray, change: np.ndarray, sizes: Sequence[int]) -> tuple[Coded, np.ndarray]:
-    """What is sent of a change and of what was left of those before it; and what is left then, in a new vector."""
+    """Code a change plus the residual of earlier changes. Return that, and the new residual in a new vector."""
     total = residual + change
     coded = code(codec, total, sizes)
     take_from(total, coded.values)
@@ -174,9 +177,9 @@ def _array(codec: Codec, values: np.ndarray | Sparse, sizes: Sequence[int], scal
 
 
 def encode_exact(update: np.ndarray, *, name: str) -> dict[str, np.ndarray]:
-    """Encode a vector that may have many zeros, without loss: its other values, or all, whichever is shorter.
+    """Encode a vector without loss: only the values that are not zero, or all of them, whichever is shorter.
 
-    What several sparse updates come to is neither dense nor sparse by itself, and is not to be rounded once more.
+    The sum of several sparse updates may be either, and must not be rounded again.
     """
     places = np.flatnonzero(update)
     if places.size * VALUE_BYTES >= update.nbytes:
@@ -193,18 +196,18 @@ def encode(
     name: str = "delta",
     chance: np.random.Generator | None = None,
 ) -> dict[str, np.ndarray]:
-    """An update as its one tensor, called ``name``. With ``chance``, levels are drawn so that their mean is the value.
+    """Encode an update as one tensor called ``name``. With ``chance``, levels are random with the value as their mean.
 
-    What is sparse already, such as a merged one, is coded as it is: nothing more is left out of it but zeros.
+    All values of an update that is already sparse are encoded, except zeros.
     """
     if codec.form == "top":
         chosen = update if isinstance(update, Sparse) else largest(update, sizes, share_ppm=codec.share_ppm)
         return {name: _written(codec, chosen, sizes, chance)}
     flat = update.dense() if isinstance(update, Sparse) else update
     if flat.dtype != np.float32 or flat.shape != (sum(sizes),):
-        raise Misuse(f"an update of {flat.dtype} {flat.shape}; the model is float32 ({sum(sizes)},)")
+        raise Misuse(f"the update is {flat.dtype} {flat.shape}; the model is float32 ({sum(sizes)},)")
     if codec.is_sealed_only:
-        raise Misuse("whole numbers of 16 bits are made where an update is sealed")
+        raise Misuse(f"{codec} is only for sealed updates: seal the update")
     _check_ours(flat)
     if codec.form == "fp16":
         return {name: to_float16(flat)}
@@ -214,13 +217,13 @@ def encode(
 
 
 def encode_places(places: np.ndarray, size: int) -> dict[str, np.ndarray]:
-    """Places of a sum that all its devices agree on: one tensor, the Rice parameter and the gaps."""
+    """Encode the places that all updates of a sum have, as one tensor: the Rice parameter and the gaps."""
     parameter, gaps = rice.encode(places, size)
     return {"places": np.concatenate((np.array([parameter], dtype=np.uint8), gaps))}
 
 
 def encode_places_bytes(codec: Codec, size: int) -> int:
-    """The most bytes that the places of a sum take."""
+    """Return the most bytes that the places of a sum take."""
     return 1 + rice.coded_bytes_max(entries_max(codec, (size,)), size)
 
 
@@ -233,7 +236,7 @@ def _written(
     scales: np.ndarray | None = None,
 ) -> np.ndarray:
     if sparse.size != sum(sizes):
-        raise Misuse(f"an update of {sparse.size} values; the model has {sum(sizes)}")
+        raise Misuse(f"the update has {sparse.size} values; the model has {sum(sizes)}")
     _check_ours(sparse.values)
     if codec.bits == 32:
         sent = sparse.values != 0
@@ -251,12 +254,12 @@ def _written(
 
 
 def _codes(levels: np.ndarray, bits: int) -> np.ndarray:
-    """Sign and magnitude less one."""
+    """Return each level's code: its sign and its magnitude minus one."""
     return np.where(levels < 0, levels_of(bits) - 1 - levels, levels - 1)
 
 
 def _counts(places: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """How many of the places lie in each tensor."""
+    """Return how many of the places are in each tensor."""
     return np.diff(np.searchsorted(places, np.cumsum(sizes)), prepend=0)
 
 
@@ -265,11 +268,11 @@ def _bytes_of(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _check_ours(values: np.ndarray) -> None:
-    # One pass answers for all: any NaN or infinity makes the square sum not finite, and little else does.
+    # One pass checks all: any NaN or infinity makes the sum of squares not finite, and few other values do.
     with np.errstate(over="ignore", invalid="ignore"):
         squared = float(np.dot(values, values))
     if not math.isfinite(squared) and not np.isfinite(values).all():
-        raise Misuse("an update with values that are not finite: try a lower learning rate")
+        raise Misuse("the update has values that are not finite: try a lower learning rate")
 
 
 # Reading ------------------------------------------------------------------------------------------
@@ -283,7 +286,7 @@ def decode(
     name: str = "delta",
     entries: int | None = None,
 ) -> np.ndarray | Sparse:
-    """As ``decode_with_norm``, the update alone."""
+    """Return only the update of ``decode_with_norm``."""
     return decode_with_norm(codec, tensors, sizes, name=name, entries=entries)[0]
 
 
@@ -295,24 +298,24 @@ def decode_with_norm(
     name: str = "delta",
     entries: int | None = None,
 ) -> tuple[np.ndarray | Sparse, float]:
-    """The update in a message of a peer, checked: float32 and flat, or sparse with ``top``; and its norm.
+    """Return the checked update in a peer's message, and its norm. It is float32 and flat, or sparse with ``top``.
 
-    ``entries`` is how many values it may name, where that is not what the codec leaves of one update: merged ones name
-    more. Memory taken is at most 8 bytes for each that came, and some 100 for each value that may be named.
+    ``entries`` is how many values it may name, if more than the codec keeps of one update: merged updates name more.
+    It takes at most 8 bytes of memory per byte received, and some 100 per value that may be named.
     """
     if codec.form == "dense":
         return checks.dense_with_norm(name, tensors, size=sum(sizes))
     if codec.is_sealed_only:
-        raise PeerViolation("whole numbers of 16 bits are words of a sealed sum, and no update by themselves")
+        raise PeerViolation(f"an update in {codec} must be sealed: its values are words of a sealed sum")
     if list(tensors) != [name]:
         raise PeerViolation(f"an update in {codec} is one tensor named {name}, not {sorted(tensors)[:4]}")
     array = tensors[name]
     if array.dtype != _DTYPES[codec.form] or array.ndim != 1:
-        raise PeerViolation(f"an update of {array.dtype} {array.shape} is not in {codec}")
+        raise PeerViolation(f"the update is {array.dtype} {array.shape}, which {codec} does not produce")
     if codec.form == "top":
         return _read(codec, array, sizes, entries_max(codec, sizes) if entries is None else entries)
     if array.size != sum(sizes):
-        raise PeerViolation(f"an update of {array.size} values; the model has {sum(sizes)}")
+        raise PeerViolation(f"the update has {array.size} values; the model has {sum(sizes)}")
     flat = from_bfloat16(array) if codec.form == "bf16" else array.astype(np.float32)
     return flat, _norm_of_theirs(flat)
 
@@ -320,7 +323,7 @@ def decode_with_norm(
 def decode_changes(
     codec: Codec, tensors: Tensors, sizes: Sequence[int], *, base: int, version: int
 ) -> tuple[np.ndarray | Sparse, ...]:
-    """What makes ``version`` of ``base``, one change after the other: a tensor for each, named by its version."""
+    """Return the changes that turn ``base`` into ``version``, in order. Each is a tensor named by its version."""
     names = [str(number) for number in range(base + 1, version + 1)] if version - base <= MESSAGE_TENSORS_MAX else []
     if not names or list(tensors) != names:
         raise PeerViolation(f"changes {sorted(tensors)[:4]} do not make version {version} of {base}")
@@ -328,22 +331,22 @@ def decode_changes(
 
 
 def decode_places(tensors: Tensors, *, count: int, size: int) -> np.ndarray:
-    """The inverse of ``encode_places``, checked: so many places below ``size``, ascending."""
+    """Invert ``encode_places``, and check the result: ``count`` ascending places below ``size``."""
     array = tensors.get("places")
     if list(tensors) != ["places"] or array is None or array.dtype != np.uint8 or array.ndim != 1:
-        raise PeerViolation("places of a sum are one tensor of bytes")
+        raise PeerViolation("places of a sum must be one tensor of uint8 named places")
     if not 1 <= array.size <= 1 + rice.coded_bytes_max(count, size):
-        raise PeerViolation(f"{count} places of {size} in {array.size} bytes")
+        raise PeerViolation(f"{count} places of {size} cannot take {array.size} bytes")
     return rice.decode(array[1:], count=count, size=size, parameter=int(array[0]))
 
 
 def places_digest(tensors: Tensors) -> bytes:
-    """By which the members of a sum see that its places are the same for all; empty: it has all places."""
+    """Return a hash by which a sum's members check that all have the same places, or nothing if the sum covers all."""
     return hashlib.sha256(tensors["places"].data).digest() if "places" in tensors else b""
 
 
 def decode_exact(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
-    """The inverse of ``encode_exact``, checked: float32 and flat."""
+    """Invert ``encode_exact``, and check the result: float32 and flat."""
     array = tensors.get(name)
     if array is None or array.dtype != np.uint8:
         return checks.dense(name, tensors, size=size)
@@ -356,11 +359,11 @@ def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) ->
     size, most_bytes = sum(sizes), bytes_max(codec, sizes, entries=entries)
     scales_end = _HEAD_BYTES + _scales_bytes(codec, sizes)
     if not scales_end <= data.size <= most_bytes:
-        raise PeerViolation(f"an update of {data.size} bytes in {codec}; {scales_end} to {most_bytes} are read")
+        raise PeerViolation(f"the update has {data.size} bytes in {codec}; it must have {scales_end} to {most_bytes}")
     head = data[:_HEAD_BYTES].tobytes()
     count, parameter = int.from_bytes(head[:_COUNT_BYTES], "little"), head[_COUNT_BYTES]
     if count > entries:
-        raise PeerViolation(f"an update that names {count} values, at most {entries} are read")
+        raise PeerViolation(f"the update names {count} values; the maximum is {entries}")
     body_start = data.size - packed_bytes(count, codec.bits)
     if body_start < scales_end:
         raise PeerViolation(f"{count} values do not fit into {data.size} bytes")
@@ -371,7 +374,7 @@ def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) ->
     else:
         scales = _floats(data[_HEAD_BYTES:scales_end])
         if not np.isfinite(scales).all() or (scales < 0).any():
-            raise PeerViolation("a scale that is negative or not finite")
+            raise PeerViolation("the update has a scale that is negative or not finite")
         levels = _levels(unpack(body, count, codec.bits), codec.bits)
         with np.errstate(over="ignore"):
             values = restored(levels, np.repeat(scales, _counts(places, sizes)))
@@ -384,7 +387,7 @@ def _levels(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _floats(data: np.ndarray) -> np.ndarray:
-    # Copied: where they lie in the message they are not aligned.
+    # Copied because they are not aligned in the message.
     return np.frombuffer(data.tobytes(), dtype="<f4").astype(np.float32, copy=False)
 
 
@@ -393,8 +396,8 @@ def _scales_bytes(codec: Codec, sizes: Sequence[int]) -> int:
 
 
 def _norm_of_theirs(values: np.ndarray) -> float:
-    """Finite, and of a norm that can be."""
+    """Return the norm of a peer's values, which must be finite and within the limit."""
     norm = checks.norm_of(values)
     if norm > UPDATE_NORM_MAX:
-        raise BadValues(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")
+        raise BadValues(f"the update's norm is {norm:.3g}; the maximum is {UPDATE_NORM_MAX:.3g}")
     return norm

@@ -16,7 +16,7 @@ SERVICE = f"{PACKAGE}.Shoal"
 
 
 def _load() -> descriptor_pool.DescriptorPool:
-    # By its path: importlib.resources would bring zipfile and more into every idle agent.
+    # Read by its path: importlib.resources would load zipfile and more into every idle agent.
     raw = Path(__file__).with_name("contract.binpb").read_bytes()
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(raw).file:
@@ -28,7 +28,7 @@ _POOL = _load()
 
 
 def proto_class(name: str) -> Any:
-    """The protobuf class of a message in the contract, such as ``Update``."""
+    """Return the protobuf class of a message in the contract, such as ``Update``."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 

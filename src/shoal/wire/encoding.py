@@ -28,8 +28,8 @@ from shoal.wire.limits import (
 )
 from shoal.wire.messages import Message
 
-#: The types a tensor may have on the wire, and the bytes of a value. Little-endian, no objects, no strings. Numpy would
-#: know the bytes too, and is not loaded before the first tensors are taken in.
+#: The types that a tensor may have on the wire, and the bytes of a value. Little-endian, no objects, no strings. The
+#: bytes are listed here because numpy is not loaded before the first tensors arrive.
 ITEM_BYTES = {
     "float32": 4,
     "float64": 8,
@@ -45,7 +45,8 @@ ITEM_BYTES = {
 }
 DTYPES = tuple(ITEM_BYTES)
 
-#: numpy's type -> its name on the wire, as types are first sent: to ask numpy for a name takes longer than to send it.
+#: numpy's type -> its name on the wire, filled as types are first sent: numpy takes longer to return a name than it
+#: takes to send it.
 _DTYPE_NAMES: dict[Any, str] = {}
 
 
@@ -62,29 +63,29 @@ class TensorInfo:
 @dataclass(frozen=True, slots=True)
 class _Field:
     name: str
-    #: Builds our value from a protobuf value; None where they are the same.
+    #: Builds our value from a protobuf value. None if both values are the same.
     read: Callable[[Any], Any] | None
     repeated: bool
     optional: bool
-    #: The class of its value, or of each of its values, if that is one of ours. It is read from the hints once: to read
-    #: them takes longer than all else in ``from_json``.
+    #: The message class of its value or values, or None for plain values. It is read from the type hints only once:
+    #: reading them takes longer than everything else in ``from_json``.
     nested: type[Any] | None
 
     @property
     def is_plain(self) -> bool:
-        """One value, always there, the same in both."""
+        """Whether it is one value that is always present and the same in both classes."""
         return not (self.read or self.repeated or self.optional or self.nested)
 
 
 class _Plan:
-    """How a class and its protobuf twin are made of each other: plain fields all at once, the others one by one."""
+    """The fields of a class for conversion to and from protobuf: plain ones all at once, the others one by one."""
 
     __slots__ = ("fields", "others", "plain", "plain_values")
 
     def __init__(self, cls: type[Any]) -> None:
         self.fields = _describe(cls)
         plain = [field for field in self.fields if field.is_plain]
-        # Of one name, attrgetter would not give a tuple.
+        # attrgetter returns a tuple only for two names or more.
         self.plain = tuple(field.name for field in plain) if len(plain) > 1 else ()
         self.plain_values: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.plain) if self.plain else _nothing
         self.others = tuple(field for field in self.fields if field.name not in self.plain)
@@ -100,7 +101,7 @@ _CLASSES: dict[str, type[Any]] = {
 }
 
 
-#: Field -> how many parts of it are read at all: an envelope full of tiny parts costs far more than its bytes.
+#: Field -> the most parts that are read: an envelope full of tiny parts costs far more than its bytes.
 _PARTS_MAX = {
     "workers": WORKERS_TOLD_MAX,
     "metrics": METRICS_MAX,
@@ -133,7 +134,7 @@ def _reader(hint: Any) -> Callable[[Any], Any] | None:
         return lambda proto: _from_proto(hint, proto)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return lambda text: _member(hint, text)
-    # As bytes on the wire, as hex in JSON.
+    # Bytes are hex in JSON.
     return (lambda held: bytes.fromhex(held) if isinstance(held, str) else held) if hint is bytes else None
 
 
@@ -149,12 +150,12 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
 
 @functools.cache
 def _twin_of(name: str) -> Any:
-    """The protobuf class of one of ours, made when it is first written: an idle device writes few kinds of messages."""
+    """Return the protobuf class of one of ours. It is made on first use: an idle device sends few kinds of messages."""
     return contract.proto_class(name)
 
 
 def _to_proto(value: Any) -> Any:
-    """The protobuf twin of a value. Plain fields that hold nothing are not written: protobuf knows."""
+    """Return the protobuf twin of a value. Protobuf does not write plain fields that are empty or 0."""
     plan = _PLANS[type(value)]
     filled = dict(zip(plan.plain, plan.plain_values(value), strict=True))
     for field in plan.others:
@@ -181,7 +182,7 @@ def _from_proto(cls: type[Any], proto: Any) -> Any:
                 values[name] = ()
                 continue
             if field.nested and len(item) > _PARTS_MAX.get(name, len(item)):
-                raise PeerViolation(f"{len(item)} {name} told of, at most {_PARTS_MAX[name]} are read")
+                raise PeerViolation(f"{cls.__name__}.{name} has {len(item)} entries; the maximum is {_PARTS_MAX[name]}")
             values[name] = tuple(map(field.read, item)) if field.read else tuple(item)
         elif field.read:
             values[name] = field.read(item)
@@ -191,9 +192,9 @@ def _from_proto(cls: type[Any], proto: Any) -> Any:
 
 
 def encode_envelope(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> bytes:
-    """One message without its tensors, announced. Raises Misuse if it does not fit: our own fault."""
+    """Encode a message, with its tensors only announced. Raises Misuse if it does not fit, which is our own fault."""
     body: bytes = _to_proto(message).SerializeToString()
-    # The fields of an envelope follow each other: written by hand, what it holds is not copied into it first.
+    # The fields of an envelope follow each other. Writing them by hand saves copying the body into it first.
     parts = [_TAGS[type(message)], varint(len(body)), body]
     tensors = getattr(message, "tensors", messages.NO_TENSORS)
     if tensors:
@@ -203,14 +204,14 @@ def encode_envelope(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) ->
         ]
     data = b"".join(parts)
     if len(data) > max_bytes:
-        raise Misuse(f"{type(message).__name__} takes {len(data)} bytes, at most {max_bytes}")
+        raise Misuse(f"{type(message).__name__} takes {len(data)} bytes; the maximum is {max_bytes}")
     return data
 
 
-#: Lengths are few: each is written once.
+#: Few lengths occur, so they are cached.
 @functools.lru_cache(4096)
 def varint(value: int) -> bytes:
-    """A number as protobuf writes it, seven bits a byte."""
+    """Return a number as protobuf writes it, seven bits per byte."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -220,14 +221,14 @@ def varint(value: int) -> bytes:
 
 
 def _tag(number: int) -> bytes:
-    """What protobuf writes before a length and so many bytes of this field."""
+    """Return the bytes that protobuf writes before the length and content of this field."""
     return varint(number << 3 | 2)
 
 
 #: A job's tensors have the same names and shapes with every message.
 @functools.lru_cache(1024)
 def _announced(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
-    """A tensor as an envelope announces it."""
+    """Return a tensor's announcement in an envelope."""
     info = contract.TensorInfo(name=name, dtype=dtype, shape=shape).SerializeToString()
     return _TENSORS_TAG + varint(len(info)) + bytes(info)
 
@@ -251,26 +252,26 @@ def _dtype_name(tensor: str, dtype: Any) -> str:
 def decode_envelope(
     data: bytes | memoryview, *, max_bytes: int = ENVELOPE_MAX_BYTES, hears: Container[str] | None = None
 ) -> tuple[Message, tuple[TensorInfo, ...]]:
-    """Read one message and what tensors follow it. Everything is checked; PeerViolation says what was wrong.
+    """Read and check a message and the announcements of its tensors. PeerViolation states what was wrong.
 
     A message that is not in ``hears`` is refused before it is built: an envelope full of tiny parts costs far more than
     its bytes.
     """
     if len(data) > max_bytes:
-        raise PeerViolation(f"an envelope of {len(data)} bytes, at most {max_bytes} are read")
+        raise PeerViolation(f"an envelope has {len(data)} bytes; the maximum is {max_bytes}")
     try:
         envelope = contract.Envelope.FromString(bytes(data))
     except DecodeError as error:
-        raise PeerViolation(f"not an envelope: {error}") from None
+        raise PeerViolation(f"an envelope cannot be decoded: {error}") from None
     which = envelope.WhichOneof("message")
     if which is None:
-        raise PeerViolation("an envelope with no message this release knows; the peer may be newer")
+        raise PeerViolation("an envelope has no message that this release knows; the peer may be newer")
     cls = _CLASSES[contract.ENVELOPE_FIELDS[which]]
     if hears is not None and cls.__name__ not in hears:
-        raise PeerViolation(f"{cls.__name__} does not come this way")
+        raise PeerViolation(f"{cls.__name__} may not be sent here")
     infos = _tensor_infos(envelope.tensors)
     if infos and "tensors" not in cls.__dataclass_fields__:
-        raise PeerViolation(f"{cls.__name__} carries no tensors, {len(infos)} were announced")
+        raise PeerViolation(f"{cls.__name__} carries no tensors, but {len(infos)} were announced")
     try:
         message = _from_proto(cls, getattr(envelope, which))
     except PeerViolation:
@@ -284,35 +285,35 @@ def _tensor_infos(announced: Sequence[Any]) -> tuple[TensorInfo, ...]:
     if not announced:
         return ()
     if len(announced) > MESSAGE_TENSORS_MAX:
-        raise PeerViolation(f"{len(announced)} tensors announced, at most {MESSAGE_TENSORS_MAX}")
+        raise PeerViolation(f"{len(announced)} tensors were announced; the maximum is {MESSAGE_TENSORS_MAX}")
     infos = []
     total = 0
     for item in announced:
         name, dtype, sides = item.name, item.dtype, item.shape
         if not 0 < len(name) <= NAME_MAX_CHARS:
-            raise PeerViolation("a tensor without a name, or with one too long")
+            raise PeerViolation(f"a tensor's name has {len(name)} characters; it must have 1 to {NAME_MAX_CHARS}")
         if dtype not in ITEM_BYTES:
-            raise PeerViolation(f"tensor {name!r} has type {dtype[:40]!r}, which is not read")
+            raise PeerViolation(f"tensor {name!r} has type {dtype[:40]!r}; it must be one of {', '.join(DTYPES)}")
         if len(sides) > 8:
             raise PeerViolation(f"tensor {name!r} has an impossible shape")
         shape = tuple(sides)
         if shape and not 0 <= min(shape) <= max(shape) <= PAYLOAD_MAX_BYTES:
             raise PeerViolation(f"tensor {name!r} has an impossible shape")
-        # A side of 0 makes it empty whatever the others are, and numpy counts the others.
+        # A side of 0 makes the tensor empty, but numpy still limits the product of the other sides.
         if 0 in shape and math.prod(max(side, 1) for side in shape) > PAYLOAD_MAX_BYTES:
             raise PeerViolation(f"tensor {name!r} has an impossible shape")
         info = TensorInfo(name, dtype, shape, ITEM_BYTES[dtype] * math.prod(shape))
         total += info.size_bytes
         if total > PAYLOAD_MAX_BYTES:
-            raise PeerViolation(f"tensors of more than {PAYLOAD_MAX_BYTES} bytes announced")
+            raise PeerViolation(f"more than {PAYLOAD_MAX_BYTES} bytes of tensors were announced")
         infos.append(info)
     if len(infos) > 1 and len({info.name for info in infos}) != len(infos):
-        raise PeerViolation("two tensors of one name")
+        raise PeerViolation("two tensors have the same name")
     return tuple(infos)
 
 
 def to_json(value: Any) -> Any:
-    """A message as plain JSON values, for people and scripts."""
+    """Return a message as plain JSON values, for people and scripts."""
     if hasattr(value, "__dataclass_fields__"):
         return {f.name: to_json(getattr(value, f.name)) for f in fields(value) if f.name != "tensors"}
     if isinstance(value, tuple | list):
@@ -321,7 +322,8 @@ def to_json(value: Any) -> Any:
 
 
 def changed_json(value: Any) -> Any:
-    """As ``to_json``, without fields that hold their default: a release that knows more fields writes the same."""
+    """Return ``to_json`` without the fields that have their default, so that a release with more fields writes the
+    same."""
     if hasattr(value, "__dataclass_fields__"):
         held = ((f, getattr(value, f.name)) for f in fields(value) if f.name != "tensors")
         return {f.name: changed_json(item) for f, item in held if not _is_default(f, item)}
@@ -332,12 +334,12 @@ def changed_json(value: Any) -> Any:
 
 def _is_default(f: Field[Any], item: Any) -> bool:
     default = f.default if f.default_factory is MISSING else f.default_factory()
-    # By its text: 1 is not 1.0 here, nor 0.0 what -0.0 is.
+    # Compared as text, because 1 and 1.0 must differ here, as must 0.0 and -0.0.
     return default is not MISSING and repr(to_json(item)) == repr(to_json(default))
 
 
 def from_json(cls: type[Any], value: Any) -> Any:
-    """The inverse of ``to_json``, for what our own store kept. Fields it did not know take their defaults."""
+    """Invert ``to_json``, for values from our own store. Missing fields get their defaults."""
     kept: dict[str, Any] = {}
     for field in _PLANS[cls].fields:
         if field.name not in value:

@@ -1,4 +1,4 @@
-"""Safetensors files, read and written by us so that every limit is ours. Knows arrays and bytes, not models.
+"""Safetensors files, read and written by our own code so that we set every limit.
 
 A file is the length of its header (8 bytes, little-endian), a JSON header, and the tensors' bytes without a gap.
 The header is read by its grammar, not as JSON in general: nesting, ``NaN``, huge numbers and duplicate keys
@@ -35,7 +35,7 @@ from shoal.wire.limits import (
 
 Array = npt.NDArray[Any]
 
-#: The format's names for what numpy can hold; its 8-bit floats and complex numbers are not among them.
+#: The format's names for types that numpy has. The format's 8-bit floats and complex numbers are not among them.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -55,7 +55,7 @@ _NAME_OF = {dtype.str: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
-#: Written headers end on a multiple of this, so that every tensor behind them lies aligned in a mapped file.
+#: Written headers end on a multiple of this, so that every tensor after them is aligned in a mapped file.
 _ALIGNMENT_BYTES = 8
 _SIZE_MAX_BYTES = 2**63 - 1
 
@@ -72,7 +72,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What a file holds, checked against the file's size, in the order in which the header names it."""
+    """A file's contents, checked against the file's size, in the order in which the header names them."""
 
     data_start: int
     tensors: Mapping[str, TensorEntry]
@@ -101,15 +101,15 @@ def write(
 def _label(name: str, array: Array, *, as_bfloat16: bool) -> str:
     code = array.dtype.newbyteorder("<").str
     if name == _METADATA:
-        raise Misuse(f"{_METADATA} is the format's own word: give the tensor another name")
+        raise Misuse(f"{_METADATA} is reserved by the format: give the tensor another name")
     if as_bfloat16:
         if code != DTYPES["BF16"].str:
-            raise Misuse(f"tensor {name!r}: BF16 is given as uint16 bit patterns, not as {array.dtype}")
+            raise Misuse(f"tensor {name!r} is {array.dtype}; BF16 must be given as uint16 bit patterns")
         return "BF16"
     if code not in _NAME_OF:
         raise Misuse(f"tensor {name!r} has dtype {array.dtype}: convert it to one of {', '.join(DTYPES)}")
     if array.ndim > TENSOR_DIMENSIONS_MAX:
-        raise Misuse(f"tensor {name!r} has {array.ndim} dimensions, at most {TENSOR_DIMENSIONS_MAX} are written")
+        raise Misuse(f"tensor {name!r} has {array.ndim} dimensions; the maximum is {TENSOR_DIMENSIONS_MAX}")
     return _NAME_OF[code]
 
 
@@ -117,11 +117,11 @@ def _header(
     tensors: Mapping[str, Array], labels: Mapping[str, str], order: list[str], metadata: Mapping[str, str]
 ) -> bytes:
     if len(tensors) > TENSOR_COUNT_MAX:
-        raise Misuse(f"{len(tensors)} tensors, a file holds at most {TENSOR_COUNT_MAX}: join some of them")
+        raise Misuse(f"there are {len(tensors)} tensors; a file has at most {TENSOR_COUNT_MAX}: join some of them")
     if len(metadata) > TENSOR_FILE_NOTES_MAX:
-        raise Misuse(f"{len(metadata)} metadata entries, a file holds at most {TENSOR_FILE_NOTES_MAX}")
+        raise Misuse(f"there are {len(metadata)} metadata entries; a file has at most {TENSOR_FILE_NOTES_MAX}")
     if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
-        raise Misuse("metadata maps text to text: turn other values into JSON first")
+        raise Misuse("metadata must map text to text: convert other values to JSON first")
     begin, spans = 0, {}
     for name in order:
         spans[name] = [begin, begin + tensors[name].nbytes]
@@ -136,8 +136,8 @@ def _header(
     text += b" " * (-len(text) % _ALIGNMENT_BYTES)
     if len(text) > TENSOR_FILE_HEADER_MAX_BYTES:
         raise Misuse(
-            f"a header of {len(text)} bytes, at most {TENSOR_FILE_HEADER_MAX_BYTES} are read back: "
-            "keep names and metadata short, and put bulk into a tensor"
+            f"the header has {len(text)} bytes; the maximum is {TENSOR_FILE_HEADER_MAX_BYTES}: "
+            "shorten names and metadata, and put large values into a tensor"
         )
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
@@ -153,12 +153,11 @@ def _raw(array: Array) -> memoryview:
 def read(
     source: Path | BinaryIO | bytes | bytearray | memoryview, *, mmap: bool = True, private: bool = False
 ) -> tuple[dict[str, Array], dict[str, str]]:
-    """The tensors and the metadata of a file, by its path or open, or of a buffer that holds one.
+    """Return the tensors and the metadata of a file, given as a path, an open file or a buffer with its bytes.
 
-    Of a file, ``mmap=True`` gives read-only views over a mapping (nothing is copied, and the file may be
-    unlinked meanwhile, but must not be cut short); with ``private`` they may be written to, and the file stays as
-    it is; ``mmap=False`` gives private arrays that may be written to.
-    Of a buffer, the tensors are always read-only views over it.
+    For a file, ``mmap=True`` gives read-only views of a mapping: nothing is copied, and the file may be unlinked but
+    must not be truncated. With ``private`` the views are writable and the file does not change. ``mmap=False`` gives
+    private writable arrays. For a buffer, the tensors are always read-only views of it.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         view = memoryview(source).cast("B").toreadonly()
@@ -175,12 +174,12 @@ def read(
 
 
 def header_bytes(head: bytes | memoryview, *, total_bytes: int) -> int:
-    """The length of the JSON header, from the first 8 bytes of a file of ``total_bytes``."""
+    """Return the length of the JSON header, from the first 8 bytes of a file of ``total_bytes``."""
     if len(head) < _LENGTH_BYTES or total_bytes < _LENGTH_BYTES:
         raise _corrupt(f"{min(len(head), total_bytes)} bytes are too few")
     length = int.from_bytes(head[:_LENGTH_BYTES], "little")
     if length > TENSOR_FILE_HEADER_MAX_BYTES:
-        raise _corrupt(f"its header claims {length} bytes, at most {TENSOR_FILE_HEADER_MAX_BYTES} are read")
+        raise _corrupt(f"its header claims {length} bytes, the maximum is {TENSOR_FILE_HEADER_MAX_BYTES}")
     if length > total_bytes - _LENGTH_BYTES:
         raise _corrupt(f"its header claims {length} bytes of a file of {total_bytes}")
     return length
@@ -195,7 +194,7 @@ def parse_header(head: bytes | memoryview, *, total_bytes: int) -> Header:
     length = header_bytes(head, total_bytes=total_bytes)
     data_start = _LENGTH_BYTES + length
     if len(head) < data_start:
-        raise _corrupt("its header is cut off")
+        raise _corrupt("its header is truncated")
     try:
         text = bytes(head[_LENGTH_BYTES:data_start]).decode()
     except UnicodeDecodeError:
@@ -215,12 +214,12 @@ def _check_spans(tensors: Mapping[str, TensorEntry], *, data_bytes: int) -> None
         wanted_bytes = itemsize * math.prod(entry.shape)
         if entry.begin != at or entry.end - entry.begin != wanted_bytes:
             raise _corrupt(
-                f"tensor {_shown(name)} of {wanted_bytes} bytes lies at {entry.begin} to {entry.end}, "
-                f"where {at} to {at + wanted_bytes} was due"
+                f"tensor {_shown(name)} of {wanted_bytes} bytes is at {entry.begin} to {entry.end}, "
+                f"where {at} to {at + wanted_bytes} was expected"
             )
         at = entry.end
     if at != data_bytes:
-        raise _corrupt(f"its tensors take {at} bytes, the file holds {data_bytes}")
+        raise _corrupt(f"its tensors take {at} bytes, but the file has {data_bytes}")
 
 
 def _mapped(file: BinaryIO, header: Header, total_bytes: int, *, private: bool) -> memoryview:
@@ -248,7 +247,7 @@ def _arrays(header: Header, data: memoryview) -> dict[str, Array]:
     for name, entry in header.tensors.items():
         raw = np.frombuffer(data[entry.begin : entry.end], np.uint8)
         if entry.dtype == "BOOL" and raw.size and raw.max() > 1:
-            raise _corrupt(f"tensor {_shown(name)} is BOOL but holds bytes other than 0 and 1")
+            raise _corrupt(f"tensor {_shown(name)} is BOOL but has bytes other than 0 and 1")
         arrays[name] = raw.view(DTYPES[entry.dtype]).reshape(entry.shape)
     return arrays
 
@@ -303,7 +302,7 @@ class _Scanner:
         return TensorEntry(dtype=dtype, shape=shape, begin=span[0], end=span[1])
 
     def _members(self, *, most: int) -> Iterator[str]:
-        """The keys of an object. The caller reads the value of one before it asks for the next."""
+        """Yield the keys of an object. The caller must read a key's value before it asks for the next key."""
         seen: set[str] = set()
         self._expect("{")
         if self._take("}"):
@@ -330,7 +329,7 @@ class _Scanner:
             self._skip_space()
             found = self._WHOLE.match(self._text, self._at)
             if found is None:
-                raise self._unexpected("a whole number")
+                raise self._unexpected("an integer")
             numbers.append(int(found[0]))
             self._at = found.end()
             if self._take("]"):
@@ -367,7 +366,7 @@ class _Scanner:
 
     def _unexpected(self, wanted: str) -> Corrupt:
         got = _shown(self._text[self._at : self._at + 16]) if self._at < len(self._text) else "the end"
-        return _corrupt(f"its header has {got} at character {self._at}, where {wanted} was due")
+        return _corrupt(f"its header has {got} at character {self._at}, where {wanted} was expected")
 
 
 def _shown(text: str) -> str:

@@ -121,7 +121,7 @@ def test_a_small_chunk_has_the_bytes_that_were_announced(come: int):
     hearer, announced = Hearer(), update(1, size_bytes=400)
     sent = chunk_frame(bytes(come), head=envelope_frame(announced))
     reason = asyncio.run(end_of([sent], hearer, Uploads(SIZE_BYTES)))
-    assert reason == f"broke the contract: a chunk of {come} bytes where one of 400 was announced"
+    assert reason == f"broke the contract: a chunk has {come} bytes where 400 were announced"
     assert not hearer.values
 
 

@@ -33,19 +33,19 @@ def test_a_good_update_is_passed_on_without_a_copy() -> None:
     [
         (update(np.nan, 1), "1 values that are not finite: try a lower learning rate"),
         (update(np.inf, -np.inf), "2 values that are not finite"),
-        (update(1e6, 1e6), r"norm 1\.41e\+06, at most 1e\+06"),
+        (update(1e6, 1e6), r"norm is 1\.41e\+06; the maximum is 1e\+06"),
         # Its square overflows float32, and still no value is infinite.
-        (update(3e38, 1), "of norm inf, at most"),
-        (update(1), r"an update of float32 \(1,\); the model is float32 \(2,\)"),
+        (update(3e38, 1), "norm is inf; the maximum is"),
+        (update(1), r"the update is float32 \(1,\); the model is float32 \(2,\)"),
         (update(1, 2, 3), r"\(3,\)"),
-        (update(1, 2, dtype="float64"), "an update of float64"),
+        (update(1, 2, dtype="float64"), "the update is float64"),
         (update(tensors={"delta": np.zeros((2, 1), np.float32)}), r"\(2, 1\)"),
         (update(tensors={}), r"one tensor named delta, not \[\]"),
         (update(tensors={"weights": np.zeros(2, np.float32)}), r"not \['weights'\]"),
-        (update(1, 2, examples=0), "over 0 examples; the lease holds 4"),
-        (update(1, 2, examples=5), "over 5 examples; the lease holds 4"),
-        (update(1, 2, examples=-1), "over -1 examples"),
-        (update(1, 2, loss_sum=float("inf")), "a training loss that is not finite"),
+        (update(1, 2, examples=0), r"Update\.examples is 0; the lease has 4"),
+        (update(1, 2, examples=5), r"Update\.examples is 5; the lease has 4"),
+        (update(1, 2, examples=-1), r"Update\.examples is -1"),
+        (update(1, 2, loss_sum=float("inf")), "the training loss is not finite"),
     ],
 )
 def test_a_bad_one_is_refused_with_the_reason(sent: Update, told: str) -> None:

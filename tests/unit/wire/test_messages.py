@@ -64,7 +64,7 @@ def test_ordinary_ids_pass(job: str) -> None:
 
 def test_text_is_bounded_names_short_and_reasons_long() -> None:
     assert Facts(host="x" * NAME_MAX_CHARS)
-    with pytest.raises(PeerViolation, match=r"Facts\.host has 129 characters, at most 128"):
+    with pytest.raises(PeerViolation, match=r"Facts\.host has 129 characters; the maximum is 128"):
         Facts(host="x" * (NAME_MAX_CHARS + 1))
     assert Leave(reason="x" * REASON_MAX_CHARS)
     with pytest.raises(PeerViolation, match=r"Leave\.reason has 4097 characters"):
@@ -88,17 +88,17 @@ def test_a_leader_is_found_at_a_host_and_a_port(endpoint: str) -> None:
 
 @pytest.mark.parametrize("endpoint", ["pi.local", ":7071", "pi:port", "pi:7071/x", "a b:1", "fe80::1:7071", "x:123456"])
 def test_a_leader_cannot_be_dialled_anywhere_else(endpoint: str) -> None:
-    with pytest.raises(PeerViolation, match="not where anyone can be dialled"):
+    with pytest.raises(PeerViolation, match="it must be HOST:PORT"):
         Leads(job="digits", term=1, endpoint=endpoint)
 
 
 def test_what_leaders_say_and_hear_is_as_strict() -> None:
-    with pytest.raises(PeerViolation, match="admitted by its id"):
+    with pytest.raises(PeerViolation, match=r"Admit\.nodes has an entry that is not an id"):
         Admit(job="digits", term=1, nodes=("a", "../b"))
     with pytest.raises(PeerViolation, match="cannot be printed"):
         LogRecord(job="digits", term=1, kind="\x1b[2J", reason="")
     for rate in (-1.0, float("inf")):
-        with pytest.raises(PeerViolation, match="a rate that cannot be"):
+        with pytest.raises(PeerViolation, match="it must be finite and at least 0"):
             Heartbeat(seq=1, link_bytes_per_s=rate)
 
 
@@ -109,7 +109,7 @@ def test_what_leaders_say_and_hear_is_as_strict() -> None:
         ({"bundle": "latest"}, "bundle is named by its sha256, not 'latest'"),
         ({"initial": SHA.upper()}, "initial is named by its sha256"),
         ({"train": Dataset()}, "at least one training example"),
-        ({"train": Dataset(examples=BATCHES_MAX + 1), "plan": Plan(batch_size=1)}, "take a larger batch_size"),
+        ({"train": Dataset(examples=BATCHES_MAX + 1), "plan": Plan(batch_size=1)}, "Set a larger batch_size"),
     ],
 )
 def test_a_job_that_cannot_run_is_refused(changes: dict[str, Any], told: str) -> None:
@@ -125,7 +125,7 @@ def test_content_is_named_by_its_hash() -> None:
             Blob(sha256=name)
     with pytest.raises(PeerViolation, match="named by its sha256"):
         Dataset(manifest="x")
-    with pytest.raises(PeerViolation, match="-1 examples"):
+    with pytest.raises(PeerViolation, match=r"Dataset\.examples is -1"):
         Dataset(examples=-1)
 
 
@@ -186,7 +186,7 @@ def test_an_update_counts_no_more_labels_than_it_has_examples() -> None:
     told: dict[str, Any] = {"job": "job", "term": 1, "lease": 1, "version": 0, "examples": 32}
     assert Update(**told, labels=(30, 2)).labels == (30, 2)
     for labels in ((30, 3), (0, 1 << 40)):
-        with pytest.raises(PeerViolation, match="labels in an update over 32 examples"):
+        with pytest.raises(PeerViolation, match="the update has 32 examples"):
             Update(**told, labels=labels)
 
 
@@ -194,5 +194,5 @@ def test_updates_of_mates_weigh_what_their_examples_can() -> None:
     told: dict[str, Any] = {"term": 1, "coordinator": "ant", "round": 1, "merge": 1, "of": ("ant", "bee")}
     assert PartialSum(**told, weight=2.0 * LABELLED_MAX).weight
     for weight in (0.0, -1.0, 1e308, float("inf")):
-        with pytest.raises(PeerViolation, match="2 updates that weigh"):
+        with pytest.raises(PeerViolation, match="for 2 updates"):
             PartialSum(**told, weight=weight)

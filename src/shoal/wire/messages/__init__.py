@@ -1,7 +1,7 @@
-"""What nodes say to each other, as frozen values that are valid once built. Knows no bytes and no sockets.
+"""The messages between nodes, as frozen values that are valid once built.
 
-A file a conversation. The rules of a message (who may say it, to which role, on which stream, at what cost) stand on
-its class, as ``rule``; every table is made of them.
+Each file has the messages of one conversation. The rules of a message (who may send it, to which role, on which stream,
+at what cost) are on its class, as ``rule``; all routing and access tables are derived from them.
 """
 
 from __future__ import annotations

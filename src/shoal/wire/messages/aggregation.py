@@ -16,11 +16,11 @@ from shoal.wire.messages.base import Message, Tensors, check_codecs, is_endpoint
 
 @message(to="aggregator", answered_by={"Work": ("manager", "node")})
 class SetUpAggregator(Message):
-    """A leader makes a node an aggregator: it sums up a share of the updates of these workers from now on.
+    """A leader makes a node an aggregator: from now on it sums these workers' updates, or a part of them.
 
-    In a tree that share is the whole model, for a group of workers. In a shard it is a part of the model, for all of
-    them, and the aggregator also takes the step for it: the tensors are where its part stands. Said again, it changes
-    the members.
+    In a tree, an aggregator sums complete updates of a group of workers. In a shard, it sums one part of every worker's
+    updates and also takes the step for that part; the tensors are the part's current state. Sent again, the message
+    changes the members.
     """
 
     job: str
@@ -31,58 +31,66 @@ class SetUpAggregator(Message):
     version: int
     start: int
     stop: int
-    #: Of its part, how many values are parameters: they have momentum, and come first.
+    #: How many values of its part are parameters. They come first and have momentum.
     parameters: int = 0
     momentum: float = 0.0
     members: tuple[str, ...] = ()
-    #: How pieces are coded, and what the parts are of the tensors that lie in its part.
+    #: The codec of pieces, and how many values of each tensor are in its part.
     codec: str = "dense"
     sizes: tuple[int, ...] = ()
     #: The most values that a piece may name.
     entries: int = 0
-    #: Of a shard, whose aggregator takes the step: how what it gives out is coded, and how far it goes.
+    #: In a shard: the codec of the versions that the aggregator sends, and the step that it takes.
     codec_down: str = "dense"
     outer_rate: float = 1.0
     outer: str = "sgd"
-    #: The largest norm of a piece that is taken; 0: any that is finite.
+    #: The largest accepted norm of a piece. 0 accepts any finite norm.
     norm_max: float = 0.0
-    #: The rest of the step that it takes (``learning.outer_rule``), and how many steps were taken before.
+    #: The other settings of the step (``learning.outer_rule``), and how many steps were taken before.
     outer_beta2: float = BETA2
     outer_epsilon: float = EPSILON
     weight_decay: float = 0.0
     inner_rate: float = 1.0
     outer_steps: int = 0
-    #: Bits of the words that pieces are where updates are sealed; 0: they are not. Words are not decoded here.
+    #: Bits per word if updates are sealed, or 0. An aggregator does not decode words.
     word_bits: int = 0
-    #: Of a shard: the leader takes the step, and the aggregator sums up and relays alone.
+    #: In a shard: the leader takes the step, and the aggregator only sums and relays.
     sums_only: bool = False
-    #: In a shard: ``model`` and ``velocity``; of an adaptive step ``second``; with a codec the ``residual``, which was
-    #: not given out yet; and where updates are cut back to it, the ``centre``: the last version's mean.
+    #: In a shard: ``model`` and ``velocity``; for an adaptive step ``second``; with a codec the ``residual``, which was
+    #: not sent yet; and if updates are clipped, the ``centre`` for that: the last version's mean.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not 0 <= self.start < self.stop or not 0 <= self.parameters <= self.stop - self.start:
-            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}, {self.parameters} parameters")
+            raise PeerViolation(
+                f"SetUpAggregator covers values {self.start} to {self.stop} with {self.parameters} parameters;"
+                " it must cover at least one value, and at most all of them may be parameters"
+            )
         if self.kind not in ("tree", "shard"):
-            raise PeerViolation(f"no formation that this release knows: {self.kind[:80]!r}")
+            raise PeerViolation(f"SetUpAggregator.kind is {self.kind[:80]!r}; it must be tree or shard")
         if self.word_bits not in (0, 16, 32):
-            raise PeerViolation(f"words of {self.word_bits} bits: there are words of 32 and of 16")
+            raise PeerViolation(f"SetUpAggregator.word_bits is {self.word_bits}; it must be 0, 16 or 32")
         if self.outer_steps < 0:
-            raise PeerViolation(f"an aggregator after {self.outer_steps} steps")
+            raise PeerViolation(f"SetUpAggregator.outer_steps is {self.outer_steps}; it must be at least 0")
         try:
             _ = self.outer_rule
         except Misuse as error:
-            raise PeerViolation(f"no step that this release knows: {str(error)[:200]}") from None
+            raise PeerViolation(
+                f"SetUpAggregator has a step that this release does not know: {str(error)[:200]}"
+            ) from None
         _check_norm(self.norm_max)
         if self.codec != "dense" or self.codec_down != "dense":
             if len(self.sizes) > ENTRIES_MAX or any(size < 1 for size in self.sizes):
-                raise PeerViolation("a part of a model has parts of tensors, each of at least one value")
+                raise PeerViolation(f"SetUpAggregator.sizes must list at most {ENTRIES_MAX} sizes, each at least 1")
             if sum(self.sizes) != self.stop - self.start or not 0 <= self.entries <= self.stop - self.start:
-                raise PeerViolation(f"tensors of {sum(self.sizes)} values in a part from {self.start} to {self.stop}")
+                raise PeerViolation(
+                    f"SetUpAggregator has sizes of {sum(self.sizes)} values and at most {self.entries} entries; they do"
+                    f" not fit a part from {self.start} to {self.stop}"
+                )
             check_codecs(self.codec, self.codec_down)
         if not all(is_id(node) for node in self.members):
-            raise PeerViolation("a member is named by its id")
+            raise PeerViolation("SetUpAggregator.members has an entry that is not an id")
 
     @property
     def outer_rule(self) -> OuterRule:
@@ -100,7 +108,7 @@ class SetUpAggregator(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
 class AggregatorReady(Message):
-    """An aggregator is set up, and its members find it there; without an endpoint: it could not be."""
+    """An aggregator is set up, and its members can dial it. It has no endpoint if that failed."""
 
     job: str
     term: int
@@ -111,7 +119,7 @@ class AggregatorReady(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if self.endpoint and not is_endpoint(self.endpoint):
-            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+            raise PeerViolation(f"AggregatorReady.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
 
 
 @message()
@@ -126,14 +134,14 @@ class Hop(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not is_endpoint(self.endpoint):
-            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
-        if not 0 <= self.start < self.stop:
-            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}")
+            raise PeerViolation(f"Hop.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
+        _check_span(self, self.start, self.stop)
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class Route(Message):
-    """By which aggregators a worker's updates go in a formation. It gets ready for it; a lease says when it holds."""
+    """The aggregators that a worker sends its updates to in a formation. The worker connects to them in advance; a
+    lease then names the formation."""
 
     job: str
     term: int
@@ -144,14 +152,14 @@ class Route(Message):
         Message.__post_init__(self)
         ends = [0, *(hop.stop for hop in self.hops)]
         if not self.hops or [hop.start for hop in self.hops] != ends[:-1]:
-            raise PeerViolation("the hops of a route have the parts of a model in order, without a gap")
+            raise PeerViolation("Route.hops must cover the model from its first value, in order and without a gap")
         if len({hop.node for hop in self.hops}) != len(self.hops):
-            raise PeerViolation("two hops of a route are one node")
+            raise PeerViolation("Route.hops names one node twice")
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
 class Routed(Message):
-    """A worker reaches every aggregator of its route, or all but these."""
+    """A worker is connected to every aggregator of its route, except the unreached ones."""
 
     job: str
     term: int
@@ -161,26 +169,26 @@ class Routed(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not all(is_id(node) for node in self.unreached):
-            raise PeerViolation("a node that is not reached is named by its id")
+            raise PeerViolation("Routed.unreached has an entry that is not an id")
 
 
 @message(to="aggregator", said_by={"Work": ("worker",)})
 class UpdateShard(Message):
-    """The part of an update that is for one aggregator: one tensor ``delta``; of a sealed update ``words``."""
+    """The piece of an update for one aggregator: one tensor ``delta``, or ``words`` if the update is sealed."""
 
     job: str
     term: int
     formation: int
     lease: int
     version: int
-    #: Of a sealed update: the group whose masks its words have; 0: it is not sealed.
+    #: The group whose masks are on the update's words. 0 if the update is not sealed.
     group: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
 class UpdateReady(Message):
-    """A lease is trained, and its pieces are on their way: what it takes from here on is not its worker's fault."""
+    """A lease is trained, and the worker is sending its pieces: a delay from here on does not count against it."""
 
     job: str
     term: int
@@ -189,19 +197,19 @@ class UpdateReady(Message):
 
 @message(to="worker", answered_by={"Work": ("node",)})
 class ShardAck(Message):
-    """An aggregator has a worker's piece, checked."""
+    """An aggregator has received and checked a worker's piece."""
 
     job: str
     term: int
     formation: int
     lease: int
-    #: Of a sealed update, which may come again under the masks of another group.
+    #: The group of a sealed update, which may be sent again under another group's masks.
     group: int = 0
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
 class BadShard(Message):
-    """An aggregator could not take a worker's piece: what was wrong with it."""
+    """An aggregator rejected a worker's piece, and why."""
 
     job: str
     term: int
@@ -213,56 +221,61 @@ class BadShard(Message):
 
 @message(to="aggregator", answered_by={"Work": ("manager", "node")})
 class Reduce(Message):
-    """The leader has these leases in its ledger: their pieces are to be summed up, each with its weight and scale.
+    """The leader accepted these leases: the aggregator must sum their pieces, each with its weight and scale.
 
-    The last of a round asks for the sum.
+    The last message of a round asks for the sum.
     """
 
     job: str
     term: int
     formation: int
-    #: What the sum will be part of: one after the version that the leases are of, or later.
+    #: The version that the sum will be part of: later than the version of the leases.
     version: int
     leases: tuple[int, ...] = ()
     weights: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
     last: bool = False
-    #: As in ``SetUpAggregator``, for the pieces that come next.
+    #: As in ``SetUpAggregator``, for later pieces.
     norm_max: float = 0.0
-    #: In a shard: how far the step of this version goes; 0: as ``SetUpAggregator`` said. The leader says it, so that no
-    #: two machines work out a schedule in different last bits.
+    #: In a shard: the outer rate of this version's step. 0 means that of ``SetUpAggregator``. The leader sends it, so
+    #: that machines whose floating point differs follow the same schedule.
     outer_rate: float = 0.0
-    #: Not to be summed up yet: by this rule of a robust plan, their pieces are to be compared, and stay.
+    #: The rule of a robust plan by which to compare the pieces, which are kept and not summed yet. Empty to sum them.
     weigh: str = ""
-    #: How much of its way from the centre each piece keeps, which makes up for the rest; empty: all of it.
+    #: The share of its distance from the centre that each clipped piece keeps. Empty if no piece is clipped.
     kept: tuple[float, ...] = ()
-    #: Of sealed updates: the group whose words are summed up.
+    #: If updates are sealed, the group whose words are summed.
     group: int = 0
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         _check_norm(self.norm_max)
         if self.weigh not in ("", *get_args(Rule)) or (self.weigh and self.last):
-            raise PeerViolation(f"no rule by which pieces are compared: {self.weigh[:80]!r}")
+            raise PeerViolation(
+                f"Reduce.weigh is {self.weigh[:80]!r}; it must be one of {', '.join(get_args(Rule))}, and not be in the"
+                " last message of a round"
+            )
         if self.weigh == "nearest" and len(self.leases) > DEVICES_MAX:
-            raise PeerViolation(f"{len(self.leases)} pieces to compare; {DEVICES_MAX} are at most")
+            raise PeerViolation(f"Reduce names {len(self.leases)} pieces to compare; the maximum is {DEVICES_MAX}")
         if self.kept and (len(self.kept) != len(self.leases) or not all(0 < each <= 1 for each in self.kept)):
-            raise PeerViolation("a piece keeps all or some of its way, and each is said")
+            raise PeerViolation("Reduce.kept must have a value for each lease, above 0 and at most 1")
         if not len(self.leases) == len(self.weights) == len(self.scales) <= COUNTED_MAX:
-            raise PeerViolation(f"each lease has a weight and a scale, and at most {COUNTED_MAX} are counted at a time")
+            raise PeerViolation(
+                f"Reduce must have a weight and a scale for each lease, and at most {COUNTED_MAX} leases"
+            )
         if not all(0 < number < math.inf for number in (*self.weights, *self.scales)):
-            raise PeerViolation("a weight or a scale that is not positive")
+            raise PeerViolation("Reduce has a weight or a scale that is not positive and finite")
         if not 0 <= self.outer_rate < math.inf:
-            raise PeerViolation(f"a step that goes as far as {self.outer_rate}")
+            raise PeerViolation(f"Reduce.outer_rate is {self.outer_rate}; it must be finite and at least 0")
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
 class ReduceResult(Message):
-    """The mean over an aggregator's counted pieces, with the leases in it: one tensor ``mean``.
+    """The mean of an aggregator's accepted pieces as one tensor ``mean``, and the leases in it.
 
-    In a shard with a codec also ``moved``: how its part of the model moved by that, as it was given out. Of sealed
-    updates one tensor ``words``: their sum, with every mask that is in it. Or, where pieces were to be compared, no
-    sum: one tensor ``products``, and the leases that it is of in their order.
+    In a shard with a codec it also has ``moved``: the change to this part of the model, as the aggregator sent it. If
+    updates are sealed, it has one tensor ``words``: their sum, still masked. If pieces were compared and not summed, it
+    has one tensor ``products`` and the leases in the order of its rows.
     """
 
     job: str
@@ -271,29 +284,35 @@ class ReduceResult(Message):
     version: int
     leases: tuple[int, ...] = ()
     weight: float = 0.0
-    #: Bytes of tensors that came from its members, and went to them, since its last sum.
+    #: Bytes of tensors received from its members and sent to them since its last sum.
     bytes_up: int = 0
     bytes_down: int = 0
-    #: The rule by which pieces were compared; empty: they were summed up.
+    #: The rule by which pieces were compared. Empty if they were summed.
     weighed: str = ""
-    #: Of sealed updates: their group.
+    #: The group of sealed updates.
     group: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
-        if not (0 <= self.bytes_up <= TOLD_BYTES_MAX and 0 <= self.bytes_down <= TOLD_BYTES_MAX):
-            raise PeerViolation("bytes that no aggregator can have moved")
+        for name in ("bytes_up", "bytes_down"):
+            if not 0 <= getattr(self, name) <= TOLD_BYTES_MAX:
+                raise PeerViolation(f"ReduceResult.{name} is {getattr(self, name)}; it must be 0 to {TOLD_BYTES_MAX}")
 
 
 def _check_norm(norm_max: float) -> None:
     if not 0 <= norm_max < math.inf:
-        raise PeerViolation(f"a largest norm of {norm_max}")
+        raise PeerViolation(f"norm_max is {norm_max}; it must be finite and at least 0")
+
+
+def _check_span(of: Message, start: int, stop: int) -> None:
+    if not 0 <= start < stop:
+        raise PeerViolation(f"{type(of).__name__} covers values {start} to {stop}; it must cover at least one")
 
 
 @message(to="aggregator", answered_by={"Work": ("manager", "node")})
 class RelayModel(Message):
-    """A version, for an aggregator of a tree to give to its members: as in ``Work``, the model or changes."""
+    """A version for a tree's aggregator to send to its members: as in ``Work``, the model or changes to it."""
 
     job: str
     term: int
@@ -305,7 +324,7 @@ class RelayModel(Message):
 
 @message(to="worker", answered_by={"Work": ("node",)})
 class ModelShard(Message):
-    """An aggregator's part of a version, for a worker: as in ``Work``, this part of the model or changes to it."""
+    """An aggregator's part of a version for a worker: as in ``Work``, this part of the model or changes to it."""
 
     job: str
     term: int
@@ -318,13 +337,12 @@ class ModelShard(Message):
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
-        if not 0 <= self.start < self.stop:
-            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}")
+        _check_span(self, self.start, self.stop)
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class TearDown(Message):
-    """A formation is over: drop its aggregators and routes up to this number."""
+    """The formations up to this number are over: drop their aggregators and routes."""
 
     job: str
     term: int

@@ -1,4 +1,4 @@
-"""The root of all messages: what they have in common, and the rules that stand on each.
+"""The base class of all messages, the checks that all share, and the rules of each.
 
 Every class has a twin of the same name and fields in ``proto/shoal/v1/shoal.proto``; ``encoding`` maps one
 onto the other. A field named ``tensors`` never enters the envelope: it follows in chunks (see ``frames``).
@@ -23,30 +23,29 @@ if TYPE_CHECKING:
 
     Tensors: TypeAlias = Mapping[str, np.ndarray]
 else:
-    # The types of fields are read when ``encoding`` is imported, and a device that has no job does not load numpy.
+    # ``encoding`` reads the types of fields when it is imported, and a device without a job does not load numpy.
     Tensors = Mapping[str, Any]
 
-#: Counts the changes of the wire. Nodes of one protocol and of the one before it work together: decision 35 says what
-#: a change may be. ``proto/previous.binpb`` is the contract of the one before.
+#: Counts changes of the protocol. Nodes of one protocol and of the one before work together: decision 35 says which
+#: changes are allowed. ``proto/previous.binpb`` is the contract of the one before.
 PROTOCOL = 2
 PROTOCOL_LEAST = PROTOCOL - 1
 
 NO_TENSORS: Tensors = {}
 
-#: What a node may call at another. Control and Work are streams, the others are single questions.
+#: The calls of the service. Control and Work are streams, the others are single requests.
 Verb = Literal["Control", "Work", "Fetch", "Operate", "Store", "Renew"]
 
-#: What the other end of a session is: by its certificate, or by what is known of its owner now (see ``Access``).
+#: What the other end of a session is, by its certificate or by its current standing in the cluster (see ``Access``).
 Caller = Literal["manager", "node", "browser", "worker", "pending", "operator", "peer"]
 
-#: The role that a message is for. ``leading`` is a node that leads a job or is to; ``pool`` is borrowed compute, where
-#: the sender decides: a message of a client or of an executor is for the broker, a message of a broker is for
-#: one of them.
+#: The role that a message is for. ``leading`` is a node that leads a job or will lead it. ``pool`` is offloading, where
+#: the sender decides: a client's or an executor's message is for the broker, and a broker's message is for one of them.
 Recipient = Literal["manager", "node", "leader", "leading", "aggregator", "worker", "peer", "pool"]
 
 
 class Lane(StrEnum):
-    """Two streams on two connections: what is small and urgent never waits behind a model."""
+    """Two streams on two connections, so that a small and urgent message never waits behind a model."""
 
     CONTROL = "Control"
     WORK = "Work"
@@ -54,16 +53,16 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """Everything the rest of Shoal must know of a kind of message: the tables of routing and access are made of it."""
+    """The properties of a kind of message from which the routing and access tables are derived."""
 
-    #: None: it is an answer, or a part of another message.
+    #: The role that handles it. None if it is an answer, or a part of another message.
     to: Recipient | None = None
-    #: Verb -> the callers that may say it there.
+    #: Verb -> the callers that may send it there.
     said_by: Mapping[Verb, tuple[Caller, ...]] = field(default_factory=dict)
-    #: Verb -> what we called -> may say it to us there.
+    #: Verb -> the callees that may send it to us there.
     answered_by: Mapping[Verb, tuple[Caller, ...]] = field(default_factory=dict)
-    #: What it costs of a sender's rate. More than 1 for what is rare from an honest sender and makes us write a line in
-    #: the journal, or send a model.
+    #: What it costs of a sender's rate. More than 1 for a message that an honest sender rarely sends and that makes us
+    #: write a line in the journal, or send a model.
     cost: float = 1.0
     lane: Lane = Lane.WORK
 
@@ -96,11 +95,11 @@ _LONG_TEXT = (
 
 
 def is_id(text: str) -> bool:
-    """Node and job ids: short, lower case, safe as a file name."""
+    """Whether a text may be the id of a node or job: short, lower case, safe as a file name."""
     return _ID.fullmatch(text) is not None
 
 
-#: Nearly every message names its job, and there are few of them. What is asked here is no longer than a name.
+#: Nearly every message names its job, and jobs are few. The length of a text was checked before.
 _is_known_id = lru_cache(maxsize=1024)(is_id)
 
 
@@ -109,12 +108,12 @@ def is_sha256(text: str) -> bool:
 
 
 def is_endpoint(text: str) -> bool:
-    """``host:port``, as a node is dialled."""
+    """Whether a text is ``host:port``, as a node is dialled."""
     return _ENDPOINT.fullmatch(text) is not None
 
 
 class Message:
-    """The root of everything that crosses the wire; checks what every message has in common."""
+    """The base class of all messages. It checks the limits that all fields share."""
 
     __slots__ = ()
 
@@ -124,7 +123,7 @@ class Message:
         names, values, ids = _CHECKS.get(type(self)) or _checks_of(type(self))
         for value in values(self):
             kind = type(value)
-            # Nearly every value is plain and right: that much is seen here, and only the rest is asked about.
+            # A fast check for the plain and valid values that nearly all are. Only the others get the full check.
             if kind is int:
                 if -_INT_END < value < _INT_END:
                     continue
@@ -145,16 +144,16 @@ class Message:
                 raise PeerViolation(f"{type(self).__name__}.{name} is not an id: {value[:80]!r}")
 
 
-#: The names of a class's fields, what gives their values, and the names of those that are ids.
+#: The names of a class's fields, a function that returns their values, and the names of the fields that are ids.
 _Checks: TypeAlias = tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[str, ...]]
 
-#: Filled as classes are first used: asking a class for its fields costs more than checking them.
+#: Filled when a class is first used: listing its fields takes longer than checking them.
 _CHECKS: dict[type[Message], _Checks] = {}
 
 #: Integers beyond this do not cross the wire.
 _INT_END = 1 << 62
 
-#: Types of values that have no rule in common.
+#: Types whose values have no common limits.
 _UNCHECKED = frozenset((bool, tuple, dict, type(None)))
 
 
@@ -166,31 +165,31 @@ def _checks_of(kind: type[Message]) -> _Checks:
 
 
 def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Gives the values of these fields. ``attrgetter`` gives a tuple of two names and more."""
+    """Return a function that returns these fields. ``attrgetter`` returns a tuple only for two names or more."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _check_value(kind: type[Message], name: str, value: object) -> None:
-    """The rules that every message has in common. A subclass of a plain type is held to the rule of that type."""
+    """Check a value against the common limits. A subclass of a plain type has the limits of that type."""
     if isinstance(value, str):
         limit = REASON_MAX_CHARS if name in _LONG_TEXT else NAME_MAX_CHARS
         limit = TRACEBACK_MAX_CHARS if name == "traceback" else limit
         if len(value) > limit:
-            raise PeerViolation(f"{kind.__name__}.{name} has {len(value)} characters, at most {limit}")
+            raise PeerViolation(f"{kind.__name__}.{name} has {len(value)} characters; the maximum is {limit}")
         if "\0" in value:
-            raise PeerViolation(f"{kind.__name__}.{name} holds a NUL character")
+            raise PeerViolation(f"{kind.__name__}.{name} has a NUL character")
     elif isinstance(value, float) and value != value:
         raise PeerViolation(f"{kind.__name__}.{name} is not a number")
     elif isinstance(value, int) and not isinstance(value, bool) and not -_INT_END < value < _INT_END:
-        raise PeerViolation(f"{kind.__name__}.{name} is out of range")
+        raise PeerViolation(f"{kind.__name__}.{name} is out of range: it must be below 2^62 in size")
 
 
 def clip(text: str, limit: int = REASON_MAX_CHARS) -> str:
-    """Shorten free text of unknown length (an exception, a peer's words) so that it fits a message."""
-    # A lone surrogate (a file name that is not UTF-8, quoted in an error) cannot be encoded; an escape sequence is a
-    # command to the terminal on which someone will read this.
+    """Shorten free text of unknown length (an exception, a peer's text) so that it fits a message."""
+    # A lone surrogate (a file name that is not UTF-8, quoted in an error) cannot be encoded, and a terminal would carry
+    # out an escape sequence.
     if len(text) <= limit and text.isascii() and text.isprintable():
         return text
     text = _CONTROL.sub(" ", text).encode("utf-8", "replace").decode()
@@ -207,7 +206,7 @@ def check_codecs(*names: str) -> None:
 
 _M = TypeVar("_M", bound=Message)
 
-#: Every kind of message by its name, filled as they are defined.
+#: Every kind of message by its name. ``message`` fills it.
 MESSAGES: dict[str, type[Message]] = {}
 
 
@@ -219,7 +218,7 @@ def message(
     answered_by: Mapping[Verb, tuple[Caller, ...]] = {},
     cost: float = 1.0,
 ) -> Callable[[type[_M]], type[_M]]:
-    """Make a class a frozen value that is valid once built, under these rules."""
+    """Make a class a message: a frozen dataclass with these rules."""
 
     def define(kind: type[_M]) -> type[_M]:
         made = dataclass(frozen=True, kw_only=True, slots=True)(kind)
@@ -232,7 +231,7 @@ def message(
 
 
 def with_tensors(message: Any, tensors: Tensors) -> Any:
-    """The same message, carrying these tensors. Its other fields were checked when it was built."""
+    """Return a copy of the message with these tensors. Its other fields were checked when it was built."""
     kind = type(message)
     names, values, _ = _CHECKS.get(kind) or _checks_of(kind)
     whole = object.__new__(kind)
@@ -243,6 +242,6 @@ def with_tensors(message: Any, tensors: Tensors) -> Any:
 
 
 def completed(message: Any, tensors: Tensors) -> Any:
-    """This message with the tensors that came along. Only where it was just read, and nobody else has it."""
+    """Add tensors to a message in place, and return it. Only for a message that was just read and nobody else has."""
     object.__setattr__(message, "tensors", tensors)
     return message

@@ -10,93 +10,95 @@ from shoal.wire.limits import LABELLED_MAX, PEERS_MAX
 from shoal.wire.messages.base import Message, Tensors, is_id, is_sha256, message
 from shoal.wire.messages.metrics import MetricView, check_views
 
-#: What a peer of a flock may be at, and what its coordinator may call for.
+#: The phases of a peer, and the commands of a coordinator (see ``PeerStatus.phase`` and ``Command.kind``).
 PEER_PHASES = ("idle", "training", "holding", "resting", "failed")
-
-
 CALLS = ("train", "keep", "take", "rest", "anew", "make", "fetch", "over")
 
 
 @message(to="peer", said_by={"Control": ("peer",)})
 class PeerStatus(Message):
-    """How a peer of a flock is, told to all of them every second and whenever it changes."""
+    """A peer's state, sent to all peers of its flock every second and whenever it changes."""
 
-    #: The hash of task and plan: only peers that have the same train together.
+    #: The hash of task and plan: peers train together only if theirs are equal.
     plan: str
     term: int = 0
-    #: Whom it follows, whether it hears that one, and the last of its calls that it heeded.
+    #: The coordinator that it follows, whether the two are in contact, and the number of the last command that it
+    #: carried out.
     coordinator: str = ""
     in_touch: bool = False
     heard: int = 0
-    #: The model it holds: its number, its hash, and how many updates were in it.
+    #: The model it holds: its version, its hash, and how many updates it was made of.
     version: int = -1
     digest: str = ""
     made_of: int = 0
-    #: What it is at: ``idle``, ``training``, ``holding`` updates, ``resting`` since it handed them on, ``failed``.
+    #: ``idle``, ``training``, ``holding`` updates, ``resting`` after it handed them on, or ``failed``.
     phase: str = "idle"
     round: int = 0
-    #: Whose updates it holds, how much they weigh, since which term, and the last merge that it took.
+    #: The peers whose updates it holds, their weight, the term since which it holds them, and the last merge that it
+    #: accepted.
     of: tuple[str, ...] = ()
     weight: float = 0.0
     token_term: int = 0
     took: int = 0
-    #: Whether it may be asked for a merge now; if not, why.
+    #: Whether it may be asked for a merge now, and why not.
     is_free: bool = True
     reason: str = ""
     spent_joules: float = 0.0
-    #: How the model of this version did on its held-out examples.
+    #: The last version that it evaluated on its held-out examples, or -1, and how many examples it used.
     tested: int = -1
     examples: int = 0
-    #: It has the last version and goes.
+    #: It has the final version and leaves the flock.
     is_over: bool = False
-    #: Of that test.
+    #: The results of that evaluation.
     metrics: tuple[MetricView, ...] = ()
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         _check_peers("of", self.of)
         if not is_sha256(self.plan):
-            raise PeerViolation("a peer without a plan")
+            raise PeerViolation(f"PeerStatus.plan is {self.plan[:80]!r}; it must be a SHA-256 in hex")
         if self.phase not in PEER_PHASES:
-            raise PeerViolation(f"a peer that is {self.phase[:40]!r}")
-        if not (0 <= self.weight < math.inf and 0 <= self.spent_joules < math.inf):
-            raise PeerViolation("a weight or an energy that cannot be")
+            raise PeerViolation(f"PeerStatus.phase is {self.phase[:40]!r}; it must be one of {', '.join(PEER_PHASES)}")
+        for name in ("weight", "spent_joules"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise PeerViolation(f"PeerStatus.{name} is {getattr(self, name)}; it must be finite and at least 0")
         check_views(self.metrics)
-        if min(self.examples, self.made_of) < 0:
-            raise PeerViolation("a test that cannot be")
+        for name in ("examples", "made_of"):
+            if getattr(self, name) < 0:
+                raise PeerViolation(f"PeerStatus.{name} is {getattr(self, name)}; it must be at least 0")
 
 
 @message(to="peer", said_by={"Control": ("peer",)})
 class Command(Message):
-    """What the coordinator of a flock wants of a peer now. It replaces every earlier one."""
+    """A coordinator's command to a peer of its flock. It replaces every earlier command."""
 
     term: int
     number: int
-    #: ``train``, ``keep`` what it holds, ``take`` another's updates, ``rest``, begin ``anew`` with its own, ``make``
-    #: the next version, ``fetch`` one, ``over``.
+    #: ``train``, ``keep`` the updates it holds, ``take`` another peer's updates, ``rest``, begin ``anew`` with only its
+    #: own, ``make`` the next version, ``fetch`` a version, or ``over``: the job has ended.
     kind: str
     round: int = 0
     version: int = -1
     digest: str = ""
     merge: int = 0
-    #: Whose updates to take, or of whom to fetch.
+    #: The peer whose updates to take, or from which to fetch.
     other: str = ""
     reason: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if self.kind not in CALLS:
-            raise PeerViolation(f"no call of a coordinator: {self.kind[:40]!r}")
+            raise PeerViolation(f"Command.kind is {self.kind[:40]!r}; it must be one of {', '.join(CALLS)}")
         if self.other and not is_id(self.other):
-            raise PeerViolation("a call that names nobody")
+            raise PeerViolation(f"Command.other is not an id: {self.other[:80]!r}")
 
 
 @message(to="peer", said_by={"Control": ("peer",)})
 class Request(Message):
-    """One peer asks another: for its updates, to merge them, or for the model of a version where ``merge`` is 0."""
+    """A peer asks another for its updates, to merge them; or for the model of a version if ``merge`` is 0."""
 
     term: int
-    #: Who called for it: two may conduct in one term, for a while, where they do not hear each other.
+    #: The coordinator that commanded it. For a while a term may have two, if they cannot reach each other.
     coordinator: str
     round: int
     merge: int = 0
@@ -120,12 +122,15 @@ class PartialSum(Message):
         Message.__post_init__(self)
         _check_peers("of", self.of)
         if not 0 < self.weight <= LABELLED_MAX * len(self.of):
-            raise PeerViolation(f"{len(self.of)} updates that weigh {self.weight}")
+            raise PeerViolation(
+                f"PartialSum.weight is {self.weight} for {len(self.of)} updates; it must be above 0 and at most"
+                f" {LABELLED_MAX} per update"
+            )
 
 
 @message(to="peer", said_by={"Work": ("peer",)})
 class ModelTransfer(Message):
-    """The model of a version, whole."""
+    """The complete model of a version."""
 
     version: int
     digest: str
@@ -135,4 +140,4 @@ class ModelTransfer(Message):
 
 def _check_peers(name: str, peers: tuple[str, ...]) -> None:
     if len(peers) > PEERS_MAX or not all(map(is_id, peers)) or len(set(peers)) != len(peers):
-        raise PeerViolation(f"{name}: not the names of peers")
+        raise PeerViolation(f"{name} has {len(peers)} entries; it must list at most {PEERS_MAX} different ids of peers")

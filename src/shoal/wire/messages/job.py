@@ -1,4 +1,4 @@
-"""A job: its specification, who leads it, who works for it, and how it stands."""
+"""A job: its specification, its leader and workers, and its progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.wire.messages.metrics import MetricView, check_views
 
 @message()
 class Dataset(Message):
-    """One split of a task's data, by the hash of its manifest in the store."""
+    """One split of a task's data, named by the hash of its manifest in the store."""
 
     manifest: str = ""
     examples: int = 0
@@ -24,12 +24,12 @@ class Dataset(Message):
         if self.manifest and not is_sha256(self.manifest):
             raise PeerViolation(f"a manifest is named by its sha256, not {self.manifest[:80]!r}")
         if self.examples < 0:
-            raise PeerViolation(f"a data set has {self.examples} examples")
+            raise PeerViolation(f"Dataset.examples is {self.examples}; it must be at least 0")
 
 
 @message()
 class JobSpec(Message):
-    """A task and a plan, by content: code, initial model and data are named by their hashes."""
+    """A task and a plan. Code, initial model and data are named by their hashes."""
 
     job: str
     name: str
@@ -41,15 +41,16 @@ class JobSpec(Message):
     train: Dataset
     test: Dataset
     plan: Plan
-    #: By the operator who submitted it, over everything else (see ``identity.signing``); base64.
+    #: The submitting operator's signature over everything else (see ``identity.signing``), in base64.
     signature: str = ""
     #: That operator's certificate.
     signer_pem: str = ""
-    #: The parts of the model's frozen base, which devices fetch and the leader does not; none: nothing is frozen.
+    #: The parts of the model's frozen base. Devices fetch them, the leader does not. Empty if nothing is frozen.
     base: tuple[str, ...] = ()
-    #: The captured graphs of its step, for devices without PyTorch; empty: it has none.
+    #: The exported training step, for devices without PyTorch. Empty if there is none.
     graphs: str = ""
-    #: By the operator's card key, over what ``signature`` is over; base64. Devices that pinned that key ask for it.
+    #: The signature of the operator's card key over the bytes that ``signature`` covers, in base64. Devices that pinned
+    #: that key require it.
     card_signature: str = ""
 
     def __post_init__(self) -> None:
@@ -67,7 +68,9 @@ class JobSpec(Message):
             raise PeerViolation("a job with shared data needs at least one training example")
         batches = self.batches
         if batches > BATCHES_MAX:
-            raise PeerViolation(f"{batches} batches an epoch, at most {BATCHES_MAX}: take a larger batch_size")
+            raise PeerViolation(
+                f"an epoch has {batches} batches; the maximum is {BATCHES_MAX}. Set a larger batch_size"
+            )
 
     @property
     def why_not_new(self) -> str | None:
@@ -105,7 +108,7 @@ class JobSpec(Message):
 
     @property
     def batches(self) -> int:
-        """Of an epoch; with local data, its leases."""
+        """The number of batches in an epoch; with local data, of leases."""
         if self.plan.data == "local":
             return self.plan.epoch_leases
         return -(-self.train.examples // self.plan.batch_size)
@@ -113,13 +116,13 @@ class JobSpec(Message):
 
 @message(to="node", answered_by={"Control": ("manager",)})
 class Assign(Message):
-    """The manager gives a node a role in a job. ``term`` fences: a message from an older term is refused."""
+    """The manager gives a node a role in a job. ``term`` is a fence: messages of older terms are refused."""
 
     job: str
     role: str
     term: int
     leader: str
-    #: Where the leader is dialled; empty: where the manager is.
+    #: Where to dial the leader. Empty if it runs on the manager.
     leader_endpoint: str = ""
     spec: JobSpec
     reason: str = ""
@@ -134,22 +137,23 @@ class Assign(Message):
 
 @message(to="node", answered_by={"Control": ("manager",)})
 class Dismiss(Message):
-    """The manager takes a role back; without a job, it lets go of the node."""
+    """The manager ends a node's role in a job; without a job, it disconnects the node."""
 
     job: str
     reason: str
-    #: Without a job: where a manager is that has work for the node, or the job that it works for. Empty: try again.
+    #: Without a job: where to dial the manager that has the node's job, or work for it. Empty if the node should dial
+    #: this manager again.
     endpoint: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if self.endpoint and not is_endpoint(self.endpoint):
-            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+            raise PeerViolation(f"Dismiss.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
 
 
 @message()
 class WorkerView(Message):
-    """One worker as its leader sees it: what people read in ``shoal status``."""
+    """One worker as its leader sees it, shown in ``shoal status``."""
 
     node: str
     state: str
@@ -157,18 +161,18 @@ class WorkerView(Message):
     batches: int = 0
     #: Median seconds from lease to update.
     lease_s: float = 0.0
-    #: This worker's median over the median of all: above 1 is slow.
+    #: This worker's median divided by the median of all workers: above 1 is slow.
     slowness: float = 1.0
     bytes_up: int = 0
     bytes_down: int = 0
     failures: int = 0
-    #: Median seconds of this that its trainer says it trained; the rest went to moving models and waiting.
+    #: Median seconds of a lease that its trainer reports as training. The rest was transfer and waiting.
     train_s: float = 0.0
 
 
 @message()
 class TopologyView(Message):
-    """A way in which updates could meet, and what a batch is predicted to take then."""
+    """A topology that the job could use, and the predicted seconds per batch."""
 
     topology: str
     pace: str = "sync"
@@ -179,13 +183,13 @@ class TopologyView(Message):
 
 @message(to="manager", said_by={"Control": ("node",)})
 class Progress(Message):
-    """How a job stands, told by its leader to the manager about once a second and at every turn."""
+    """A job's progress. The leader sends it to the manager about once per second and at every change of state."""
 
     job: str
     term: int
-    #: A ``LeaderPhase``; once the job is over, its ``JobState``.
+    #: A ``LeaderPhase``, or a ``JobState`` once the job is over.
     state: str
-    #: Why it waits, or how it ended. While it trains or evaluates: what is wrong with that, empty if nothing is.
+    #: Why it waits, or how it ended. While it trains or evaluates, what is wrong, or empty.
     reason: str = ""
     version: int = 0
     durable_version: int = 0
@@ -202,37 +206,37 @@ class Progress(Message):
     seconds: float = 0.0
     refused: int = 0
     workers: tuple[WorkerView, ...] = ()
-    #: Versions made between a lease and the merge of its update: the median of recent ones, and the most.
+    #: How many versions were made between a lease and the merge of its update: the median of recent ones, and the most.
     staleness: float = 0.0
     staleness_max: int = 0
-    #: Does one more worker bring anything? ``gains``, ``saturated``, ``unsure``, or empty while nothing was measured.
-    #: What speaks for it; and the size from which on more bring too little, 0 if there is none.
+    #: Whether another worker helps: ``gains``, ``saturated``, ``unsure``, or empty if it was not measured. Then the
+    #: evidence, and the number of workers above which more help too little, 0 if there is none.
     saturation: str = ""
     saturation_reason: str = ""
     saturated_at: int = 0
-    #: From one version to the next, or where nobody waits as many updates as there are workers: the median of late
-    #: rounds that nothing disturbed. And what of it was not training.
+    #: Seconds from one version to the next, or with an asynchronous pace for as many updates as there are workers: the
+    #: median of recent undisturbed rounds. Then how much of that was not training.
     round_s: float = 0.0
     sync_s: float = 0.0
-    #: How updates meet now, and why; which pace that goes by.
+    #: The topology in use, why it was chosen, and the pace.
     topology: str = ""
     topology_reason: str = ""
     pace: str = ""
-    #: What a batch was predicted to take; 0: nothing was.
+    #: The predicted seconds per batch. 0 if there is no prediction.
     predicted_s: float = 0.0
-    #: What there was to choose from.
+    #: The topologies that were compared.
     alternatives: tuple[TopologyView, ...] = ()
-    #: What would be lost with this leader: batches applied since its last durable version, or since it lost sight of
-    #: the manager, and how many workers trained them.
+    #: What would be lost with this leader: batches applied since its last durable version, or since it lost contact
+    #: with the manager, and how many workers trained them.
     unsaved_batches: int = 0
     unsaved_workers: int = 0
     #: Batches applied under this term, and how many workers trained them.
     term_batches: int = 0
     term_workers: int = 0
-    #: Of the latest evaluation.
+    #: The results of the latest evaluation.
     metrics: tuple[MetricView, ...] = ()
-    #: Under ``private``: the epsilon that the job and the device that came most often have spent, and how often that
-    #: came.
+    #: Under ``private``: the epsilon used by the job, and by the device that took part most often; and how often that
+    #: device did.
     epsilon: float = 0.0
     epsilon_worst: float = 0.0
     participations_worst: int = 0
@@ -241,33 +245,33 @@ class Progress(Message):
         Message.__post_init__(self)
         check_views(self.metrics)
         if self.state not in REPORTED:
-            raise PeerViolation(f"{self.state[:80]!r} is not a state of a job")
+            raise PeerViolation(f"Progress.state is {self.state[:80]!r}, which is not a state of a job")
 
     @property
     def is_last(self) -> bool:
-        """The job is over: its leader says nothing after this."""
+        """Whether the job is over, so that its leader reports nothing after this."""
         return self.state in ENDED
 
 
 @message(to="leading", answered_by={"Control": ("manager",)})
 class Admit(Message):
-    """These nodes work for a job that is led there: its leader's door opens to them."""
+    """The manager tells a leader which nodes work for its job, and may connect to it."""
 
     job: str
     term: int
     nodes: tuple[str, ...] = ()
-    #: These alone: a node that was admitted before and is not among them is shut out.
+    #: Whether the list replaces the earlier ones: a node that is not in it is no longer admitted.
     anew: bool = False
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not all(is_id(node) for node in self.nodes):
-            raise PeerViolation("a node is admitted by its id")
+            raise PeerViolation("Admit.nodes has an entry that is not an id")
 
 
 @message(to="leading", answered_by={"Control": ("manager",)})
 class Revoke(Message):
-    """This node was lost or shut out: its leases return."""
+    """A node is lost or revoked: the leader reassigns its leases."""
 
     job: str
     term: int
@@ -277,11 +281,11 @@ class Revoke(Message):
 
 @message(to="leading", answered_by={"Control": ("manager",)})
 class StopRequest(Message):
-    """The job is to end: its leader makes the last version durable and reports."""
+    """The manager ends a job: its leader makes the last version durable and reports."""
 
     job: str
     reason: str
-    #: It ends as failed, not as stopped.
+    #: Whether the job ends as failed and not as stopped.
     failed: bool = False
 
 
@@ -292,13 +296,13 @@ class HandOver(Message):
     job: str
     term: int
     reason: str = ""
-    #: The version it hands over has at least this number: numbers below it were used by another leader.
+    #: The least number for the version that it hands over: another leader used the numbers below.
     version_least: int = 0
 
 
 @message(to="leading", answered_by={"Control": ("manager",)})
 class StepDown(Message):
-    """Nobody leads this job under this term or an older one any more. Also the answer to a leader's last word."""
+    """End a job's leadership under this term and all earlier ones. Also the answer to a leader's last report."""
 
     job: str
     term: int
@@ -307,18 +311,18 @@ class StepDown(Message):
 
 @message(to="manager", said_by={"Control": ("node",)})
 class SteppedDown(Message):
-    """A node does not lead a job under this term, or not any more."""
+    """A node does not lead a job under this term, or no longer does."""
 
     job: str
     term: int
     reason: str
-    #: It could not do it, and another node may.
+    #: The node could not lead it, and another node may.
     failed: bool = False
 
 
 @message(to="manager", said_by={"Control": ("node",)}, cost=25.0)
 class LeaderUnreachable(Message):
-    """A worker cannot reach the leader it was given."""
+    """A worker cannot reach its leader."""
 
     job: str
     term: int
@@ -327,7 +331,7 @@ class LeaderUnreachable(Message):
 
 @message(to="manager", said_by={"Control": ("node",)})
 class LogRecord(Message):
-    """A decision of a leader and its reason, for the manager to write down."""
+    """A leader's decision and its reason, for the manager to record."""
 
     job: str
     term: int
@@ -338,12 +342,12 @@ class LogRecord(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not self.kind.isprintable():
-            raise PeerViolation("a kind of decision that cannot be printed")
+            raise PeerViolation("LogRecord.kind has characters that cannot be printed")
 
 
 @message(to="manager", said_by={"Work": ("node",)}, cost=500.0)
 class AskCheckpoint(Message):
-    """A new leader asks where the job stands."""
+    """A new leader asks for the job's latest checkpoint."""
 
     job: str
     term: int
@@ -351,22 +355,22 @@ class AskCheckpoint(Message):
 
 @message(to="manager", said_by={"Work": ("node",)}, answered_by={"Work": ("manager",)}, cost=200.0)
 class Checkpoint(Message):
-    """A version with the ledger and state that belong to it, as the bytes of one file: to be kept, or to go on from.
+    """A version with its ledger and state, as the bytes of one file: to store, or to continue from.
 
-    Version -1, without a file: there is none yet.
+    The version is -1, and there is no file, if the job has no checkpoint yet.
     """
 
     job: str
     term: int
     version: int
-    #: Of the leader's saves: a version may be sent twice, with more in it the second time.
+    #: Counts the leader's saves: it may send a version twice, with more in it the second time.
     number: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
 @message(to="leading", answered_by={"Work": ("manager",)})
 class CheckpointKept(Message):
-    """It is durable where the manager is: written, flushed, found again after a crash."""
+    """The manager has made a checkpoint durable: it survives a crash of the manager."""
 
     job: str
     term: int
@@ -385,7 +389,7 @@ class CheckpointRefused(Message):
 
 @message(to="leader", answered_by={"Control": ("manager",)})
 class Release(Message):
-    """The manager asks a leader to let a worker go, once it holds no lease."""
+    """The manager asks a leader to release a worker once that holds no lease."""
 
     job: str
     node: str
@@ -394,12 +398,12 @@ class Release(Message):
 
 @message(to="manager", said_by={"Control": ("node",)})
 class Released(Message):
-    """The leader has let a worker go."""
+    """The leader has released a worker."""
 
     job: str
     term: int
     node: str
-    #: Why the worker could not prepare the job. Empty if it was let go for another reason.
+    #: Why the worker could not prepare the job. Empty if it was released for another reason.
     failure: str = ""
-    #: The task's code raised: a device that is alike would fail alike.
+    #: The task's code raised: a similar device would fail in the same way.
     by_task: bool = False

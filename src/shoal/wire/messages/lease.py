@@ -22,13 +22,13 @@ def mean_number(version: int) -> int:
 
 
 def version_named(number: int) -> int:
-    """Return the version that a number is of, also if it names the mean."""
+    """Return the version that a number names, directly or by its mean."""
     return number if number >= -1 else -2 - number
 
 
 @message()
 class DeviceState(Message):
-    """How a device is as it asks for work of a size that suits it. None: not known."""
+    """A device's state when it asks for work of a size that suits it. Fields are None if unknown."""
 
     kind: str = ""
     memory_total_mb: float | None = None
@@ -37,94 +37,95 @@ class DeviceState(Message):
     temperature_c: float | None = None
     load: float | None = None
     battery: float | None = None
-    #: Joules per second of CPU time, as a sensor measured recent leases.
+    #: Joules per second of CPU time, measured by a sensor during recent leases.
     joules_per_cpu_s: float | None = None
-    #: Examples it has of its own.
+    #: How many local examples it has.
     examples: int = 0
-    #: Under ``private``, by the device's own account: updates that left it, how many more may, what they cost as a
-    #: ratio, and the version of the last one under the present term.
+    #: Under ``private``, by the device's own count: updates that it has sent, how many more it may send, the ratio that
+    #: the sent ones used (``learning.privacy``), and the version of the last one under the present term.
     participations: int = 0
     participations_left: int = 0
     spent: float = 0.0
     spent_version: int | None = None
-    #: What its full battery holds, where the plan's budget is a share of it.
+    #: The energy in its full battery, if the plan's budget is a share of that.
     battery_joules: float | None = None
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
-        if min(self.participations, self.participations_left) < 0 or not 0 <= self.spent < math.inf:
-            raise PeerViolation("an account of privacy that cannot be")
+        for name in ("participations", "participations_left", "spent"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise PeerViolation(f"DeviceState.{name} is {getattr(self, name)}; it must be finite and at least 0")
         if not self.kind.isprintable():
-            raise PeerViolation("a kind of device that cannot be printed")
+            raise PeerViolation("DeviceState.kind has characters that cannot be printed")
         if not 0 <= self.examples <= LABELLED_MAX:
-            raise PeerViolation(f"a device with {self.examples} examples")
+            raise PeerViolation(f"DeviceState.examples is {self.examples}; it must be 0 to {LABELLED_MAX}")
 
 
 @message(to="leader", said_by={"Work": ("node", "browser", "worker")}, cost=20.0)
 class Ready(Message):
-    """A worker can take work. It names the model it holds, so that nobody sends it again."""
+    """A worker can take work. It names the model that it holds, so that the leader does not send it again."""
 
     job: str
     holds_term: int = 0
     holds_version: int = -1
-    #: What its link carries, as it was measured; 0: not known.
+    #: The measured rates of its link. 0 if unknown.
     up_bytes_per_s: float = 0.0
     down_bytes_per_s: float = 0.0
-    #: The air it shares with others; empty: a link of its own.
+    #: The Wi-Fi channel or other medium that it shares with other devices. Empty if it has its own link.
     medium: str = ""
-    #: Where work is sized: how it is now.
+    #: The device's state, if work is sized.
     state: DeviceState | None = None
-    #: A hub says so: it can be an aggregator, and takes no work.
+    #: A hub can be an aggregator, and does not train.
     is_hub: bool = False
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
-        if not (0 <= self.up_bytes_per_s < math.inf and 0 <= self.down_bytes_per_s < math.inf):
-            raise PeerViolation("a rate that cannot be")
+        for name in ("up_bytes_per_s", "down_bytes_per_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise PeerViolation(f"Ready.{name} is {getattr(self, name)}; it must be finite and at least 0")
         if not self.medium.isprintable():
-            raise PeerViolation("a medium that cannot be printed")
+            raise PeerViolation("Ready.medium has characters that cannot be printed")
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class Work(Message):
-    """A lease, and the model it is to be done on: EDDL's steps 8 and 2 in one message (§4.2)."""
+    """A lease, and the model that it starts from: EDDL's steps 8 and 2 in one message (§4.2)."""
 
     job: str
     term: int
     lease: int
     #: ``train`` or ``evaluate``.
     kind: str
-    #: Where a plan has ``ema``, an evaluation names the mean (``mean_number``).
+    #: If the plan has ``ema``, an evaluation names the mean (``mean_number``).
     version: int
     durable_version: int = 0
     epoch: int = 0
     batches: tuple[int, ...] = ()
-    #: Seconds from receipt until the lease is void. A span, not a time: clocks differ.
+    #: Seconds from receipt until the lease expires. A duration, because clocks differ.
     deadline_s: float
-    #: The update may be sent at once; else it is offered first.
+    #: Whether the update may be sent at once. If not, the worker offers it first.
     credit: bool = True
-    #: The formation by which the update goes; 0: whole, to the leader.
+    #: The formation that sums the update. 0 if the update goes to the leader in one piece.
     formation: int = 0
-    #: The formation whose aggregators give out this version's values; 0: the model is carried here, or held already.
+    #: The formation whose aggregators send this version's values. 0 if this message has them or the worker holds them.
     values_by: int = 0
-    #: The version that the tensors change, one after the other, where they are changes.
+    #: The version to which the tensors are applied, in order, if they are changes and not the model.
     base: int = -1
-    #: With local data: of its own examples it trains on so many, or on all it has. In an evaluation: the examples of
-    #: a chunk.
+    #: In training on local data: the most examples to train on. In an evaluation: the examples of a chunk.
     examples: int = 0
-    #: The version this leader began with. Updates made against it or later for an older leader are in no version: their
-    #: batches are trained once more.
+    #: The version that this leader began with. Updates that were made from it or a later one for an earlier leader are
+    #: in no version: their batches are trained again.
     began: int = 0
-    #: The learning rate; 0: the plan's.
+    #: The learning rate. 0 means the plan's.
     rate: float = 0.0
-    #: The ``model``, or what makes it of the one the worker holds: a tensor for each version in between, named by its
-    #: number. None where the worker already holds this version, or its values come from aggregators.
+    #: The ``model``, or its changes since the version that the worker holds: a tensor per version, named by its number.
+    #: No tensors if the worker holds this version, or gets its values from aggregators.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not 0 <= self.rate < math.inf:
-            raise PeerViolation(f"a lease to be trained with a learning rate of {self.rate}")
+            raise PeerViolation(f"Work.rate is {self.rate}; it must be finite and at least 0")
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
@@ -133,18 +134,18 @@ class Wait(Message):
 
     job: str
     reason: str
-    #: It is to ask again after this; 0: the leader speaks when there is work.
+    #: Seconds after which the worker should ask again. 0 if the leader will send work when it has some.
     retry_after_s: float = 0.0
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not 0 <= self.retry_after_s <= SECONDS_MAX:
-            raise PeerViolation(f"to ask again after {self.retry_after_s} s")
+            raise PeerViolation(f"Wait.retry_after_s is {self.retry_after_s}; it must be 0 to {SECONDS_MAX:g}")
 
 
 @message(to="leader", said_by={"Work": ("node", "browser", "worker")})
 class Offer(Message):
-    """An update is ready and waits for a credit, so that a leader's memory is bounded."""
+    """An update is ready, and the worker waits for a credit to send it. This bounds the leader's memory."""
 
     job: str
     term: int
@@ -154,20 +155,20 @@ class Offer(Message):
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class Go(Message):
-    """The credit for an offered update; or word that it is to go another way than its lease said."""
+    """The credit for an offered update, or a new formation for it in place of the lease's."""
 
     job: str
     term: int
     lease: int
-    #: The formation by which it goes; 0: whole, to the leader.
+    #: The formation that sums the update. 0 if the update goes to the leader in one piece.
     formation: int = 0
 
 
 @message(to="leader", said_by={"Work": ("node", "browser", "worker")})
 class Update(Message):
-    """What training a lease changed, as a codec's tensors. Dense: one tensor ``delta``.
+    """The update that a lease's training made, as a codec's tensors. If dense, one tensor ``delta``.
 
-    With a formation it carries none: every aggregator of the worker's route has its piece.
+    With a formation it carries no tensors: the worker sent a piece to every aggregator of its route.
     """
 
     job: str
@@ -178,30 +179,30 @@ class Update(Message):
     loss_sum: float = 0.0
     train_s: float = 0.0
     formation: int = 0
-    #: With local data: examples that had come since the last lease.
+    #: In training on local data: examples that were added since the last lease.
     fresh: int = 0
-    #: How many of each label it was trained on, where the plan says that this is told.
+    #: Trained examples per label, if the plan has devices report them.
     labels: tuple[int, ...] = ()
-    #: What it took, if that is known; and whether it was measured, or estimated.
+    #: The energy used, 0 if unknown, and whether it was measured or estimated.
     joules: float = 0.0
     joules_measured: bool = False
-    #: How the device is now.
+    #: The device's state now.
     state: DeviceState | None = None
-    #: How the model did on the fresh examples before it was trained on them (test, then train).
+    #: The model's results on the fresh examples before it was trained on them (test, then train).
     fresh_metrics: tuple[MetricSum, ...] = ()
     #: Figures besides the loss that the task's training code logged.
     logged: tuple[MetricSum, ...] = ()
-    #: Of a sealed update: the group whose masks its words have; 0: it is not sealed.
+    #: The group whose masks are on the update's words. 0 if the update is not sealed.
     group: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if len(self.labels) > LABELS_MAX or not all(0 <= count <= LABELLED_MAX for count in self.labels):
-            raise PeerViolation("labels that cannot be counted so")
+            raise PeerViolation(f"Update.labels must list at most {LABELS_MAX} counts, each 0 to {LABELLED_MAX}")
         if self.labels and sum(self.labels) > self.examples:
-            # They are summed up over all devices: one that counts more than it trained on would outweigh the others.
-            raise PeerViolation(f"{sum(self.labels)} labels in an update over {self.examples} examples")
+            # Counts are summed over all devices: one that overstates its own would outweigh the others.
+            raise PeerViolation(f"Update.labels adds up to {sum(self.labels)}; the update has {self.examples} examples")
         if self.fresh_metrics:
             check_sums(self.fresh_metrics)
         if self.logged:
@@ -210,7 +211,7 @@ class Update(Message):
 
 @message(to="leader", said_by={"Work": ("node", "browser", "worker")})
 class Evaluated(Message):
-    """Sums over a leased share of the held-out data: they add up like partials do."""
+    """Metric sums over a leased share of the held-out data. The leader adds them up."""
 
     job: str
     term: int
@@ -226,27 +227,27 @@ class Evaluated(Message):
 
 @message(to="leader", said_by={"Work": ("node", "browser", "worker")}, cost=20.0)
 class Failed(Message):
-    """A lease could not be done: user code raised, hung or died. The batch goes to someone else."""
+    """A worker could not finish a lease: user code raised, hung or died. Another worker gets the batch."""
 
     job: str
     term: int
     lease: int
     reason: str
-    #: Where the task's code failed, as Python tells it; empty if it was not that.
+    #: The traceback of the task's code. Empty if that code was not the cause.
     traceback: str = ""
-    #: The device works, and its trainer does; what the model gave was not finite.
+    #: The device and its trainer work, but the model's values were not finite.
     diverged: bool = False
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class UpdateRefused(Message):
-    """An update that was not merged, and why."""
+    """The leader did not merge an update, and why."""
 
     job: str
     term: int
     lease: int
     reason: str
-    #: Another lease that the worker has, as far as the leader knows; 0: none, and the leader speaks next.
+    #: Another lease that the worker has, as far as the leader knows. If 0, the worker waits for the leader.
     holds: int = 0
 
 

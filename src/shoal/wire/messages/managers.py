@@ -1,4 +1,4 @@
-"""An operator asks a manager how the manager itself is. It answers from memory, also while its stores are away."""
+"""A manager's report on itself. It answers from memory, so it can answer while its stores are unavailable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shoal.wire.messages.base import Message, is_endpoint, message
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class AskManager(Message):
-    """How is this manager?"""
+    """Ask a manager for its own state."""
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
@@ -39,16 +39,16 @@ class UndrainManager(Message):
 
 @message()
 class StoreView(Message):
-    """How a store answered this manager since its process started."""
+    """A store's calls since this manager's process started."""
 
     #: ``database`` or ``bucket``.
     store: str
-    #: Calls that ended, by the first bound of ``store.usage.BOUNDS_S`` that they did not exceed; slower ones last.
+    #: Completed calls, by the first bound of ``store.usage.BOUNDS_S`` that they did not exceed; slower ones last.
     counts: tuple[int, ...] = ()
-    #: What all these calls took together.
+    #: How long all these calls took together.
     seconds: float = 0.0
     errors: int = 0
-    #: How long the oldest open call has waited. 0 if none is open.
+    #: How long the oldest call in progress has waited. 0 if none is in progress.
     waiting_s: float = 0.0
 
 
@@ -58,24 +58,24 @@ class ManagerView(Message):
     manager: str
     #: Why a device that dials now would not be served. Empty if it would be.
     trouble: str = ""
-    #: Whether this manager has a seat. One that is alone always has.
+    #: Whether this manager has a seat. The only manager of a cluster always has one.
     has_seat: bool = True
-    #: Seconds since it last proved its seat. Negative if it is alone.
+    #: Seconds since it last proved its seat. Negative if it is the only manager.
     unproven_s: float = -1.0
-    #: Seats of silent managers that it ended.
+    #: How many silent managers' seats it ended.
     takeovers: int = 0
-    #: Jobs that it took over from managers that are gone.
+    #: How many jobs it took over from lost managers.
     jobs_taken: int = 0
-    #: How often it found that its database went back in time, and had terms jump.
+    #: How often it found that its database had gone back in time, and therefore made terms jump ahead.
     went_back: int = 0
     #: The longest delay of its event loop within the last minute.
     loop_lag_s: float = 0.0
-    #: When the authority ends with which it issues certificates, in seconds since 1970.
+    #: When the authority with which it issues certificates expires, in seconds since 1970.
     authority_until_s: float = 0.0
     #: How many devices are connected to it.
     devices: int = 0
     stores: tuple[StoreView, ...] = ()
-    #: Where the other managers are dialled that live, as this one sees it.
+    #: Where to dial the other managers that this one sees alive.
     others: tuple[str, ...] = ()
     #: Its seat, by name. Empty if it is alone.
     seat: str = ""
@@ -90,7 +90,8 @@ class ManagerView(Message):
             raise PeerViolation(f"ManagerView.others has {len(self.others)} entries; the maximum is {MANAGERS_MAX}")
         for each in (self.manager, *self.others):
             if not is_endpoint(each):
-                raise PeerViolation(f"ManagerView names {each[:80]!r}, which cannot be dialled")
+                raise PeerViolation(f"ManagerView names the endpoint {each[:80]!r}; it must be HOST:PORT")
+
 
 
 def _check_endpoint(name: str, manager: str) -> None:

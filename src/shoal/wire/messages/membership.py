@@ -1,4 +1,4 @@
-"""Who may be a member: tokens, approval, revocation, certificates."""
+"""Membership: tokens, approval, revocation, certificates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shoal.wire.messages.base import Message, message
 
 @message()
 class TokenView(Message):
-    """A join secret as people see it: never the secret itself."""
+    """A token as people see it, without its secret."""
 
-    #: The start of the secret's hash: enough to name it, of no use to anyone who wants to join.
+    #: The start of the secret's hash: it names the token, and nobody can join with it.
     token: str
     role: str
     uses_left: int
-    #: Seconds since 1970 by the manager's clock; 0: never.
+    #: Seconds since 1970 by the manager's clock. ``expires_s`` is 0 if the token does not expire.
     expires_s: float = 0.0
     made_s: float = 0.0
     label: str = ""
@@ -26,7 +26,7 @@ class TokenView(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class MakeToken(Message):
-    """Let this many devices, or operators, join within this time."""
+    """Let ``uses`` devices, or operators, join within ``valid_s``."""
 
     role: str = "node"
     uses: int = 1
@@ -36,7 +36,7 @@ class MakeToken(Message):
 
 @message()
 class TokenMade(Message):
-    """The only time that the line is told: the manager keeps a hash of its secret."""
+    """The join line of a new token. It is sent only once: the manager keeps only a hash of the secret."""
 
     token: TokenView
     join_line: str = field(repr=False)
@@ -44,7 +44,7 @@ class TokenMade(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class AskTokens(Message):
-    """Every token, or those whose id starts so."""
+    """Ask for every token, or for those whose id begins with ``token``."""
 
     token: str = ""
 
@@ -56,14 +56,14 @@ class TokenList(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class RevokeToken(Message):
-    """Nobody joins with this token from now on. Devices that joined with it stay."""
+    """Let nobody join with this token from now on. Devices that joined with it stay members."""
 
     token: str
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class RevokeNode(Message):
-    """Shut a member out, now and for good."""
+    """Exclude a member, now and for good."""
 
     node: str
     reason: str = ""
@@ -71,10 +71,10 @@ class RevokeNode(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class ApproveNode(Message):
-    """A newcomer may work from now on. With a card, it may also be in groups of sealed jobs with signed members."""
+    """Let a new device work. With a card, it may also be in groups of sealed jobs with signed members."""
 
     node: str
-    #: Signed by the operator (``identity.cards``); empty if it signed none.
+    #: Signed by the operator (``identity.cards``). Empty if the operator signed none.
     card: bytes = field(repr=False, default=b"")
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class ApproveNode(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class DrainNode(Message):
-    """Let a node finish what it has, and give it nothing more."""
+    """Let a node finish its lease, and give it no more work."""
 
     node: str
     reason: str = ""
@@ -98,8 +98,8 @@ class UndrainNode(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class LabelNode(Message):
-    """Say what a device is, ``NAME=VALUE`` each. The operator's word wins over the device's own; an empty value takes
-    the operator's word back."""
+    """Set a device's labels, each ``NAME=VALUE``. They override the device's own; an empty value removes the operator's
+    label."""
 
     node: str
     labels: tuple[str, ...]
@@ -114,14 +114,14 @@ class LabelNode(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class ForgetNode(Message):
-    """A member that is lost or revoked is not listed any more, and does not come back without a new line."""
+    """Stop listing a lost or revoked member. It needs a new join line to come back."""
 
     node: str
 
 
 @message(to="manager", said_by={"Renew": ("node", "pending", "operator")})
 class Renew(Message):
-    """A member asks for a certificate that replaces its own. Its session says who it is; the request, for which key."""
+    """A member asks for a certificate that replaces its own. The session identifies it; the request has the key."""
 
     csr_pem: str
 

@@ -1,4 +1,4 @@
-"""Metrics as messages carry them: sums on their way to a leader, figures on their way to people."""
+"""Metrics as messages carry them: sums that go to a leader, figures that are shown to people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from shoal.errors import PeerViolation
 from shoal.learning.metrics import METRICS_MAX, MetricSum, lower_is_better, shapes_problem
-from shoal.until import is_metric_name
+from shoal.until import METRIC_NAME_MAX_CHARS, is_metric_name
 from shoal.wire.messages.base import Message, message
 
 
@@ -16,51 +16,53 @@ class MetricView(Message):
     """A metric's figure over an evaluation."""
 
     name: str
-    #: None: nothing was measured.
+    #: None if nothing was measured.
     value: float | None = None
-    #: Less is better.
+    #: Whether lower is better.
     lower: bool = False
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not is_metric_name(self.name):
-            raise PeerViolation(f"a metric's name that cannot be: {self.name[:80]!r}")
+            raise PeerViolation(
+                f"MetricView.name is {self.name[:80]!r}; it must have 1 to {METRIC_NAME_MAX_CHARS} printable characters"
+            )
         if self.value is not None and not -math.inf < self.value < math.inf:
             raise PeerViolation(f"metric {self.name} is not finite")
 
 
 def check_sums(metrics: Sequence[MetricSum]) -> None:
-    """Refuse sums that are no metrics, or too many. Whether their numbers can be, the leader judges: it knows the
-    lease, and counts what a device does wrong."""
+    """Refuse malformed metrics, or too many of them. The leader checks their values: it knows the lease, and counts a
+    device's faults."""
     if (found := shapes_problem(metrics)) is not None:
         raise PeerViolation(found)
     if any(number != number for metric in metrics for number in metric.sums):
-        raise PeerViolation("a metric with a sum that is not a number")
+        raise PeerViolation("a metric has a sum that is NaN")
 
 
 def check_views(metrics: Sequence[MetricView]) -> None:
     if len(metrics) > METRICS_MAX or len({each.name for each in metrics}) != len(metrics):
-        raise PeerViolation(f"{len(metrics)} metrics: at most {METRICS_MAX} are told, each once")
+        raise PeerViolation(f"{len(metrics)} metrics were sent; at most {METRICS_MAX} may be, each name once")
 
 
 def views_of(sums: Iterable[MetricSum]) -> tuple[MetricView, ...]:
-    """The figures of some sums."""
-    # Here, for numpy: a device that has no job yet reads messages without it.
+    """Return the figures that these sums give."""
+    # Imported here because it loads numpy, which a device without a job does not need to read messages.
     from shoal.learning.figures import value
 
     return tuple(MetricView(name=each.name, value=value(each), lower=each.lower) for each in sums)
 
 
 def plain_views(*, accuracy: float | None, loss: float | None) -> tuple[MetricView, ...]:
-    """The figures of an evaluation that knows these two alone."""
-    told = (("accuracy", accuracy), ("loss", loss))
+    """Return the figures of an evaluation that has only these two."""
+    figures = (("accuracy", accuracy), ("loss", loss))
     return tuple(
         MetricView(name=name, value=figure, lower=lower_is_better(name))
-        for name, figure in told
+        for name, figure in figures
         if figure is not None and math.isfinite(figure)
     )
 
 
 def figure_of(metrics: Iterable[MetricView], name: str) -> float | None:
-    """The figure of the metric of this name; None: there is none."""
+    """Return the figure of the metric with this name, or None if it is missing or was not measured."""
     return next((each.value for each in metrics if each.name == name), None)

@@ -1,4 +1,4 @@
-"""Models and other bytes by their hash; which version of a model is served."""
+"""Blobs by their hash, and the published versions of a model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class ServedView(Message):
 
     version: int
     sha256: str
-    #: How it was judged when it was published; None: it was not.
+    #: Its accuracy when it was published. None if it was not evaluated.
     accuracy: float | None = None
     examples: int = 0
-    #: Why this one is served.
+    #: Why this version is served.
     reason: str = ""
-    #: Why none is published by itself now; empty: one is, as the plan says.
+    #: Why no version is published automatically now. Empty if the plan's rule applies.
     hold: str = ""
-    #: What came of the latest evaluation.
+    #: The decision about the latest evaluation, as text for people.
     verdict: str = ""
     metrics: tuple[MetricView, ...] = ()
 
@@ -31,13 +31,13 @@ class ServedView(Message):
 
 @message(said_by={"Fetch": ("node", "browser", "operator"), "Store": ("operator",)})
 class Blob(Message):
-    """A content-addressed blob: asked for, announced before its chunks, or received."""
+    """A content-addressed blob: requested, announced before its chunks, or received."""
 
     sha256: str
     size_bytes: int = 0
-    #: In a question: the device can download it from a URL.
+    #: In a request: whether the device can download it from a URL.
     takes_url: bool = False
-    #: In an answer: no chunks follow, it is to be downloaded here. Empty: its chunks follow.
+    #: In an answer: where to download it. Empty if its chunks follow.
     url: str = ""
 
     def __post_init__(self) -> None:
@@ -45,29 +45,29 @@ class Blob(Message):
         if not is_sha256(self.sha256):
             raise PeerViolation(f"a blob is named by its sha256, not {self.sha256[:80]!r}")
         if self.url and not self.url.startswith(("https://", "http://")):
-            raise PeerViolation("a blob is downloaded over https")
+            raise PeerViolation(f"Blob.url is {self.url[:80]!r}; it must begin with https:// or http://")
 
 
 @message(said_by={"Operate": ("operator",)})
 class AskModel(Message):
-    """A job's model, as a safetensors blob: the one that is served, or the newest durable one where none is."""
+    """Ask for a job's model as a safetensors blob: the served version, or the newest durable one if none is served."""
 
     job: str
-    #: A published version by its number; 0: the one that is served.
+    #: The published version to return. 0 means the served one.
     version: int = 0
-    #: The newest durable one, whatever is served.
+    #: Return the newest durable version, whichever is served.
     newest: bool = False
 
 
 @message()
 class PublishedView(Message):
-    """A version that was published, and is kept."""
+    """A version that was published and is still kept."""
 
     version: int
-    #: Counts what was published of a job.
+    #: Counts a job's publications.
     number: int
     epoch: int = 0
-    #: How it was judged when it was published; None: it was not.
+    #: Its accuracy and loss when it was published. None if it was not evaluated.
     accuracy: float | None = None
     loss: float | None = None
     examples: int = 0
@@ -85,7 +85,7 @@ class PublishedView(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class PublishModel(Message):
-    """Serve the newest durable version of a job from now on."""
+    """Publish the newest durable version of a job, and serve it from now on."""
 
     job: str
     reason: str = ""
@@ -93,23 +93,26 @@ class PublishModel(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class RollBackModel(Message):
-    """Serve a version again that was published earlier; 0: the one before the one that is served."""
+    """Serve a version again that was published earlier, or with 0 the one before the served version."""
 
     job: str
     version: int = 0
     reason: str = ""
-    #: Nothing is published by itself before an evaluation is surely this good; None: before an operator publishes.
+    #: No version is published automatically until an evaluation certainly reaches this accuracy. None means until an
+    #: operator publishes one.
     until_accuracy: float | None = None
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
-            raise PeerViolation(f"an accuracy is a share between 0 and 1, not {self.until_accuracy}")
+            raise PeerViolation(
+                f"RollBackModel.until_accuracy is {self.until_accuracy}; it must be above 0 and at most 1"
+            )
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class AskVersions(Message):
-    """The versions of a job that were published and are kept."""
+    """Ask for the published versions of a job that are still kept."""
 
     job: str
 

@@ -1,4 +1,4 @@
-"""An operator and the manager: what a person asks, and what the cluster answers."""
+"""An operator's commands and questions, and the manager's answers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shoal.wire.messages.model import ServedView
 from shoal.wire.messages.offload import ExecutorView
 from shoal.wire.messages.session import Facts
 
-#: More pages of ended jobs than any cluster has.
+#: More pages of ended jobs than a cluster can have.
 ENDED_PAGE_MAX = 1_000_000
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class TransferJob(Message):
-    """Let another node lead a job; empty: whichever is placed best."""
+    """Let another node lead a job, or with an empty name the one that the manager places best."""
 
     job: str
     node: str = ""
@@ -33,14 +33,14 @@ class Submit(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class AskSpec(Message):
-    """A job as it was submitted: what its code, its first model and its data are, by their hashes."""
+    """Ask for a job as it was submitted, with the hashes of its code, its first model and its data."""
 
     job: str
 
 
 @message()
 class SubmittedJob(Message):
-    """With the signature: an operator who runs its code checks that as devices do."""
+    """The answer to ``AskSpec``. An operator who runs the job's code checks its signature, as devices do."""
 
     spec: JobSpec
 
@@ -53,32 +53,33 @@ class StopJob(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class RemoveJob(Message):
-    """An ended job goes, with its checkpoints, its published versions, and what it alone is made of."""
+    """Delete an ended job, its checkpoints, its published versions, and the blobs that no other job uses."""
 
     job: str
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class CollectGarbage(Message):
-    """What no job names goes."""
+    """Delete the blobs that no job uses."""
 
-    #: Only say what would go.
+    #: Only report what would be deleted.
     dry_run: bool = False
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class AskStatus(Message):
-    """The nodes, the open jobs and the latest that ended; or one job with its latest events and evaluations."""
+    """Ask for the nodes, the open jobs and the latest ended ones; or for one job with its latest events and
+    evaluations."""
 
     job: str = ""
     after_event: int = 0
-    #: Of its events, those alone that have a traceback, and it.
+    #: Only the events that have a traceback, with their tracebacks.
     tracebacks: bool = False
-    #: The next page of nodes: those behind this one, by name. Empty: the first page, with all else.
+    #: The next page of nodes: those after this one by name. Empty for the first page, which has everything else too.
     after_node: str = ""
-    #: Only this page of the ended jobs, counted from 1, the latest first. 0: open jobs and the latest ended ones.
+    #: Only this page of the ended jobs, counted from 1, latest first. 0 for the open jobs and the latest ended ones.
     ended_page: int = 0
-    #: Only the jobs with this id, start of an id, or name; where there are none, those that a status lists.
+    #: Only the jobs with this id, start of an id, or name. If there are none, the jobs that a status lists.
     called: str = ""
 
     def __post_init__(self) -> None:
@@ -89,11 +90,11 @@ class AskStatus(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class AskActs(Message):
-    """What operators did, page by page, oldest first."""
+    """Ask for a page of the audit log, oldest rows first."""
 
-    #: Those behind this number.
+    #: Only rows after this number.
     after: int = 0
-    #: Only those about this job, node or token; empty: all.
+    #: Only rows about this job, node or token. Empty for all rows.
     subject: str = ""
 
 
@@ -116,13 +117,13 @@ class ActView(Message):
 @message()
 class ActList(Message):
     acts: tuple[ActView, ...] = ()
-    #: There are more behind this one; 0: these are the last.
+    #: The number after which the next page begins. 0 if this is the last page.
     next_act: int = 0
 
 
 @message()
 class Done(Message):
-    """The command took effect, durably."""
+    """The command took effect, and its effect is durable."""
 
     job: str = ""
     reason: str = ""
@@ -133,13 +134,13 @@ class Denied(Message):
     """The command was refused."""
 
     reason: str
-    #: Another manager answers it, which is dialled there; empty: none does.
+    #: Where to dial the manager that can carry it out. Empty if there is none.
     endpoint: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if self.endpoint and not is_endpoint(self.endpoint):
-            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+            raise PeerViolation(f"Denied.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
 
 
 @message()
@@ -152,21 +153,21 @@ class NodeView(Message):
     facts: Facts = field(default_factory=Facts)
     load: float = 0.0
     memory_free_mb: int = 0
-    #: Seconds since it was last heard; negative: never since the manager started.
+    #: Seconds since its last message. Negative if the manager got none since it started.
     heard_s: float = -1.0
-    #: ``pending``, ``drained`` or ``revoked``; empty: a member like any other.
+    #: ``pending``, ``drained`` or ``revoked``. Empty for an ordinary member.
     standing: str = ""
-    #: Which protocol it speaks; 0: it has not said since the manager started.
+    #: Its protocol. 0 if the manager does not know it since it started.
     protocol: int = 0
-    #: When its card runs out (``identity.cards``), in seconds since 1970. 0 if it has none.
+    #: When its card expires (``identity.cards``), in seconds since 1970. 0 if it has none.
     card_until_s: float = 0.0
-    #: What is wrong with it: it fails in its job, or could not prepare one. Empty if nothing is.
+    #: Why it fails in its job or could not prepare one. Empty if nothing is wrong.
     trouble: str = ""
-    #: How far it is with preparing its job, in words for people. Empty while it prepares none, or does not say.
+    #: How far it is with preparing its job, as text for people. Empty if it prepares none or does not report it.
     preparing: str = ""
-    #: What it is, ``NAME=VALUE`` each; an operator's word wins over its own.
+    #: Its labels, each ``NAME=VALUE``. An operator's labels override the device's.
     labels: tuple[str, ...] = ()
-    #: Where the manager that has it is dialled, or had it last. Empty if the cluster has one manager.
+    #: Where to dial the manager that it is connected to, or was last. Empty if the cluster has one manager.
     manager: str = ""
 
 
@@ -183,21 +184,22 @@ class JobView(Message):
     train_examples: int = 0
     test_examples: int = 0
     term: int = 0
-    #: None: no version was published.
+    #: None if no version was published.
     served: ServedView | None = None
-    #: Which versions were discarded last, and why; empty: none ever was.
+    #: Which versions were discarded last, and why. Empty if none ever was.
     discarded: str = ""
-    #: Seconds since the manager first heard that it is so: by its leader while the job runs. Below 0: not known.
+    #: Seconds since the manager first saw it in this state; while the job runs, its leader reports the state. Negative
+    #: if unknown.
     since_s: float = -1.0
-    #: Seconds since its leader was last heard; below 0: not since the manager started.
+    #: Seconds since its leader's last message. Negative if the manager got none since it started.
     heard_s: float = -1.0
-    #: What is wrong with it, in one sentence for people. Empty if nothing is.
+    #: What is wrong with it, as one sentence for people. Empty if nothing is.
     trouble: str = ""
-    #: How many of its devices fail, also those that were let go because they could not prepare it.
+    #: How many of its devices fail, including those that were released because they could not prepare it.
     failing: int = 0
     #: Devices fail, and none trains.
     stalled: bool = False
-    #: Where its manager is dialled. Empty if the cluster has one manager, or if no manager has it at this moment.
+    #: Where to dial its manager. Empty if the cluster has one manager, or if the job has none at the moment.
     manager: str = ""
 
 
@@ -210,17 +212,17 @@ class EventView(Message):
     at_s: float
     kind: str
     reason: str
-    #: Only where tracebacks were asked for.
+    #: Empty unless tracebacks were asked for.
     traceback: str = ""
 
 
 @message()
 class EvaluationView(Message):
-    """How a version did on examples that it was not trained on."""
+    """A version's results on held-out examples."""
 
     version: int
     epoch: int
-    #: The figures of the metrics of these names; None: no metric is called so.
+    #: The figures of the metrics with these names, or None if there is no such metric.
     accuracy: float | None = None
     loss: float | None = None
     examples: int
@@ -232,7 +234,7 @@ class EvaluationView(Message):
         check_views(self.metrics)
         if not self.metrics:
             object.__setattr__(self, "metrics", plain_views(accuracy=self.accuracy, loss=self.loss))
-        # A figure that is no number is none, however it was given.
+        # A figure that is not finite counts as missing.
         object.__setattr__(self, "accuracy", figure_of(self.metrics, "accuracy"))
         object.__setattr__(self, "loss", figure_of(self.metrics, "loss"))
 
@@ -245,11 +247,11 @@ class Status(Message):
     jobs: tuple[JobView, ...] = ()
     events: tuple[EventView, ...] = ()
     evaluations: tuple[EvaluationView, ...] = ()
-    #: The pool: who multiplies for others.
+    #: The executors of the offload pool.
     executors: tuple[ExecutorView, ...] = ()
-    #: There are more nodes: ask again for those after this one. Empty: these were the last.
+    #: The node after which the next page begins. Empty if this is the last page.
     next_node: str = ""
-    #: How many jobs ended so, also those that are not listed here. 0 from a manager that lists all of them.
+    #: How many jobs ended in each way, including those not listed here. 0 from a manager that lists all of them.
     finished_jobs: int = 0
     failed_jobs: int = 0
     stopped_jobs: int = 0
@@ -257,7 +259,7 @@ class Status(Message):
     next_ended_page: int = 0
 
     def count(self, state: JobState) -> int:
-        """Return how many jobs are in this state, also those that are not listed."""
+        """Return how many jobs are in this state, including those not listed."""
         ended = {
             JobState.FINISHED: self.finished_jobs,
             JobState.FAILED: self.failed_jobs,
@@ -267,6 +269,6 @@ class Status(Message):
 
     @property
     def ended_unlisted(self) -> int:
-        """How many ended jobs are not listed here."""
+        """The number of ended jobs that are not listed here."""
         listed = sum(view.state.is_ended for view in self.jobs)
         return sum(self.count(state) for state in JobState if state.is_ended) - listed

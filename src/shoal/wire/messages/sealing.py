@@ -1,6 +1,6 @@
-"""Sealed sums: keys of devices, groups, and the questions by which a sum is opened (``shoal.sealing``).
+"""Sealed sums: keys of devices, groups, and the messages that open a sum (``shoal.sealing``).
 
-On the stream of work, though small: each follows from an offer, an upload or a lease, and must not overtake it.
+They are small, but use the work stream: each follows an offer, an upload or a lease, and must not overtake it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PUBLIC_KEY_BYTES = 32
 NONCE_BYTES = 16
 DIGEST_BYTES = 32
 
-#: The form of the protocol of sealed sums. Form 1 gave edges away before members had compared what they were told.
+#: The form of the protocol of sealed sums. Form 1 revealed edges before members had compared what each was sent.
 SEAL_FORM = 2
 
 
 def _check_sizes(of: Message, **most: int) -> None:
     for name, size in most.items():
         if len(getattr(of, name)) > size:
-            raise PeerViolation(f"{type(of).__name__}.{name} has {len(getattr(of, name))} bytes, at most {size}")
+            raise PeerViolation(f"{type(of).__name__}.{name} has {len(getattr(of, name))} bytes; the maximum is {size}")
 
 
 @message()
@@ -39,21 +39,24 @@ class MemberKey(Message):
 
     node: str
     public: bytes
-    #: Drawn by the device: who is whose neighbour follows from what all members drew.
+    #: A random number of the device. The members' nonces together decide which of them are neighbours.
     nonce: bytes
     signature: bytes = field(repr=False)
     certificate: bytes = field(repr=False)
-    #: The form of the protocol that the device speaks (``SEAL_FORM``). Devices of different forms share no group.
+    #: The form of the protocol that the device uses (``SEAL_FORM``). Devices with different forms share no group.
     form: int = 1
-    #: The device's card (``identity.cards``), and its card key's signature over what ``signature`` is over. Empty if
-    #: the plan does not ask for signed members.
+    #: The device's card (``identity.cards``), and its card key's signature over the bytes that ``signature`` covers.
+    #: Empty if the plan does not ask for signed members.
     card: bytes = field(repr=False, default=b"")
     card_signature: bytes = field(repr=False, default=b"")
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if len(self.public) != PUBLIC_KEY_BYTES or len(self.nonce) != NONCE_BYTES:
-            raise PeerViolation("a key or a nonce of another size than theirs")
+            raise PeerViolation(
+                f"MemberKey has a key of {len(self.public)} and a nonce of {len(self.nonce)} bytes; they must have"
+                f" {PUBLIC_KEY_BYTES} and {NONCE_BYTES}"
+            )
         _check_sizes(
             self,
             signature=SEAL_SIGNATURE_MAX_BYTES,
@@ -65,7 +68,7 @@ class MemberKey(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
 class SealKey(Message):
-    """A worker's key, once a term."""
+    """A worker's key, sent once per term."""
 
     job: str
     term: int
@@ -74,11 +77,11 @@ class SealKey(Message):
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class SealRoster(Message):
-    """The keys of every worker that may be in a group, in an order that groups refer to."""
+    """The keys of all workers that may be in a group. Groups refer to their order."""
 
     job: str
     term: int
-    #: Counts the rosters of a leader.
+    #: Counts a leader's rosters.
     roster: int
     keys: tuple[MemberKey, ...]
 
@@ -86,17 +89,20 @@ class SealRoster(Message):
         Message.__post_init__(self)
         names = [key.node for key in self.keys]
         if len(names) > SEAL_GROUP_MAX or len(set(names)) != len(names):
-            raise PeerViolation(f"a roster of {len(names)} keys, at most {SEAL_GROUP_MAX}, and of no device two")
+            raise PeerViolation(
+                f"SealRoster.keys has {len(names)} keys; it must have at most {SEAL_GROUP_MAX}, and one per device"
+            )
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class Bind(Message):
-    """The group in which an offered update is to be sealed. Bound late: nobody waits for a trainer."""
+    """The group in which an offered update must be sealed. It is sent after training, so no member waits for another
+    to train."""
 
     job: str
     term: int
     lease: int
-    #: Counts the groups of a leader.
+    #: Counts a leader's groups.
     group: int
     roster: int
     #: Bits over the roster.
@@ -104,9 +110,9 @@ class Bind(Message):
     #: The largest value, as a power of two, and the largest number of examples of an update.
     bound: int
     weight_most: int
-    #: The formation whose aggregators its words go to; 0: they go straight to the leader.
+    #: The formation whose aggregators get the words. 0 if they go directly to the leader.
     formation: int = 0
-    #: Under the codec ``led``: the places that words are of.
+    #: Under the codec ``led``: the indices of the values that the words cover.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +122,7 @@ class Bind(Message):
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class Unbind(Message):
-    """An offered update will be in no version: its batches are lent again."""
+    """An offered update will be in no version: its batches are leased again."""
 
     job: str
     term: int
@@ -126,13 +132,13 @@ class Unbind(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
 class SealRefused(Message):
-    """A worker does not seal, agree or open, and why."""
+    """A worker refuses to seal, agree or open, and why."""
 
     job: str
     term: int
     group: int
     reason: str
-    #: The member that is the reason, if one is.
+    #: The member because of which it refuses, or empty.
     node: str = ""
 
 
@@ -152,7 +158,7 @@ class Agree(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
 class Agreed(Message):
-    """A MAC for each other member of the sum."""
+    """A worker's MACs, one for each other member of the sum."""
 
     job: str
     term: int
@@ -166,14 +172,14 @@ class Agreed(Message):
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class Open(Message):
-    """What the other members of a sum agreed to, and the envelopes of neighbours for this one."""
+    """The other members' MACs for a sum, and the neighbours' envelopes for this member."""
 
     job: str
     term: int
     group: int
     macs: bytes = field(repr=False)
     envelopes: bytes = field(repr=False)
-    #: Neighbours that were not heard since their upload, as bits over the group, and their envelopes with edges.
+    #: Neighbours that sent nothing since their upload, as bits over the group, and their envelopes with edges.
     vanished: bytes = b""
     vanished_envelopes: bytes = field(repr=False, default=b"")
 
@@ -197,7 +203,7 @@ class Opened(Message):
     group: int
     shares: bytes = field(repr=False)
     edges: bytes = field(repr=False, default=b"")
-    #: The neighbours that vanished, of which shares of edges follow, as bits over the group.
+    #: The vanished neighbours whose shares of edges follow, as bits over the group.
     vanished: bytes = b""
     vanished_edges: bytes = field(repr=False, default=b"")
 
@@ -214,8 +220,8 @@ class Opened(Message):
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class AskMasks(Message):
-    """To the helper of a job: add up the masks of these members. Everything that their label is made of, and their
-    envelopes."""
+    """Ask a job's helper to add up the masks of these members. It has everything that their label is made of, and
+    their envelopes."""
 
     job: str
     term: int
@@ -225,12 +231,12 @@ class AskMasks(Message):
     members: bytes
     bound: int
     weight_most: int
-    #: The hashes of what the members trained on, and of the places that words are of, if there are any.
+    #: The hashes of the model that the members trained from, and of the indices that the words cover, if they are set.
     base: bytes
     places: bytes
-    #: Words of the sum.
+    #: How many words the sum has.
     words: int
-    #: The members whose words are in the sum, as bits over the group, and the envelope of each of them, in order.
+    #: The members whose words are in the sum, as bits over the group, and their envelopes in that order.
     present: bytes
     envelopes: bytes = field(repr=False)
 
@@ -248,7 +254,7 @@ class AskMasks(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
 class MaskSum(Message):
-    """A helper's answer: the tensor ``words``, the masks of the members that it was asked about, added up."""
+    """A helper's answer: the tensor ``words`` is the sum of the requested members' masks."""
 
     job: str
     term: int

@@ -1,4 +1,4 @@
-"""A node and the node that it dialled: who is there, and who is alive."""
+"""Messages between a node and the node that it dialled: greeting, heartbeats, goodbye."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from shoal.wire.messages.base import PROTOCOL, Message, is_endpoint, message
 
 @message()
 class Facts(Message):
-    """What a device says about itself when it connects."""
+    """What a device reports about itself when it connects."""
 
     host: str = ""
     arch: str = ""
     cpus: int = 0
     memory_mb: int = 0
     python: str = ""
-    #: Empty where PyTorch is not installed: such a node can lead, and train jobs that have graphs if it has ``onnx``.
+    #: Empty if PyTorch is not installed. Such a node can lead, and with ``onnx`` it can train jobs that have graphs.
     torch: str = ""
     shoal: str = ""
-    #: The version of onnxruntime; empty where it is not installed.
+    #: The version of onnxruntime. Empty if it is not installed.
     onnx: str = ""
-    #: The browser whose tab this is, such as ``Chromium 156``; empty: an agent. A tab never leads, and takes jobs that
-    #: have graphs and nothing that a tab cannot do (``JobSpec.suits_tabs``).
+    #: The browser whose tab this is, such as ``Chromium 156``. Empty for an agent. A tab never leads, and takes only
+    #: jobs that a tab can train (``JobSpec.suits_tabs``).
     browser: str = ""
-    #: A hub: it sums up updates of others for jobs that can use that, and trains nothing.
+    #: A hub sums the updates of other devices, for jobs that can use one, and does not train.
     is_hub: bool = False
-    #: What its owner says that it is, ``NAME=VALUE`` each (``shoal.where``).
+    #: The labels that its owner gave it, each ``NAME=VALUE`` (``shoal.where``).
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -38,15 +38,16 @@ class Facts(Message):
         try:
             parse_labels(self.labels)
         except Misuse as error:
-            raise PeerViolation(f"a device says that it is something which is not a label: {error}") from error
-        # They end up in a log and on an operator's terminal, where a new line is a lie and an escape a command.
+            raise PeerViolation(f"Facts.labels has an entry that is not a label: {error}") from error
+        # These texts reach a log and an operator's terminal: a line break would forge a log line, and an escape
+        # sequence is a command.
         if not (self.host + self.arch + self.python + self.torch + self.shoal + self.onnx + self.browser).isprintable():
-            raise PeerViolation("facts that cannot be printed")
+            raise PeerViolation("Facts has a text that cannot be printed")
 
 
 @message(to="manager", said_by={"Control": ("node",)})
 class Leads(Message):
-    """A node leads a job from here on, or still does: its workers find it there."""
+    """A node reports that it leads a job, and where the job's workers find it."""
 
     job: str
     term: int
@@ -56,12 +57,12 @@ class Leads(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if self.endpoint and not is_endpoint(self.endpoint):
-            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+            raise PeerViolation(f"Leads.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
 
 
 @message(to="manager", said_by={"Control": ("node", "browser", "worker", "pending")}, cost=25.0)
 class Hello(Message):
-    """The first message on a control stream. A new incarnation is a new process: it holds no old lease."""
+    """The first message on a control stream. A new incarnation is a new process, which holds no earlier lease."""
 
     node: str
     incarnation: str
@@ -69,9 +70,9 @@ class Hello(Message):
     facts: Facts = field(default_factory=Facts)
     #: The jobs this process leads.
     leads: tuple[Leads, ...] = ()
-    #: It multiplies matrices for others.
+    #: Whether it multiplies matrices for other devices.
     lends: bool = False
-    #: The jobs it works for, where the cluster has several managers: each job has one of them.
+    #: The jobs it works for, if the cluster has several managers: each job belongs to one of them.
     jobs: tuple[str, ...] = ()
     #: Another manager sent it here.
     is_referred: bool = False
@@ -84,63 +85,65 @@ class Welcome(Message):
     reason: str = ""
     #: Seconds since 1970 by the manager's clock: a device may not know the time.
     time_s: float = 0.0
-    #: Up to how long a device waits before its second attempt to connect again, and twice as long before each further
-    #: one; 0: for as long as it sees fit.
+    #: The longest wait before a device's second attempt to reconnect; it doubles with every further attempt. 0 leaves
+    #: it to the device.
     redial_s: float = 0.0
-    #: There is no work: a device that has nothing to do hangs up, and dials again after so many seconds. 0: it stays.
+    #: Seconds after which an idle device dials again: it disconnects until then. 0 if it stays connected.
     come_s: float = 0.0
-    #: Where the managers of this cluster are dialled, the speaker first: if it falls silent, another takes over within
-    #: seconds. Empty: it is alone.
+    #: Where the managers of this cluster are dialled, the sender first: if it fails, another takes over within seconds.
+    #: Empty if the cluster has one manager.
     managers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not 0 <= self.come_s <= COME_MOST_S:
-            raise PeerViolation(f"asks to come again in {self.come_s:g} s")
+            raise PeerViolation(f"Welcome.come_s is {self.come_s:g}; it must be 0 to {COME_MOST_S:g}")
         if len(self.managers) > MANAGERS_MAX or not all(map(is_endpoint, self.managers)):
-            raise PeerViolation("names managers that cannot be dialled, or too many")
+            raise PeerViolation(f"Welcome.managers must list at most {MANAGERS_MAX} managers, each as HOST:PORT")
 
 
 @message(to="manager", said_by={"Control": ("node", "browser", "worker", "pending")})
 class Heartbeat(Message):
     seq: int
-    #: Processes that want to run, per CPU.
+    #: Runnable processes per CPU.
     load: float = 0.0
     memory_free_mb: int = 0
-    #: The best rate of its large transfers of late; 0: not known.
+    #: The best rate of its recent large transfers. 0 if unknown.
     link_bytes_per_s: float = 0.0
-    #: It works for no job, leads none and lends nothing: it may be asked for fewer heartbeats.
+    #: It has no job to work for or to lead, and multiplies for nobody: it may be asked for fewer heartbeats.
     is_idle: bool = False
-    #: Load, memory and rate are left out: they are about those of the heartbeat before.
+    #: Load, memory and rate are omitted because they are about the same as in the heartbeat before.
     is_same: bool = False
-    #: How far it is with preparing a job, in words for people. Empty while it prepares none.
+    #: How far it is with preparing a job, as text for people. Empty if it prepares none.
     preparing: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not -math.inf < self.load < math.inf:
-            raise PeerViolation("a load that is not finite")
+            raise PeerViolation(f"Heartbeat.load is {self.load}; it must be finite")
         if not 0 <= self.link_bytes_per_s < math.inf:
-            raise PeerViolation("a rate that cannot be")
+            raise PeerViolation(
+                f"Heartbeat.link_bytes_per_s is {self.link_bytes_per_s}; it must be finite and at least 0"
+            )
 
 
 @message(to="node", answered_by={"Control": ("manager", "node")})
 class HeartbeatSeen(Message):
-    #: 0: it answers none, and only tells how often heartbeats are wanted from now on.
+    #: The heartbeat that it answers. 0 if it only changes how often heartbeats are sent.
     seq: int
-    #: How long after a heartbeat the next one is sent; 0: as the welcome said.
+    #: Seconds from one heartbeat to the next. 0 keeps what ``Welcome`` said.
     next_s: float = 0.0
 
 
 @message(to="manager", said_by={"Control": ("node", "browser", "worker", "pending")})
 class Leave(Message):
-    """A node says goodbye: its leases return at once, nobody has to wait for a time-out."""
+    """A node disconnects on purpose: its leases are reassigned at once, without a time-out."""
 
     reason: str
-    #: It comes again after so many seconds, as it was told to; 0: it does not say.
+    #: Seconds after which it dials again, as it was asked to. 0 if unknown.
     come_s: float = 0.0
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not 0 <= self.come_s <= COME_MOST_S:
-            raise PeerViolation(f"says it comes again in {self.come_s:g} s")
+            raise PeerViolation(f"Leave.come_s is {self.come_s:g}; it must be 0 to {COME_MOST_S:g}")

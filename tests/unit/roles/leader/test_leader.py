@@ -399,11 +399,11 @@ def test_someone_elses_lease_is_refused(begin: Start) -> None:
 @pytest.mark.parametrize(
     ("values", "changes", "told"),
     [
-        ((float("nan"), 1), {}, "an update with 1 values that are not finite: try a lower learning rate"),
-        ((1, 2, 3), {}, "an update of float32 (3,); the model is float32 (2,)"),
+        ((float("nan"), 1), {}, "the update has 1 values that are not finite: try a lower learning rate"),
+        ((1, 2, 3), {}, "the update is float32 (3,); the model is float32 (2,)"),
         ((1, 1), {"version": 9}, "made against version 9; lease 1 was for 0"),
-        ((1, 1), {"examples": 2}, "an update over 2 examples; the lease holds 1"),
-        ((1e9, 1), {}, "an update of norm 1e+09, at most 1e+06 is merged"),
+        ((1, 1), {"examples": 2}, "Update.examples is 2; the lease has 1"),
+        ((1e9, 1), {}, "the update's norm is 1e+09; the maximum is 1e+06"),
     ],
 )
 def test_a_bad_update_is_refused_and_its_sender_named(
@@ -425,7 +425,7 @@ def test_the_last_batch_may_be_short_and_weighs_what_it_holds(begin: Start) -> N
     story.ready("a", "b")
     of_a, of_b = story.work("a"), story.work("b")
     story.update("b", of_b, examples=2)
-    assert story.told("b", UpdateRefused)[0].reason == "an update over 2 examples; the lease holds 1"
+    assert story.told("b", UpdateRefused)[0].reason == "Update.examples is 2; the lease has 1"
     of_b = story.work("b")
     story.update("a", of_a, 1, 1, examples=2)
     story.update("b", of_b, 4, 4, examples=1)
@@ -443,7 +443,7 @@ def test_three_bad_updates_and_a_worker_is_left_out(begin: Start) -> None:
     story.update("a", work, float("nan"), 0)
     assert not story.told("a", Work)
     (wait,) = story.told("a", Wait)
-    assert wait.reason.startswith("left out after 3 refused updates: an update with 1 values that are not finite")
+    assert wait.reason.startswith("left out after 3 refused updates: the update has 1 values that are not finite")
     story.ready("a")
     assert not story.told("a", Work)
     for _ in range(50):

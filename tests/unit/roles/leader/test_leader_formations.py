@@ -726,7 +726,7 @@ def test_a_report_that_cannot_be_is_refused(kind: str) -> None:
     lie = Update(job="job", term=1, lease=lease.id, version=lease.version, examples=1000, formation=1)
     says(troupe, "d", lie)
     assert troupe.leader._training.ledger.get(lease.id) is None
-    assert troupe.recorded("refused")[-1] == "update of d: an update over 1000 examples; the lease holds 2"
+    assert troupe.recorded("refused")[-1] == "update of d: Update.examples is 1000; the lease has 2"
 
 
 @pytest.mark.parametrize("kind", KINDS)
