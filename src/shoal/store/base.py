@@ -1,4 +1,4 @@
-"""What a registry needs of a database, whichever it is. Knows no tables and no dialect.
+"""The interface of a registry's database.
 
 A statement is written once, in the SQL that SQLite and PostgreSQL agree on, with ``?`` or ``:name`` for its values.
 """
@@ -14,12 +14,12 @@ from shoal.errors import ShoalError
 Parameters = Sequence[Any] | Mapping[str, Any]
 Row = dict[str, Any]
 
-#: How long a writer waits for the one before it.
+#: How long a writer waits for the writer before it.
 BUSY_TIMEOUT_S = 10.0
 
 
 class Away(ShoalError):
-    """The database cannot be reached. Nothing of the transaction that was tried is there, and it may be tried again."""
+    """The database cannot be reached. The attempted transaction had no effect and may be retried."""
 
 
 class Statements(Protocol):
@@ -28,11 +28,11 @@ class Statements(Protocol):
     def rows(self, query: str, parameters: Parameters = ()) -> list[Row]: ...
 
     def change(self, statement: str, parameters: Parameters = ()) -> int:
-        """How many rows the statement touched."""
+        """Run a statement. Return how many rows it changed."""
         ...
 
     def change_each(self, statement: str, parameters: Iterable[Parameters]) -> int:
-        """Once for each; how many rows that touched altogether."""
+        """Run a statement once for each set of parameters. Return how many rows that changed altogether."""
         ...
 
 
@@ -43,15 +43,15 @@ class Database(Statements, Protocol):
     """
 
     def transaction(self, *, writes: bool = True, of_job: bool = False) -> AbstractContextManager[Statements]:
-        """All or nothing, and durable when it ends. Those that write run one after the other, over every process that
-        uses the database; one that does not write sees a single moment.
+        """Run a transaction: all or nothing, and durable when it ends. Writing transactions run one after the other,
+        in all processes that use the database. A transaction that does not write sees one snapshot.
 
-        ``of_job``: it changes rows of one job or one seat, which nobody else changes meanwhile. It may run beside
-        others."""
+        With ``of_job`` it changes only rows of one job or one seat, which nobody else changes meanwhile. It may run at
+        the same time as others."""
         ...
 
     def is_whole(self) -> bool:
-        """Whether all tables are there, with their keys: a restore may be under way."""
+        """Whether all tables exist, with their keys. They may not while a restore runs."""
         ...
 
     def close(self) -> None: ...

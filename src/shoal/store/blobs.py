@@ -1,4 +1,4 @@
-"""Blobs: bytes stored under their own SHA-256. Knows hashes and sizes, not what the bytes are."""
+"""Blobs: bytes stored under their own SHA-256."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BlobFacts:
 
 
 def read_small(path: Path) -> bytes:
-    """Return the bytes of a blob's file, unless it is too large to be what it is read as."""
+    """Return the bytes of a blob's file, which must be small enough to read into memory."""
     if (size_bytes := path.stat().st_size) > BLOB_READ_MAX_BYTES:
         raise Corrupt(f"a blob of {size_bytes} bytes is not read into memory; the limit is {BLOB_READ_MAX_BYTES}")
     return path.read_bytes()
@@ -37,7 +37,7 @@ def read_small(path: Path) -> bytes:
 class BlobStore:
     """A directory of blobs, fanned out by the first two digits of their hash.
 
-    Hashes reach a store from peers, so one that is no hash is their violation, and never a path.
+    Hashes come from peers, so a malformed one is a ``PeerViolation`` and never becomes a path.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,7 +46,7 @@ class BlobStore:
         remove_stale(directory)
 
     def put(self, data: bytes | Path) -> str:
-        """Store bytes or a copy of a file; the hash they are stored under. Doing it twice is doing it once."""
+        """Store bytes or a copy of a file, and return their hash. Storing them again has no effect."""
         if isinstance(data, bytes):
             return self._put(io.BytesIO(data), size_bytes=len(data))
         with data.open("rb") as file:
@@ -54,8 +54,8 @@ class BlobStore:
 
     def _put(self, source: io.BytesIO | io.BufferedReader, *, size_bytes: int) -> str:
         if size_bytes > BLOB_MAX_BYTES:
-            raise Misuse(f"a blob of {size_bytes} bytes, at most {BLOB_MAX_BYTES} fit: split it into shards")
-        # Reading twice spares a flash card from writing what it already holds.
+            raise Misuse(f"the blob has {size_bytes} bytes; the maximum is {BLOB_MAX_BYTES}: split it into shards")
+        # Reading twice spares a flash card from writing a blob that it already has.
         sha256 = hashlib.file_digest(source, "sha256").hexdigest()
         if self.has(sha256):
             return sha256
@@ -68,14 +68,14 @@ class BlobStore:
         return sha256
 
     def make(self, write: Callable[[BinaryIO], object]) -> tuple[str, int]:
-        """Store what ``write`` produces, durably; the hash it is stored under, and its size."""
+        """Store what ``write`` produces, durably. Return its hash and size."""
         with telling_disk_full(self._directory):
             pending = AtomicFile(self._directory)
             try:
                 write(pending.file)
                 sha256, size_bytes = pending.sha256, pending.size_bytes
                 if size_bytes > BLOB_MAX_BYTES:
-                    raise Misuse(f"a blob of {size_bytes} bytes, at most {BLOB_MAX_BYTES} fit")
+                    raise Misuse(f"the blob has {size_bytes} bytes; the maximum is {BLOB_MAX_BYTES}")
                 if not self.has(sha256):
                     self._keep(pending, sha256)
             finally:
@@ -83,18 +83,18 @@ class BlobStore:
         return sha256, size_bytes
 
     def url(self, sha256: str) -> str:
-        """Where others can download a blob; empty: nowhere but here."""
+        """Return where others can download a blob, or an empty text if only this store has it."""
         return ""
 
     def _keep(self, pending: AtomicFile, sha256: str) -> None:
-        """Make what was written durable under its hash."""
+        """Make a written file durable under its hash."""
         place = self.place(sha256)
         make_directory(place.parent)
         pending.commit(place)
 
     def adopt(self, path: Path, sha256: str) -> bool:
-        """Take in a file that should have this hash: linked where it can be, which takes no room, else copied. False:
-        it has another."""
+        """Add a file that should have this hash: linked if possible, which takes no space, else copied. Return False
+        if it has another hash."""
         place, size_bytes = self.place(sha256), path.stat().st_size
         make_directory(place.parent)
         with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ class BlobStore:
         return self.place(sha256).is_file()
 
     def facts(self, sha256: str) -> BlobFacts | None:
-        """What is known of a blob without reading it; None: it is not here."""
+        """Return a blob's size and age without reading it, or None if the store does not have it."""
         try:
             found = self.place(sha256).stat()
         except OSError:
@@ -117,18 +117,19 @@ class BlobStore:
         return BlobFacts(size_bytes=found.st_size, modified_s=found.st_mtime)
 
     def path(self, sha256: str) -> Path:
-        """Where a stored blob lies. It is read there, never changed."""
+        """Return the file of a stored blob. Read it, but never change it."""
         place = self.place(sha256)
         if not place.is_file():
             raise Misuse(f"blob {sha256} is not in this store: fetch or put it first")
         return place
 
     def read(self, sha256: str) -> bytes:
-        """Return a blob that is small by its purpose. A large one is refused before any memory is taken."""
+        """Return the bytes of a blob that should be small. A large one is refused before memory is allocated."""
         return read_small(self.path(sha256))
 
     def verify(self, sha256: str) -> bool:
-        """Whether the blob is here and still matches its hash. One that does not is dropped, to be fetched again."""
+        """Whether the store has the blob and it still matches its hash. A damaged blob is deleted, to be fetched
+        again."""
         place = self.place(sha256)
         try:
             with place.open("rb") as file:
@@ -141,18 +142,18 @@ class BlobStore:
         return matches
 
     def remove(self, sha256: str) -> None:
-        """Let go of a blob. Who has it open reads on."""
+        """Delete a blob. Readers that have it open can continue."""
         self.place(sha256).unlink(missing_ok=True)
 
     def hashes(self) -> list[str]:
-        """Of every blob that is here, in order."""
+        """Return the hashes of all blobs in the store, in order."""
         return sorted(path.name for path in self._directory.glob("??/*") if HASH.fullmatch(path.name))
 
     def writer(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
-        """Receive a blob piece by piece. Use it in ``with``: what is not committed is gone afterwards."""
-        self.place(expected_sha256)  # refuses what is no hash
+        """Receive a blob in pieces. Use it in ``with``: on exit it is deleted unless it was committed."""
+        self.place(expected_sha256)  # refuses a malformed hash
         if not 0 <= size_bytes <= BLOB_MAX_BYTES:
-            raise PeerViolation(f"a blob of {size_bytes} bytes; it may have 0 to {BLOB_MAX_BYTES}")
+            raise PeerViolation(f"the blob has {size_bytes} bytes; it may have 0 to {BLOB_MAX_BYTES}")
         if size_bytes > (free_bytes := shutil.disk_usage(self._directory).free):
             raise DiskFull(
                 f"a file of {size_bytes / 1e6:,.0f} MB does not fit on the disk that holds {self._directory}:"
@@ -161,14 +162,14 @@ class BlobStore:
         return BlobWriter(self._directory, self._keep, expected_sha256=expected_sha256, size_bytes=size_bytes)
 
     def place(self, sha256: str) -> Path:
-        """Where a blob lies if it is here."""
+        """Return the path of a blob's file, whether or not the store has it."""
         if not HASH.fullmatch(sha256):
             raise PeerViolation(f"{sha256[:80]!r} is not a SHA-256 in 64 lower-case hexadecimal digits")
         return self._directory / sha256[:2] / sha256
 
 
 class BlobWriter:
-    """One blob on its way in. It takes its name only if its size and its hash are those announced."""
+    """A blob that is being received. It is stored only if its size and hash are as announced."""
 
     def __init__(
         self, directory: Path, keep: Callable[[AtomicFile, str], None], *, expected_sha256: str, size_bytes: int
@@ -181,7 +182,7 @@ class BlobWriter:
             self._pending = AtomicFile(directory)
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take the next bytes. More than were announced are refused before they are written."""
+        """Write the next bytes. If there are more than announced, they are refused before they are written."""
         if self._pending.size_bytes + len(data) > self._size_bytes:
             self.abort()
             raise PeerViolation(f"a blob announced with {self._size_bytes} bytes has more")
@@ -189,7 +190,7 @@ class BlobWriter:
             self._pending.file.write(data)
 
     def take(self, source: io.BytesIO | io.BufferedReader) -> None:
-        """Feed all that a file holds, and commit."""
+        """Write a file's bytes, and commit."""
         while chunk := source.read(CHUNK_BYTES):
             self.feed(chunk)
         self.commit()
@@ -210,7 +211,7 @@ class BlobWriter:
             self.abort()
 
     def abort(self) -> None:
-        """Drop what arrived; without effect after ``commit``."""
+        """Delete the received bytes. It has no effect after ``commit``."""
         self._pending.abort()
 
     def __enter__(self) -> Self:

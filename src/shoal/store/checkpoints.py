@@ -128,13 +128,13 @@ class CheckpointStore:
         return [found.path.name for found in self._found()]
 
     def load(self, *, named: str | None = None) -> LoadedCheckpoint | None:
-        """The newest checkpoint that matches its name; None where none was ever saved. ``named``: the last that was
-        acknowledged: of those that are not older only this one counts. Empty: none was. If it is missing, somebody
-        removed it, or the database that names it went back: then the newest counts, and ``skipped`` says so.
+        """Load the newest checkpoint that matches its name, or return None if none was ever saved. ``named`` is the
+        last acknowledged one, or empty if there is none: no other checkpoint as new as it counts. If it is missing,
+        somebody removed it or the database that names it went back; then the newest counts, and ``skipped`` says so.
 
-        Damaged newer ones are set aside as ``.corrupt``, so that versions saved from here on are never
-        mistaken for older than them. Where files exist but none is good they stay, and ``Corrupt`` is raised:
-        starting a job over in silence is not ours to decide.
+        Damaged newer ones are renamed to ``.corrupt``, so that versions saved from now on are never mistaken for older
+        than them. If files exist but none is good, they stay and ``Corrupt`` is raised: this must not silently start a
+        job over.
         """
         for _ in range(_LOAD_ATTEMPTS):
             with self._lock, contextlib.suppress(FileNotFoundError), telling_disk_full(self._directory):
@@ -228,11 +228,11 @@ class CheckpointStore:
             path.unlink(missing_ok=True)
 
     def _aside(self) -> list[Path]:
-        """Damaged files that were set aside, oldest first."""
+        """Return the damaged files that were renamed, oldest first."""
         return sorted(self._directory.glob(f"*{_ASIDE}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
 
     def _found(self) -> list[_Found]:
-        """Checkpoints by name, newest first. Of two files of one version, the later written is the newer."""
+        """Return the checkpoints by name, newest first. If a version has two files, the one written later is newer."""
         found = []
         for path in self._directory.iterdir():
             if match := NAME.fullmatch(path.name):
@@ -251,13 +251,13 @@ class CheckpointStore:
 
 
 def version_in(name: str) -> int:
-    """The version that a checkpoint's name says; -1: it is no such name."""
+    """Return the version in a checkpoint's name, or -1 if it is not the name of a checkpoint."""
     match = NAME.fullmatch(name)
     return int(match[1]) if match else -1
 
 
 def counts(name: str, named: str | None) -> bool:
-    """Whether a checkpoint may be gone on from, where ``named`` was acknowledged last."""
+    """Whether a job may continue from a checkpoint if ``named`` was acknowledged last."""
     return named is None or name == named or version_in(name) < version_in(named)
 
 

@@ -35,7 +35,7 @@ class DiskFull(ShoalError):
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Put what ``write`` produces at ``path``, durably. On failure ``path`` is as it was and nothing is left over.
 
-    The file is readable by its owner alone, as a temporary file is.
+    Only its owner can read the file, as with a temporary file.
     """
     with telling_disk_full(path.parent):
         pending = AtomicFile(path.parent)
@@ -79,7 +79,7 @@ class AtomicFile:
         return self._file.hash.hexdigest()
 
     def written(self) -> Path:
-        """Where all that was written so far can be read, until ``commit`` or ``abort``."""
+        """Return a path from which all bytes written so far can be read, until ``commit`` or ``abort``."""
         self._file.flush()
         return self._temporary
 

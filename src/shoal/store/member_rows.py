@@ -170,7 +170,7 @@ class MemberRows:
         return NodeRow(**rows[0]) if rows else None
 
     def members_epoch(self) -> int:
-        """How often members changed; without meaning where one manager is alone."""
+        """Return how often members changed. The count is not used by a cluster with one manager."""
         (row,) = self._database.rows("SELECT value FROM counters WHERE name = 'members'")
         return int(row["value"])
 
@@ -230,9 +230,9 @@ class MemberRows:
             raise Misuse(f"there is no member {node[:80]!r} to label")
 
     def revoke_node(self, node: str, *, now_s: float, reason: str) -> bool:
-        """Shut a member out: every certificate it was issued, and the token it knows. Whether there was such a one.
+        """Revoke a member, all its certificates and the token that it knows. Return whether there was such a member.
 
-        A manager's authority takes with it what it issued, and members that have nothing else.
+        Revoking a manager also revokes the certificates that its authority issued, and members with no others.
         """
         with self._database.transaction() as database:
             found = database.rows("SELECT token_sha256 FROM nodes WHERE node = ?", (node,))
@@ -259,9 +259,9 @@ class MemberRows:
         return [str(row["node"]) for row in found]
 
     def forget_node(self, node: str, *, now_s: float) -> bool:
-        """Shut a member out that is gone, and list it no longer. Whether there was such a one.
+        """Exclude a lost member and stop listing it. Return whether there was such a member.
 
-        Unlike one that is revoked, it may know a secret that others join with: that stays good.
+        It may know a token that others join with. Unlike revocation, this leaves the token valid.
         """
         with self._database.transaction() as database:
             changed = database.change(
@@ -296,8 +296,8 @@ class MemberRows:
                 " (SELECT COALESCE(MAX(number), 0) + 1 FROM certificates WHERE node = :node))",
                 dataclasses.asdict(certificate),
             )
-            # What is void is no loss: a certificate that is not kept is good for nothing. The newest that was used
-            # stays, however many were issued since: its owner may never have received those.
+            # A certificate that is not kept becomes invalid. The newest used one stays, however many were issued since:
+            # its owner may never have received those.
             database.change(
                 "DELETE FROM certificates WHERE node = :node AND sha256 NOT IN (SELECT sha256 FROM certificates"
                 " WHERE node = :node ORDER BY used_s IS NOT NULL AND superseded_s IS NULL DESC, number DESC"
@@ -307,11 +307,11 @@ class MemberRows:
             self._count_on(database, certificate.node)
 
     def use_certificate(self, sha256: str, *, now_s: float) -> bool:
-        """A member used this certificate: those it was issued before this one are superseded, durably. Whether it is
-        good, which one that is not known, or was superseded or revoked itself, is not.
+        """Record that a member used this certificate, which supersedes its earlier ones. Return whether it is valid: it
+        is not if it is unknown, superseded or revoked.
 
-        Certificates that are newer and were never used stay as they are, and so does this one beside them: their owner
-        may have crashed before it had written them down.
+        Newer certificates that were never used stay valid next to this one: their owner may have crashed before it had
+        saved them.
         """
         with self._database.transaction() as database:
             row = self.certificate(sha256)

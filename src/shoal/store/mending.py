@@ -247,8 +247,8 @@ class _Jobs:
         return self._jumped(row, pulse_term=pulse.term if pulse is not None else 0)
 
     def _jumped(self, row: JobRow, *, pulse_term: int) -> JobRow:
-        """A leader that was appointed since must not be taken for one that is known by its term. Who was given which
-        term stays known, so that what such a leader made can be adopted."""
+        """Make the term jump ahead, so that a leader appointed since is not mistaken for a recorded one. The leaders of
+        earlier terms stay recorded, so that their versions can be adopted."""
         pulse = self._remembered.jobs.get(row.job)
         term = jumped_term(row.term, pulse_term, is_first=self._is_first)
         known = json.loads(row.terms_json)

@@ -21,7 +21,7 @@ DOWNLOADS_MANAGER, DOWNLOADS_BUCKET = "manager", "bucket"
 #: A download begins within this, or asks for another URL.
 _SIGNED_S = 900.0
 
-#: A blob that was asked for so long ago is not about to be opened.
+#: After this long, nobody is about to open a blob that was requested.
 _IN_USE_S = 600.0
 
 
@@ -94,7 +94,7 @@ class ObjectBlobs(BlobStore):
         super()._keep(pending, sha256)
 
     def _fetch(self, sha256: str) -> bool:
-        """Copy a blob into the folder. False: the bucket has none of this hash."""
+        """Copy a blob into the folder. Return False if the bucket does not have it."""
         pending = AtomicFile(self._directory)
         try:
             if not self._objects.fetch(self._name(sha256), pending.file, most_bytes=BLOB_MAX_BYTES):

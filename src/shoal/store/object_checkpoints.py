@@ -51,7 +51,7 @@ class ObjectCheckpoints(CheckpointStore):
         try:
             self._objects.put(f"{self._folder}/{saved.path.name}", saved.path)
         except BaseException:
-            # Nobody was told of it: it must not be taken for one that is kept.
+            # The checkpoint was not acknowledged, so it must not look like a stored one.
             saved.path.unlink(missing_ok=True)
             raise
         return saved
@@ -89,7 +89,7 @@ class ObjectCheckpoints(CheckpointStore):
             if not path.exists():
                 with contextlib.suppress(FileNotFoundError):  # thinned out meanwhile
                     self._fetch(name, path)
-                    # Of two of one version the later one counts, by when the bucket had it.
+                    # If a version has two checkpoints, the one that the bucket got later counts.
                     os.utime(path, (kept[name].modified_s, kept[name].modified_s))
 
     def _fetch(self, name: str, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""A bucket of any S3: whole objects under names, strongly consistent, durable when a call returns. Knows no contents.
+"""A bucket of any S3: complete objects under names, strongly consistent, durable when a call returns.
 
 Credentials come from the environment, as every S3 client reads them (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
-``AWS_REGION``, ``AWS_ENDPOINT_URL``, a role of the machine). They are in no message of this package.
+``AWS_REGION``, ``AWS_ENDPOINT_URL``, a role of the machine). No message of this package contains them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CLAIM = "shoal-cluster"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectFacts:
-    """What is known of an object without reading it."""
+    """An object's size and age."""
 
     size_bytes: int
     modified_s: float
@@ -85,7 +85,7 @@ class Objects:
         raise ShoalError(f"{self.name} does not give back what was put there: is it an S3?")
 
     def create(self, name: str, data: bytes) -> bool:
-        """Put an object where there is none (``If-None-Match: *``). False: there is one, and it stays."""
+        """Create an object (``If-None-Match: *``). Return False and leave it unchanged if it exists."""
         with self._asking():
             try:
                 obstore.put(self._store, name, data, mode="create")
@@ -94,12 +94,12 @@ class Objects:
             return True
 
     def put(self, name: str, path: Path) -> None:
-        """Put a file's bytes, in place of what had this name. It is durable, and whole for every reader."""
+        """Put a file's bytes under this name, durably, and replace any earlier object. Readers see one or the other."""
         with self._asking(), path.open("rb") as file:
             obstore.put(self._store, name, file)
 
     def read(self, name: str, *, start: int = 0, size_bytes: int = -1) -> bytes | None:
-        """All of a small object, or a range of any. None: there is none."""
+        """Return a small object or a range of any object, or None if it does not exist."""
         with self._asking():
             try:
                 if size_bytes >= 0:
@@ -109,13 +109,13 @@ class Objects:
                 return None
 
     def fetch(self, name: str, file: BinaryIO, *, most_bytes: int) -> bool:
-        """Write an object to a file. False: there is none."""
+        """Write an object to a file. Return False if it does not exist."""
         with self._asking():
             try:
                 given = obstore.get(self._store, name)
                 size_bytes = int(given.meta["size"])
                 if size_bytes > most_bytes:
-                    raise ShoalError(f"{self.name}/{name} has {size_bytes} bytes, at most {most_bytes} are read")
+                    raise ShoalError(f"{self.name}/{name} has {size_bytes} bytes; the maximum is {most_bytes}")
                 written = 0
                 for chunk in given.stream():
                     written += file.write(chunk)

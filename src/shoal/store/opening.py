@@ -32,8 +32,8 @@ _ASYNCHRONOUS = (
 class Stores:
     database: Database
     depot: Depot
-    #: Where managers share the database: a connection for their seats, which waits for no write of this manager
-    #: (``store.seat``). None: this manager is alone.
+    #: If managers share the database: a connection for their seats, which does not wait for this manager's writes
+    #: (``store.seat``). None if there is one manager.
     seats: Database | None = None
     #: What people should know about these stores.
     warnings: tuple[str, ...] = ()
@@ -66,10 +66,11 @@ def open_stores(
     downloads: str = "manager",
     usages: StoreUsages | None = None,
 ) -> Stores:
-    """The database and the depot of the cluster in this folder. Empty: a SQLite file there, and the folder itself.
+    """Open the database and the depot of the cluster in this folder. Empty addresses mean a SQLite file in the folder,
+    and the folder itself.
 
-    ``owner`` names the cluster: a database or a bucket of another one is refused. ``downloads``: where devices download
-    blobs that are in a bucket (``store.object_blobs``). ``usages``: where calls are counted.
+    ``owner`` names the cluster: another cluster's database or bucket is refused. ``downloads`` is where devices
+    download blobs that are in a bucket (``store.object_blobs``). ``usages`` counts calls.
     """
     usages = usages or StoreUsages()
     depot: Depot
@@ -139,7 +140,8 @@ def elsewhere(folder: Path) -> str:
 
 
 def _told(folder: Path) -> dict[str, str]:
-    """What this cluster was started with before. No address: the database may move, and its user's name is private."""
+    """Return the options that this cluster was started with before. They have no addresses, because the database may
+    move and its user's name is private."""
     try:
         told = json.loads((folder / _MARK).read_text())
     except FileNotFoundError:

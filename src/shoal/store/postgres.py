@@ -50,7 +50,7 @@ _DIALLING = {
 IDLE_IN_TRANSACTION_S = 4.0
 _STATEMENT_S = 30.0
 
-#: After an attempt in vain, calls fail at once for so long: some are made where others wait for them.
+#: After a failed attempt, calls fail at once for this long, because other work may wait for them.
 _QUIET_S = 0.5
 #: How long the outcome of a commit is asked for. It counts from the moment that its answer was lost.
 _OUTCOME_S = 20.0
@@ -361,7 +361,7 @@ def _plain(parameters: Parameters) -> Parameters:
 
 
 def _value(each: Any) -> Any:
-    """As SQLite keeps it: a figure that is not a number is none. Text has no zero byte here."""
+    """Return a value as SQLite stores it: NaN becomes NULL. PostgreSQL's text cannot have a zero byte."""
     if isinstance(each, float) and math.isnan(each):
         return None
     if isinstance(each, str) and "\0" in each:

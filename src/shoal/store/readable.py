@@ -1,7 +1,7 @@
-"""Whole-or-absent files that other users may read as far as this user's umask lets them: models, examples, caches.
+"""Atomically written files that other users may read, as this user's umask allows: models, examples, caches.
 
-``files`` keeps what it writes private, as a temporary file is. A pulled model or a downloaded set is no secret, and a
-service of another user may be the one that reads it.
+``files`` keeps its files private, as temporary files are. A pulled model or a downloaded dataset is not secret, and
+another user's service may read it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Named:
 
     sha256: str
     size_bytes: int
-    #: False: the directory had a file of that name.
+    #: Whether the directory had no file of that name.
     is_new: bool
 
 
@@ -41,7 +41,7 @@ def write_by_hash(directory: Path, write: Callable[[BinaryIO], object]) -> Named
 
 
 def write_readable(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """As ``write_atomically``, with the rights that an ordinary new file would have."""
+    """Write a file like ``write_atomically``, but with the permissions of an ordinary new file."""
 
     def write_and_open(file: BinaryIO) -> None:
         write(file)
@@ -51,8 +51,8 @@ def write_readable(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def let_others_read(file: BinaryIO) -> None:
-    """Give an open file the rights that an ordinary new file would have."""
-    # The system tells the umask only to a caller that sets it. Meanwhile a new file of another thread is private.
+    """Give an open file the permissions of an ordinary new file."""
+    # The umask can only be read by setting it. Until it is restored, other threads' new files are private.
     umask = os.umask(0o077)
     os.umask(umask)
     os.fchmod(file.fileno(), 0o666 & ~umask)

@@ -112,8 +112,8 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
     """Tokens, nodes, jobs and their history, what operators did, and what each manager has."""
 
     def __init__(self, database: Database | Path, *, holder: str = "") -> None:
-        """A path is that of a SQLite file. ``holder``: the manager's seat, where managers share the database; then that
-        is fenced (``store.seat``), and each job has a manager that alone writes to its rows."""
+        """Open a database, or a SQLite file by its path. ``holder`` is the manager's seat if managers share the
+        database. It is then fenced (``store.seat``), and only its manager writes to a job's rows."""
         self._database: Database = SqliteDatabase(database) if isinstance(database, Path) else database
         self._holder = holder
         #: Jobs that this manager gave away and did not get back.
@@ -123,7 +123,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
 
     @property
     def is_shared(self) -> bool:
-        """Other managers may write to it too."""
+        """Whether other managers may write to it too."""
         return bool(self._holder)
 
     def close(self) -> None:
@@ -138,14 +138,14 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         self.close()
 
     def settle(self, name: str, value: str) -> str:
-        """Write down what is true of the whole registry, unless that is known already; what is known from now on."""
+        """Record a fact about the registry unless it is recorded already. Return the recorded value."""
         with self._database.transaction() as database:
             database.change("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value))
             (row,) = database.rows("SELECT value FROM facts WHERE name = ?", (name,))
             return str(row["value"])
 
     def fact(self, name: str) -> str:
-        """Return what is true of the whole registry under this name, or ""."""
+        """Return the fact about the registry with this name, or ""."""
         rows = self._database.rows("SELECT value FROM facts WHERE name = ?", (name,))
         return str(rows[0]["value"]) if rows else ""
 
@@ -202,28 +202,27 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
 
     @property
     def holder(self) -> str:
-        """This manager, by its seat; empty: it is alone."""
+        """This manager's seat. Empty if the cluster has one manager."""
         return self._holder
 
     def managers_of_open_jobs(self) -> dict[str, str]:
-        """Each open job, and the manager whose it is, living or not."""
+        """Return each open job and the seat of its manager, alive or not."""
         return {str(row["job"]): str(row["manager"]) for row in self._database.rows(_OPEN_JOBS)}
 
     def open_jobs(self) -> list[JobRow]:
-        """The open jobs of all managers, in the order they were submitted."""
+        """Return the open jobs of all managers, in the order of submission."""
         return [job_row(row) for row in self._database.rows(_OPEN_ROWS)]
 
     def own_jobs(self) -> list[JobRow]:
-        """The open jobs of this manager."""
+        """Return the open jobs of this manager."""
         return [job_row(row) for row in self._database.rows(_OWN_JOBS, (self._holder,))]
 
     def orphans(self) -> list[JobRow]:
-        """Open jobs without a manager that lives. Nobody writes to such a job until a manager has taken it."""
+        """Return open jobs without a living manager. Nobody writes to such a job until a manager has taken it."""
         return [job_row(row) for row in self._database.rows(_ORPHANS)]
 
     def take_job(self, job: JobRow) -> bool:
-        """Make a job without a living manager this one's. Whether it is: another may have been quicker, and a drained
-        manager takes none."""
+        """Take over a job without a living manager. Return False if another manager was quicker or this one is drained."""
         with self._database.transaction(of_job=True) as database:
             if self._is_drained(database):
                 return False
@@ -243,7 +242,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         return True
 
     def manager_of(self, job: str) -> tuple[str, str] | None:
-        """The living manager whose job this is: its seat, and the address that devices dial. None: there is none."""
+        """Return the seat of a job's living manager and the address that devices dial, or None if it has none."""
         rows = self._database.rows(
             "SELECT holder, address FROM seats WHERE holder = (SELECT manager FROM jobs WHERE job = ?)", (job,)
         )
@@ -278,7 +277,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
             self._add_history(database, job, rows, evaluations)
 
     def forget_after(self, job: str, version: int) -> None:
-        """Drop what was recorded of versions that did not survive."""
+        """Delete the records of versions that did not survive."""
         with self._writing(job):
             self._forget_after(job, version)
 
@@ -320,7 +319,8 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         self._thin_evaluations(job)
 
     def applied_between(self, job: str, after: int, last: int) -> tuple[int, frozenset[str]]:
-        """How many batches went into versions after one, up to and with another; and which devices trained them."""
+        """Return how many batches were applied in versions above ``after`` up to ``last``, and the devices that trained
+        them."""
         rows = self._database.rows(
             "SELECT node, COUNT(*) AS batches FROM applied"
             " WHERE job = ? AND version > ? AND version <= ? GROUP BY node",
@@ -329,7 +329,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         return sum(int(row["batches"]) for row in rows), frozenset(str(row["node"]) for row in rows)
 
     def applied(self, job: str) -> list[Applied]:
-        """Batch by batch, as far back as that is kept."""
+        """Return the applied batches that are still kept one by one."""
         return [
             Applied(**row)
             for row in self._database.rows(
@@ -339,7 +339,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         ]
 
     def audit(self, job: str) -> list[EpochAudit]:
-        """What the history says of each epoch, also of those whose batches are not listed any more."""
+        """Return the history of each epoch, including those whose batches are no longer kept one by one."""
         thinned = self._database.rows(
             'SELECT epoch, batches, "distinct", first_version, last_version FROM epochs WHERE job = ?', (job,)
         )
@@ -376,7 +376,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         return last
 
     def last_event(self, job: str) -> int:
-        """The number of a job's latest event; 0: there is none."""
+        """Return the number of a job's latest event, or 0 if there is none."""
         (row,) = self._database.rows("SELECT COALESCE(MAX(seq), 0) AS last FROM events WHERE job = ?", (job,))
         return int(row["last"])
 
@@ -422,7 +422,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
             self._thin_evaluations(job)
 
     def evaluations(self, job: str, *, latest: int = -1) -> list[EvaluationRow]:
-        """Oldest first; all of them, or so many of the latest."""
+        """Return all evaluations of a job, or the ``latest`` ones, oldest first."""
         return [
             EvaluationRow(
                 version=row["version"],
@@ -469,7 +469,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
             return self.published(job), self.serving(job)
 
     def published_hashes(self) -> set[str]:
-        """Of every model that some job keeps."""
+        """Return the hash of every published model that a job keeps."""
         return {str(row["sha256"]) for row in self._database.rows("SELECT DISTINCT sha256 FROM published")}
 
     def publish(self, job: str, version: Published, serving: Serving, *, drop: Sequence[int] = ()) -> None:
@@ -527,8 +527,8 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         self._database.change("DELETE FROM epochs WHERE job = ? AND last_version > ?", (job, version))
 
     def _thin_applied(self, job: str, *, added: int) -> None:
-        """Of the oldest epochs keep the sums alone, until a quarter of the room is free; the last two stay listed."""
-        # To count is to read them all: it is done when they may be too many.
+        """Reduce the oldest epochs to their sums until a quarter of the limit is free. The last two epochs stay."""
+        # Counting reads all rows, so it is done only when there may be too many.
         self._listed[job] = self._listed.get(job, APPLIED_KEPT_PER_JOB) + added
         if self._listed[job] <= APPLIED_KEPT_PER_JOB:
             return

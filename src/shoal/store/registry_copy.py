@@ -1,7 +1,6 @@
-"""A registry as a file that can be carried elsewhere: copied while a manager writes it, and made fit to go on from.
+"""A registry as a file that can be moved elsewhere: copied while a manager writes it, and prepared for a restore.
 
-Knows tables, not what else a cluster is made of. The source is opened read-only and never migrated: the manager that
-runs may be of an older release.
+The source is opened read-only and never migrated: the running manager may be of an older release.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class NamedJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedFiles:
-    """What a copied registry names: the files that it is of no use without."""
+    """The files that a copied registry names and needs."""
 
     jobs: tuple[NamedJob, ...]
     #: Hashes of published models.
@@ -56,7 +55,7 @@ def copy_registry(source: Path, target: Path) -> None:
 
 
 def read_named(copy: Path) -> NamedFiles:
-    """What a copy names. It is not changed: the release that wrote it may restore it."""
+    """Return the files that a copy names. The copy is not changed: the release that wrote it may restore it."""
     with _errors_named(copy), contextlib.closing(_open(copy, "ro")) as database:
         jobs = database.execute("SELECT job, spec_json, state FROM jobs ORDER BY created_s, job").fetchall()
         published = database.execute("SELECT DISTINCT sha256 FROM published").fetchall()
@@ -69,12 +68,12 @@ def read_named(copy: Path) -> NamedFiles:
 
 
 def fence_restored(path: Path) -> None:
-    """Make a restored registry, already of this release's schema, one that a manager may go on from.
+    """Prepare a restored registry, already migrated to this release's schema, for a manager.
 
-    A leader that was appointed after the copy must not be taken for one that is known: terms jump ahead, and no leader
-    is remembered. Join secrets are void, since those that were revoked or used up after the copy would be good again.
-    A member may have renewed its certificate after the copy: one that is not recorded is believed until the member uses
-    a newer one.
+    A leader that was appointed after the copy must not be mistaken for a recorded one: terms jump ahead, and leaders
+    are removed. Join secrets become void, because any that were revoked or used up after the copy would be valid again.
+    A member may have renewed its certificate after the copy: an unrecorded one is accepted until the member uses a
+    newer one.
     """
     with _errors_named(path), contextlib.closing(_open(path, "rw")) as database, database:
         database.execute(

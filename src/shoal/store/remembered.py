@@ -23,13 +23,13 @@ log = logging.getLogger("shoal")
 #: The newest of each that are kept. A database goes back by minutes or days, not by all that ever was.
 REVOKED_KEPT = 20_000
 ENDED_KEPT = 5_000
-#: Of these the newest are kept as they were submitted: a database that went back may not even know them.
+#: The newest jobs are kept as they were submitted: a database that went back may not know them.
 SUBMISSIONS_KEPT = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RevokedMember:
-    """A member that was shut out."""
+    """A revoked member."""
 
     revoked_s: float
     reason: str = ""

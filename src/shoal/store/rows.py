@@ -1,4 +1,4 @@
-"""What the registry gives back: one frozen value a row. Knows no SQL. Times are wall-clock seconds."""
+"""The registry's rows, each as a frozen value. Times are wall-clock seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.wire.messages import MetricView
 
 
 class Redeemed(NamedTuple):
-    """What a token bought: an identity in the cluster."""
+    """The identity that a token was redeemed for."""
 
     node: str
     role: str
@@ -25,11 +25,11 @@ class Token:
     secret_sha256: str
     role: str
     uses_left: int
-    #: None: it does not expire.
+    #: None if it does not expire.
     expires_s: float | None
     created_s: float
     label: str
-    #: Every node that joins with this token has a name that starts so.
+    #: The name of every node that joins with this token begins with this.
     node_prefix: str
 
 
@@ -44,21 +44,21 @@ class NodeRow:
     last_seen_s: float
     #: ``enrolled``, ``pending``, ``drained`` or ``revoked``.
     state: str
-    #: The token it joined with; empty: none, or not known.
+    #: The token that it joined with. Empty if there was none, or it is unknown.
     token_sha256: str = ""
-    #: When its name was last revoked, also where it was given again since. None: never.
+    #: When its name was last revoked, even if it was given again since. None if never.
     revoked_s: float | None = None
     #: Why it is in this state.
     reason: str = ""
-    #: In a registry that was restored: the last certificate of this member that the copy knew. None: it knows them all.
+    #: In a restored registry: the member's last certificate in the copy. None if all its certificates are recorded.
     restored_number: int | None = None
-    #: An operator forgot it: it is shut out, and not listed.
+    #: An operator forgot it: it is excluded and not listed.
     is_forgotten: int = 0
-    #: Where managers share a registry: the count of changes of members at which this one changed last.
+    #: If managers share a registry: the count of changes to members when this one last changed.
     epoch: int = 0
-    #: The card that an operator signed for it (``identity.cards``), in hexadecimal; empty: none.
+    #: The card that an operator signed for it (``identity.cards``), in hexadecimal, or empty.
     card: str = ""
-    #: What an operator says that it is, as JSON: a list of ``NAME=VALUE``.
+    #: The labels that an operator gave it, as JSON: a list of ``NAME=VALUE``.
     labels_json: str = "[]"
 
     @property
@@ -68,7 +68,7 @@ class NodeRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
-    """A certificate that was issued, by the hash of all of it. It is recorded before anyone is handed it."""
+    """An issued certificate, under the hash of all its bytes. It is recorded before its owner gets it."""
 
     sha256: str
     node: str
@@ -78,20 +78,20 @@ class Certificate:
     issued_s: float
     expires_s: float
     revoked_s: float | None = None
-    #: Of this member's certificates, the how-manieth it is.
+    #: Counts the member's certificates.
     number: int = 0
-    #: When it was first used, and when a newer one was: that one superseded it.
+    #: When it was first used, and when a newer one was, which superseded it.
     used_s: float | None = None
     superseded_s: float | None = None
-    #: The manager's own authority that issued it, by its hash; empty: the cluster's did.
+    #: The hash of the manager's own authority that issued it. Empty if the cluster's authority did.
     issuer: str = ""
-    #: As in ``NodeRow``.
+    #: Like ``NodeRow.epoch``.
     epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberChanges:
-    """Members that changed since some epoch, with all their certificates, as of another."""
+    """Members that changed since an earlier epoch, with all their certificates, as of ``epoch``."""
 
     epoch: int
     nodes: tuple[NodeRow, ...]
@@ -100,7 +100,7 @@ class MemberChanges:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRow:
-    """A job and how far it came. ``term`` counts its leaders."""
+    """A job and its progress. ``term`` counts its leaders."""
 
     job: str
     name: str
@@ -111,13 +111,13 @@ class JobRow:
     created_s: float
     ended_s: float | None
     progress_json: str
-    #: Who leads it under this term; empty: nobody yet.
+    #: Its leader under this term. Empty if it has none yet.
     leader: str = ""
-    #: Term -> who was given it, and the newest durable version then.
+    #: Term -> its leader, and the newest durable version then.
     terms_json: str = "{}"
-    #: The name of its last checkpoint that was acknowledged, where managers share a depot; empty: none was.
+    #: If managers share a depot: the name of its last acknowledged checkpoint. Empty if there is none.
     checkpoint: str = ""
-    #: The manager whose job it is, by its seat; empty: nobody's yet, or the only manager's.
+    #: The seat of the manager that has this job. Empty if none has it yet, or the cluster has one manager.
     manager: str = ""
 
 
@@ -128,7 +128,7 @@ def job_row(row: Mapping[str, Any]) -> JobRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochAudit:
-    """What the history says of one epoch: exactly once means ``batches == distinct ==`` the batches there are."""
+    """An epoch in the history. Each batch was applied exactly once if both counts equal the number of batches."""
 
     epoch: int
     batches: int
@@ -139,7 +139,7 @@ class EpochAudit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Something that happened, to be told. ``seq`` counts within its job and is never reused."""
+    """An event shown to people. ``seq`` counts within its job and is never reused."""
 
     seq: int
     at_s: float
@@ -150,11 +150,11 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationRow:
-    """How good a version is on held-out data."""
+    """A version's results on held-out data."""
 
     version: int
     epoch: int
-    #: None: it has no metric of this name.
+    #: None if the version was not measured by this metric.
     accuracy: float | None
     loss: float | None
     examples: int

@@ -161,13 +161,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     (
         # The figures of every metric, as JSON: a name, a figure or null, and whether less is better. Rows without them
-        # are of an older release, and have accuracy and loss alone.
+        # are of an older release, and have only accuracy and loss.
         "ALTER TABLE evaluations ADD COLUMN metrics_json TEXT NOT NULL DEFAULT '[]'",
         "ALTER TABLE published ADD COLUMN metrics_json TEXT NOT NULL DEFAULT '[]'",
     ),
     (
         # In a restored registry: the number of the member's last certificate that it knows. Those that were issued
-        # after the copy was made are not recorded, and are believed until a newer one is used. NULL: not restored.
+        # after the copy are not recorded, and are accepted until a newer one is used. NULL if it was not restored.
         "ALTER TABLE nodes ADD COLUMN restored_number INTEGER",
     ),
     (
@@ -181,7 +181,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DROP INDEX certificates_by_node",
     ),
     (
-        # What is true of the whole registry, such as whose it is.
+        # Facts about the registry, such as its owner.
         """
         CREATE TABLE facts (
             name TEXT PRIMARY KEY,
@@ -204,7 +204,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE jobs ADD COLUMN checkpoint TEXT NOT NULL DEFAULT ''",
     ),
     (
-        # The hash of the manager's own authority that issued it; empty: the cluster's did.
+        # The hash of the manager's own authority that issued it. Empty if the cluster's authority did.
         "ALTER TABLE certificates ADD COLUMN issuer TEXT NOT NULL DEFAULT ''",
         "CREATE INDEX certificates_by_issuer ON certificates (issuer) WHERE issuer != ''",
     ),
@@ -222,7 +222,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             devices INTEGER NOT NULL
         ) WITHOUT ROWID
         """,
-        # Whose job it is; empty: nobody's yet, or the only manager's.
+        # The manager that has the job. Empty if none has it yet, or there is only one manager.
         "ALTER TABLE jobs ADD COLUMN manager TEXT NOT NULL DEFAULT ''",
         "CREATE INDEX jobs_open ON jobs (manager) WHERE state IN ('queued', 'running', 'stopping')",
     ),
@@ -242,7 +242,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX certificates_by_epoch ON certificates (epoch) WHERE epoch > 0",
     ),
     (
-        # The card that an operator signed for a device, in hexadecimal; empty: none.
+        # The card that an operator signed for a device, in hexadecimal, or empty.
         "ALTER TABLE nodes ADD COLUMN card TEXT NOT NULL DEFAULT ''",
     ),
     (

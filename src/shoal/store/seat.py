@@ -1,11 +1,11 @@
-"""Seats: a row for each manager that is alive. A manager whose row is gone cannot write, whatever it believes.
+"""Seats: a row for each living manager. A manager whose row was deleted cannot write.
 
-Every writing transaction of a manager counts its row on. That tells others that it lives, and proves that it may write:
-where the row is gone, the transaction fails with all that was in it. A name is given once, to one process: a seat that
-has ended does not come back.
+Every writing transaction of a manager increments a count in its row. That shows others that the manager is alive, and
+proves that it may write: if the row was deleted, the transaction fails. A seat's name is given once, to one process: a
+seat that has ended does not come back.
 
-A count that is not above the last one that was committed shows that the database went back in time, by a restore or by
-a failover that lost transactions. The transaction that finds this fails too: what its manager knows is of another past.
+A count that is not above the last committed one shows that the database went back in time, by a restore or by a
+failover that lost transactions. The transaction that finds this fails too, because its manager's state is out of date.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Seats:
         self._database = database
 
     def open(self, holder: str, address: str = "") -> Tenure:
-        """``address``: the HOST:PORT that devices dial; empty: it serves none yet. The seat of a process that ran from
-        the same home ends: a home has one process at a time (its lock), so that one is gone."""
+        """Open a seat. ``address`` is the HOST:PORT that devices dial, or empty if the manager serves none yet. It ends
+        the seat of an earlier process with the same home: the home's lock allows only one at a time."""
         with self._database.transaction(of_job=True) as database:
             found = {seat.holder: seat.beats for seat in seats_in(database) if seat.holder != holder}
             notes = database.rows("SELECT name, value FROM facts WHERE name LIKE ?", (f"{_ENDED}%",))

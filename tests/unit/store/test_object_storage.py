@@ -294,7 +294,7 @@ def test_an_object_larger_than_expected_is_not_read(bucket: Objects, tmp_path: P
     file = tmp_path / "file"
     file.write_bytes(b"x" * 100)
     bucket.put("large", file)
-    with pytest.raises(ShoalError, match="at most 99"):
+    with pytest.raises(ShoalError, match="the maximum is 99"):
         bucket.fetch("large", io.BytesIO(), most_bytes=99)
 
 
