@@ -700,10 +700,10 @@ def test_those_who_dawdle_are_cut_off_and_told_together(cluster: Cluster, caplog
         asyncio.run(scenario())
     lines = [record.getMessage() for record in caplog.records if "did not join" in record.getMessage()]
     first, *rest = lines
-    assert first == "127.0.0.1 did not join: said nothing for 0.5 s: cut off before TLS"
+    assert first == "127.0.0.1 did not join: sent nothing for 0.5 s: disconnected before TLS"
     assert len(rest) == 1
     assert re.fullmatch(
-        r"8[0-3] connections did not join within 60 s: 8[0-3] of 127\.0\.0\.1 \(the connection closed before TLS.*\)",
+        r"8[0-3] connections did not join within 60 s: 8[0-3] of 127\.0\.0\.1 \(the connection was closed.*\)",
         rest[0],
     )
 

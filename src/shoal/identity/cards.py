@@ -122,7 +122,7 @@ def check_card(card: bytes, *, cluster: str, node: str, pinned: bytes, now_s: fl
     if not certificates.is_card_signed(statement, signature, pinned):
         raise PeerViolation("its card is not one that the operator whose key is pinned here signed for it")
     if now_s > until_s + SLACK_S:
-        raise PeerViolation(f"its card ran out on {day_of(until_s)}: approve the device again")
+        raise PeerViolation(f"its card was valid until {day_of(until_s)}: approve the device again")
     return key
 
 

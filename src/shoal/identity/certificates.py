@@ -36,8 +36,8 @@ from shoal.identity import chain
 from shoal.identity.names import RemoteIdentity, remote_from_uris, server_name
 from shoal.wire.limits import ENROL_MESSAGE_MAX_BYTES
 
-#: Every certificate is valid from here on: a board without a battery clock wakes up in 1970, and has to connect before
-#: anyone can tell it the time. Nothing is lost: an authority did not exist before its cluster did.
+#: Every certificate is valid from this time on: a board without a battery clock starts in 1970, and must connect before
+#: it can learn the time. This weakens nothing: an authority did not exist before its cluster did.
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: How many points P-256 has (SEC 2, §2.4.2).
@@ -56,10 +56,11 @@ class KeyPair(NamedTuple):
 def new_authority(
     cluster: str, *, valid_days: int, now_s: float, secret: bytes = b"", delegates: bool = False
 ) -> KeyPair:
-    """A self-signed authority that may sign members; if it ``delegates``, also managers' authorities, which sign none.
+    """Make a self-signed authority that may sign members. If it ``delegates``, it may also sign managers' authorities,
+    which sign members and no further authorities.
 
-    With a secret, its key is made of that: all who know it have the same authority, though not the same certificate of
-    it, and believe the members that any of them signs.
+    With a secret, its key is derived from that: everyone who knows the secret has the same authority, with different
+    certificates, and trusts the members that any of them signs.
     """
     key = _key_of(secret) if secret else ec.generate_private_key(ec.SECP256R1())
     name = _name(common=f"{cluster} authority", role="authority", cluster=cluster)
@@ -69,14 +70,14 @@ def new_authority(
 
 
 def manager_authority(root: KeyPair, *, cluster: str, name: str, valid_days: float, now_s: float) -> KeyPair:
-    """An authority of one manager, certified by the cluster's: it may sign members, and no further authorities."""
+    """Make an authority of one manager, certified by the cluster's. It may sign members, and no further authorities."""
     if not valid_days > 0:
-        raise Misuse(f"an authority is valid for some time, not for {valid_days} days")
+        raise Misuse(f"valid_days is {valid_days}; an authority must be valid for more than 0 days")
     root_key, above = _authority(root)
     if not _constraints(above).path_length:
         raise Misuse(
-            "the authority of this cluster signs members alone, as an earlier release made it: managers of a new"
-            " cluster can have authorities of their own, those of this one share its authority"
+            "the authority of this cluster may only sign members, because an earlier release made it: its managers"
+            " share it. Managers of a new cluster can have their own authorities"
         )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(common=f"{name} authority", role="authority", cluster=cluster)
@@ -146,7 +147,7 @@ def issue(
 ) -> bytes:
     """Certify the request's public key as `peer`. Nothing else that the request says is used."""
     if not valid_days > 0:
-        raise Misuse(f"a certificate is valid for some time, not for {valid_days} days")
+        raise Misuse(f"valid_days is {valid_days}; a certificate must be valid for more than 0 days")
     if hosts and not serves:
         raise Misuse(f"{peer.node} does not serve, so its certificate names no hosts")
     public_key = _public_key_of(csr_pem)
@@ -193,25 +194,25 @@ def _authority(pair: KeyPair) -> tuple[ec.EllipticCurvePrivateKey, x509.Certific
 
 
 def remote_of(certificate_pem: bytes) -> RemoteIdentity:
-    """Who a certificate names. Does not check who signed it."""
+    """Return the member that a certificate names. Does not check who signed it."""
     return _peer(_parse_der(_der(certificate_pem)))
 
 
 def authenticate(
     certificate_der: bytes, *, root_der: bytes, now_s: float | None, slack_s: float = 0.0
 ) -> RemoteIdentity:
-    """Who a certificate names, after checking that `root_der` signed it and that both are valid now.
+    """Return the member that a certificate names, after checking that `root_der` signed it and that both are valid now.
 
-    It may come with that of a manager's own authority (`identity.chain`): then `root_der` signed that one, and that
-    one signed the certificate. With `now_s` None, for what outlives a certificate (see `identity.signing`), all may
-    have run out. With `slack_s`, they may have run out no longer ago than that.
+    It may come with the certificate of a manager's own authority (`identity.chain`): then `root_der` must have signed
+    that authority, and the authority the certificate. If `now_s` is None, all may have expired: a job's signature
+    outlives its certificate (`identity.signing`). With `slack_s`, they may have expired at most that long ago.
     """
     certificate, *between = _parse_chain(certificate_der)
     root = _parse_der(root_der)
     if not _constraints(root).ca:
         raise PeerViolation(_NOT_DIRECTLY)
     issuer = root
-    # Of each its signature first: what else a certificate says is read once it is known who wrote it.
+    # Check each signature first: the rest of a certificate is read only once its issuer is known.
     for authority in between:
         _check_issued(authority, root)
         if not _constraints(root).path_length or _constraints(authority) != _SIGNS_MEMBERS:
@@ -301,7 +302,7 @@ def is_card_signed(content: bytes, signed: bytes, public: bytes) -> bool:
 
 
 class IssuedCertificate(NamedTuple):
-    """What a registry keeps of a certificate that was issued."""
+    """A registry's record of an issued certificate."""
 
     peer: RemoteIdentity
     key_sha256: str
@@ -309,7 +310,7 @@ class IssuedCertificate(NamedTuple):
 
 
 class OwnAuthority(NamedTuple):
-    """What a registry keeps of a manager's authority."""
+    """A registry's record of a manager's authority."""
 
     key_sha256: str
     expires_s: float
@@ -347,7 +348,7 @@ def belongs_to(certificate_der: bytes, key_pem: bytes) -> bool:
 
 
 def encrypted(key_pem: bytes, password: str) -> bytes:
-    """The same private key, readable with this password only."""
+    """Return the private key, encrypted with this password."""
     key = load_pem_private_key(key_pem, password=None)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
 
@@ -368,7 +369,7 @@ def _public_key_of(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
-#: What the parser says of an extension that is absent, twice there, or of a kind it does not know.
+#: The parser's errors for an extension that is missing, duplicated or of an unknown kind.
 _BAD_EXTENSION = (
     x509.ExtensionNotFound,
     x509.DuplicateExtension,

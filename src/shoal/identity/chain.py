@@ -45,17 +45,17 @@ def split_der(chain_der: bytes) -> list[bytes]:
 
 
 def _size(der: bytes) -> int:
-    """How long the DER sequence is that begins here: every certificate takes two bytes to say so."""
+    """Return the length of the DER sequence that begins here. In a certificate, two bytes state it."""
     if len(der) < 4 or der[:2] != b"\x30\x82":
-        raise ValueError("this is no certificate")
+        raise ValueError("this is not a certificate")
     size = 4 + int.from_bytes(der[2:4])
     if size > len(der):
-        raise ValueError("the certificate is cut off")
+        raise ValueError("the certificate is truncated")
     return size
 
 
 def sha256(chain_pem: bytes | str) -> str:
-    """What the first certificate of a chain is known by: the hash of all of it. Raises ValueError."""
+    """Return the hash of a chain's first certificate, which identifies it. Raises ValueError."""
     return hashlib.sha256(split_der(der_of(chain_pem))[0]).hexdigest()
 
 

@@ -1,7 +1,8 @@
-"""Clusters on the local network, by multicast DNS: where they are and how to recognise them. Grants nothing.
+"""Clusters on the local network, by multicast DNS: where they are and how to recognise them.
 
-What is heard here is hearsay: anyone on the network can say it. Joining takes a line with a secret, and that line pins
-the cluster's authority. Needs the package `zeroconf` (the extra `discovery`), imported where it is used.
+The announcements grant nothing and are not authenticated: anyone on the network can send them. Joining takes a line
+with a secret, which also pins the cluster's authority. Needs the package `zeroconf` (the extra `discovery`), imported
+where it is used.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ async def find(*, seconds: float, interfaces: Sequence[str] = ()) -> list[Found]
 
 
 def heard_of(said: Mapping[bytes, bytes | None], addresses: Sequence[bytes], port: int | None) -> list[Found]:
-    """What someone says of themselves, if it makes sense: a terminal is shown it."""
+    """Return the clusters in an announcement, or nothing if it is malformed. A terminal shows them."""
     try:
         cluster, fingerprint = ((said.get(key) or b"").decode("ascii") for key in (b"cluster", b"ca"))
         hosts = [str(ipaddress.ip_address(address)) for address in addresses]

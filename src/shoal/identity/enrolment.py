@@ -1,14 +1,14 @@
-"""How a device becomes a member: one TLS connection, in which the cluster proves itself before the device says a word.
+"""How a device becomes a member: one TLS connection, in which the cluster proves its identity before the device does.
 
     manager → device    the certificate of the cluster's authority (DER), then that of the manager's own, if it has one
               device    checks it against the join line, and this connection's own certificate against it
     device  → manager   {secret, csr_pem, wanted, facts}
     manager → device    {certificate_pem, node, role, cluster, manager, port}   or   {refused}
 
-A member that was away until its certificate ran out comes the same way, with `{certificate, csr_pem}`: the hash of the
-certificate it had, and a request signed with the key of that one.
+A member whose certificate expired while it was offline comes the same way, with `{certificate, csr_pem}`: the hash of
+that certificate, and a request signed with its key.
 
-Every message is four bytes of length and then the content. Knows nothing of jobs; tokens are kept behind a Protocol.
+Every message is four bytes of length and then the content. Tokens are behind a Protocol.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class WrongCluster(PeerViolation):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Newcomer:
-    """A device that just joined: what it is now, where it called from and what it told of itself."""
+    """A device that just joined: its name and role, its address, and the facts that it reported."""
 
     node: str
     role: str
@@ -159,7 +159,7 @@ class EnrolmentServer:
         self._listener = self._reception = None
 
     async def _answer(self, raw: bytes, address: str) -> tuple[bytes, str]:
-        """The reply to a request, and why it is a refusal, if it is one."""
+        """Return the reply to a request, and the reason of a refusal, or an empty text if it is granted."""
         refusal = ""
         try:
             content = _json_object(raw)
@@ -209,7 +209,7 @@ class EnrolmentServer:
         csr_pem = request.csr_pem.encode()
         if certificates.requested_key_sha256(csr_pem) != decision.key_sha256:
             raise PeerViolation(f"does not hold the key of {decision.node}'s certificate")
-        # Asked once the key is proven: the hash of an old certificate, which is no secret, raises no alarm.
+        # Checked only after the key is proven: the hash of an old certificate is not secret, so it raises no alarm.
         if decision.superseded_s is not None:
             raise Refused(self._renewals.refuse_replaced(decision, address=address))
         certificate_pem = self._authority.issue(node=decision.node, role=decision.role, csr_pem=csr_pem)
@@ -282,23 +282,23 @@ def _are_facts(facts: Mapping[Any, Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Enrolled:
-    """What a device needs to be a member from now on: who it is, who manages it, and where that one was reached."""
+    """A member's identity, and where to reach its cluster's managers."""
 
     identity: Identity
     manager_node: str
     manager_endpoint: str
-    #: Where it joined, and is let in again should its certificate run out; empty: not known.
+    #: Where it joined, and can renew an expired certificate. Empty if unknown.
     enrol_endpoint: str = ""
-    #: Where managers of the cluster are, as the last one that was reached said; empty: that one is alone.
+    #: Where the cluster's managers are, as the last one that it reached reported. Empty if there is only one.
     managers: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:
-        # The identity goes last: a folder that holds one is complete.
+        # The identity is written last, so that a folder with an identity is complete.
         self.save_manager(folder)
         self.identity.save(folder)
 
     def save_manager(self, folder: Path) -> None:
-        """Where managers are, alone: the identity may be renewed meanwhile."""
+        """Save only where managers are: the identity may be renewed at the same time."""
         manager = {
             "manager_node": self.manager_node,
             "manager_endpoint": self.manager_endpoint,
@@ -356,9 +356,9 @@ async def enrol(
 
 
 async def return_lapsed(member: Enrolled, *, timeout_s: float = ENROL_DEADLINE_S) -> Enrolled:
-    """The same member with a new certificate for the same key: for one whose certificate ran out while it was away.
+    """Renew the certificate of a member that expired while it was offline, with the same key.
 
-    Raises as `enrol` does. The cluster proves itself by the authority that the member believes.
+    Raises as `enrol` does. The cluster proves its identity by the authority that the member trusts.
     """
     from shoal.identity import certificates
 
@@ -413,7 +413,7 @@ def enrol_blocking(
 
 
 async def _ask(code: JoinCode, message: bytes) -> tuple[RemoteIdentity, bytes, bytes]:
-    """Who the manager proved to be, its authority, and its reply. `message` is sent only once that is proven."""
+    """Return the manager's proven identity, its authority, and its reply. `message` is sent only after the proof."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # No authority is known yet. TLS proves that the peer holds its certificate's key; _recognise does the rest.
@@ -435,7 +435,7 @@ async def _ask(code: JoinCode, message: bytes) -> tuple[RemoteIdentity, bytes, b
 
 
 def greeted(greeting: bytes) -> tuple[bytes, bytes]:
-    """The authority of the cluster in a greeting, and the manager's own, if it has one. Neither is believed yet."""
+    """Return the cluster's authority in a greeting, and the manager's own if it has one. Neither is checked yet."""
     try:
         authority_der, *own_der = chain.split_der(greeting)
     except ValueError:
@@ -486,7 +486,7 @@ def _enrolled(
         raise PeerViolation("the certificate in the reply is for another key", peer=code.endpoint)
     claimed = tuple(reply.get(name) for name in ("node", "role", "cluster", "manager"))
     if claimed != (member.node, member.role, manager.cluster, manager.node) or member.cluster != manager.cluster:
-        raise PeerViolation("the reply and its certificate disagree", peer=code.endpoint)
+        raise PeerViolation("the reply differs from its certificate", peer=code.endpoint)
     identity = Identity(
         node=member.node,
         role=member.role,
@@ -524,7 +524,7 @@ def _json_object(raw: bytes) -> dict[str, Any]:
 
 
 def _context(identity: Identity) -> ssl.SSLContext:
-    """How a manager shows itself to strangers."""
+    """Return the TLS context with which a manager receives strangers."""
     from shoal.identity import certificates
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

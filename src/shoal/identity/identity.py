@@ -41,7 +41,7 @@ RESERVED_NAMES = ("manager", "operator")
 
 
 def remote_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> RemoteIdentity:
-    """Who is calling, from gRPC's `context.auth_context()`, whose certificate gRPC has already verified."""
+    """Return the caller in gRPC's `context.auth_context()`. gRPC has already verified its certificate."""
     if list(auth.get("transport_security_type", ())) != [b"ssl"]:
         raise PeerViolation("the connection is not authenticated by TLS")
     try:
@@ -64,13 +64,13 @@ def remote_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> RemoteIdent
 
 
 def address_of(caller: str) -> str:
-    """The address alone, of what gRPC calls a peer: `ipv4:10.0.0.5:41242`, `ipv6:%5Bfe80::1%5D:41242`."""
+    """Return only the address in gRPC's name of a peer: `ipv4:10.0.0.5:41242`, `ipv6:%5Bfe80::1%5D:41242`."""
     kind, _, where = urllib.parse.unquote(caller).partition(":")
     return where.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else caller
 
 
 def certificate_sha256(pem: bytes) -> str:
-    """What a certificate is known by in a registry: the hash of all of it, without that of an authority behind it."""
+    """Return the hash that identifies a certificate in a registry. It does not cover an authority's in the same PEM."""
     try:
         return chain.sha256(pem)
     except ValueError as error:
@@ -78,7 +78,8 @@ def certificate_sha256(pem: bytes) -> str:
 
 
 def remote_from_certificate(pem: bytes) -> RemoteIdentity:
-    """Who a certificate names. Does not check who signed it, and imports `cryptography`; servers use the context."""
+    """Return the member that a certificate names. Does not check who signed it, and imports `cryptography`; servers use
+    the context."""
     from shoal.identity import certificates
 
     return certificates.remote_of(pem)
@@ -86,7 +87,7 @@ def remote_from_certificate(pem: bytes) -> RemoteIdentity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """A member's key and certificate, and the authority it believes."""
+    """A member's key and certificate, and the authority that it trusts."""
 
     node: str
     role: str
@@ -94,7 +95,7 @@ class Identity:
     key_pem: bytes = field(repr=False)
     certificate_pem: bytes = field(repr=False)
     ca_pem: bytes = field(repr=False)
-    #: From when to when, by the manager's clock, so that nobody has to parse the certificate; 0: not known.
+    #: The certificate's validity by the manager's clock, so that it need not be parsed. 0 if unknown.
     issued_s: float = 0.0
     expires_s: float = 0.0
 
@@ -105,7 +106,7 @@ class Identity:
                 raise Misuse("an identity's key and certificates are PEM")
 
     def save(self, folder: Path) -> None:
-        """Replace what is in `folder`, whole or not at all, readable by this user alone."""
+        """Replace the identity in `folder` atomically. Only this user can read it."""
         pems = {name: getattr(self, name).decode("ascii") for name in ("key_pem", "certificate_pem", "ca_pem")}
         times = {"issued_s": repr(self.issued_s), "expires_s": repr(self.expires_s)}
         save_private_json(
@@ -209,23 +210,23 @@ class Authority:
 
     @property
     def greeting(self) -> bytes:
-        """What a newcomer is shown first: the cluster's authority, and after it the manager's own, if it has one."""
+        """The first message to a joining device: the cluster's authority, then the manager's own if it has one."""
         return self.certificate_der + (chain.der_of(self.own_pem) if self.own_pem else b"")
 
     @property
     def until_s(self) -> float:
-        """When it ends, in seconds since 1970: certificates that it issues are void from then on."""
+        """When it expires, in seconds since 1970. The certificates that it issues are void from then on."""
         from shoal.identity import certificates
 
         return min(certificates.until_s(pem) for pem in (self.certificate_pem, self.own_pem) if pem)
 
     @property
     def own_sha256(self) -> str:
-        """What the manager's own is known by; empty: this is the cluster's."""
+        """The hash of the manager's own authority. Empty if this is the cluster's."""
         return chain.sha256(self.own_pem) if self.own_pem else ""
 
     def for_manager(self, name: str, *, valid_days: float, now_s: float | None = None) -> Self:
-        """A new authority for a manager, which members of this cluster trust as they trust this one."""
+        """Make a new authority for a manager, which members of this cluster trust as they trust this one."""
         from shoal.identity import certificates
 
         check_name("manager", name)
@@ -361,7 +362,7 @@ def changing(folder: Path) -> Iterator[bool]:
 
 
 def save_private_json(path: Path, content: Mapping[str, str]) -> None:
-    """Write for this user's eyes alone, durably: after a crash the file is the old one or the new one, whole."""
+    """Write a file that only this user can read, durably. After a crash it is the complete old or new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     text = json.dumps(content, indent=2)

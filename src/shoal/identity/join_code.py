@@ -1,4 +1,4 @@
-"""The line a person copies to a device: where the cluster is, how to recognise it, and a secret. Knows no sockets.
+"""The line that a person copies to a device: where the cluster is, how to recognise it, and a secret.
 
     shoal://HOST:PORT/CODE      CODE = base32(first 160 bits of sha256(authority) · 128-bit secret · crc32)
 

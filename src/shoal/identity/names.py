@@ -1,6 +1,6 @@
-"""The names of members: a node's, a role's and a cluster's, and the URI that a certificate carries. Knows no keys.
+"""The names of members: a node's, a role's and a cluster's, and the URI that a certificate carries.
 
-Below identities and certificates, which both name members and would otherwise import each other.
+A module of its own because identities and certificates both name members, and would otherwise import each other.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Where strangers are received: in a thread of its own, each with one message and one answer over TLS.
+"""The listener for strangers, in its own thread: each sends one message and gets one answer over TLS.
 
-A connection costs a file until it speaks, and a place once it does. Places are few, and few are for one address, so
-that one stranger closes the door to nobody but itself. What is asked is answered on the loop that started this. Knows
-no secrets and no certificates.
+A silent connection uses a file, and one that sends something uses a place. Places are limited in total and per address,
+so that a stranger can only block itself. Requests are answered on the loop that started this.
 
-A caller that offers HTTP in its handshake (ALPN) is a proxy or a supervisor that asks how this manager is: it is
-answered in HTTP, from this thread. A device offers nothing, and is greeted.
+A caller that offers HTTP in its handshake (ALPN) is a proxy or a supervisor that checks this manager's health: this
+thread answers it in HTTP. A device offers no protocol, and gets the greeting.
 """
 
 from __future__ import annotations
@@ -188,7 +187,8 @@ class Reception:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        # Not loop.sock_accept: cancelled in the turn in which a connection comes, it loses that one and tells of a bug.
+        # Not loop.sock_accept: if it is cancelled in the turn in which a connection arrives, it loses the connection
+        # and logs an error.
         await _readable(self._listener)
         try:
             connection, peer = self._listener.accept()
@@ -205,11 +205,11 @@ class Reception:
         self._guests[guest] = None
         guest.task = loop.create_task(self._receive(guest))
         guest.task.add_done_callback(functools.partial(self._gone, guest))
-        # One whose task was made is let begin before the next is accepted.
+        # Let the new task begin before the next connection is accepted.
         await asyncio.sleep(0)
 
     def _make_room(self) -> None:
-        """Of the address with the most connections, the one that has waited longest goes."""
+        """Close the connection that has waited longest of the address with the most connections."""
         by_source = Counter(guest.source for guest in self._guests)
         waiting = [guest for guest in self._guests if not guest.is_served and guest.task is not None]
         if not waiting:
@@ -285,7 +285,7 @@ class Reception:
         try:
             asked = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            raise PeerViolation("a request in HTTP without an end") from None
+            raise PeerViolation("the HTTP request has no end within the limit") from None
         writer.write(health.answer(asked, self._trouble()))
         await writer.drain()
         await close(writer)
@@ -301,7 +301,7 @@ async def _as_coroutine(answer: Awaitable[tuple[bytes, str]]) -> tuple[bytes, st
 
 
 async def _readable(connection: socket.socket) -> None:
-    """Wait until something can be read there, or accepted."""
+    """Wait until a socket has something to read or accept."""
     loop = asyncio.get_running_loop()
     is_so: asyncio.Future[None] = loop.create_future()
     loop.add_reader(connection, _settle, is_so)
@@ -312,17 +312,17 @@ async def _readable(connection: socket.socket) -> None:
 
 
 async def _first_byte(connection: socket.socket, within_s: float) -> None:
-    """Wait until it speaks. A device speaks first, and at once."""
+    """Wait for the first byte. A device sends first, and at once."""
     connection.setblocking(False)
     try:
         async with asyncio.timeout(within_s):
             await _readable(connection)
         if not connection.recv(1, socket.MSG_PEEK):
-            raise PeerViolation("the connection closed before TLS")
+            raise PeerViolation("the connection was closed before TLS")
     except TimeoutError:
-        raise PeerViolation(f"said nothing for {within_s:g} s: cut off before TLS") from None
+        raise PeerViolation(f"sent nothing for {within_s:g} s: disconnected before TLS") from None
     except OSError as error:
-        raise PeerViolation(f"the connection closed before TLS ({_brief(error)})") from error
+        raise PeerViolation(f"the connection was closed before TLS ({_brief(error)})") from error
 
 
 def _brief(error: BaseException) -> str:

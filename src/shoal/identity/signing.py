@@ -1,4 +1,4 @@
-"""An operator's signature under a job: made when it is submitted, checked before its code runs. Knows no files.
+"""An operator's signature of a job: made when the job is submitted, checked before its code runs.
 
 A job names its code, first model and data by their hashes, so a signature of the job covers all of it. Importing this
 needs no `cryptography`; signing and checking do.
@@ -75,7 +75,7 @@ def check(spec: JobSpec, *, ca_pem: bytes, cluster: str, now_s: float | None) ->
     except PeerViolation as error:
         raise PeerViolation(f"the job's signer is not known: {error.reason}") from error
     if (signer.cluster, signer.role) != (cluster, "operator"):
-        raise PeerViolation(f"the job is signed by {signer.uri}, who is no operator of {cluster}")
+        raise PeerViolation(f"the job is signed by {signer.uri}, who is not an operator of {cluster}")
     if not is_whole:
         raise PeerViolation(f"the job is not what {signer.node} signed: it was changed since, or is of another release")
     return signer.node
@@ -118,5 +118,5 @@ def signed_bytes(spec: JobSpec) -> bytes:
     try:
         text = json.dumps(changed_json(bare), sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
-        raise PeerViolation("a job with a number that is not finite") from error
+        raise PeerViolation("the job has a number that is not finite") from error
     return FORM + text.encode("ascii")

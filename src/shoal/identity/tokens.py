@@ -1,4 +1,4 @@
-"""Secrets that let a device join: the contract, and one that lives in memory. Knows no sockets and no clock."""
+"""Secrets that let a device join: the interface, and an implementation in memory."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Renewals(Protocol):
     """Members that come back after their certificates ran out. Called on the event loop, so it must be quick."""
 
     def lapsed(self, certificate_sha256: str, *, now_s: float) -> Lapsed | Denial:
-        """Who was issued this certificate, if they may have another."""
+        """Return the owner of an expired certificate, or why it may not have another."""
         ...
 
     def refuse_replaced(self, lapsed: Lapsed, *, address: str) -> str:
-        """It proved to hold a key that was replaced: why it gets nothing. Operators hear an alarm."""
+        """Return why a caller that holds a replaced key gets no certificate, and raise an alarm for operators."""
         ...
 
     def record(self, certificate_pem: bytes, *, now_s: float, replaces: str) -> object:
-        """One was issued; called before it is handed out. ``replaces`` is the hash of the one before."""
+        """Record an issued certificate before its owner gets it. ``replaces`` is the hash of the earlier one."""
         ...
 
 
@@ -68,17 +68,18 @@ class Tokens(Protocol):
     def redeem(
         self, secret: str, *, wanted: str, now_s: float, facts: Mapping[str, str] | None = None
     ) -> Grant | Denial:
-        """``facts``: what the device tells of itself, to be written down with its name."""
+        """Use a secret once. ``facts`` is what the device reports about itself; it is recorded with its name."""
         ...
 
 
 def secret_hash(secret: str) -> bytes:
-    """What a registry keeps of a secret. 128 random bits need no salt."""
+    """Return the hash of a secret, which a registry keeps in its place. 128 random bits need no salt."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def free_name(wanted: str, taken: Container[str]) -> str | None:
-    """`wanted`, or `wanted-2`, `wanted-3`, ...: half of all boards are called raspberrypi. None if a thousand are."""
+    """Return `wanted`, or `wanted-2`, `wanted-3`, ... because many boards are called raspberrypi. None if a thousand
+    names are taken."""
     for count in range(1, 1001):
         suffix = "" if count == 1 else f"-{count}"
         if (name := wanted[: 63 - len(suffix)] + suffix) not in taken:
@@ -91,7 +92,7 @@ class _Token:
     digest: bytes
     role: str
     expires_s: float
-    uses_left: int | None  # None: as often as wanted
+    uses_left: int | None  # None if it is not limited
 
 
 class MemoryTokens:

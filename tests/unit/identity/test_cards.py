@@ -56,7 +56,7 @@ def test_a_card_names_the_key_of_its_device() -> None:
 
 def test_a_card_ends_and_clocks_may_differ_by_a_week() -> None:
     assert checked(CARD, after_s=90 * DAY_S + SLACK_S)
-    with pytest.raises(PeerViolation, match=r"its card ran out on 20\d\d-\d\d-\d\d: approve the device again"):
+    with pytest.raises(PeerViolation, match=r"its card was valid until 20\d\d-\d\d-\d\d: approve the device again"):
         checked(CARD, after_s=90 * DAY_S + SLACK_S + 1)
 
 

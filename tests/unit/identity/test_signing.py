@@ -258,7 +258,7 @@ def test_only_operators_sign(pond: Pond) -> None:
         with pytest.raises(Misuse, match="a job is signed by an operator"):
             sign(SPEC, identity)
         forged = signed_as(SPEC, identity.key_pem, identity.certificate_pem)
-        with pytest.raises(PeerViolation, match=rf"signed by {identity.node}|/{identity.node}, who is no operator"):
+        with pytest.raises(PeerViolation, match=rf"signed by {identity.node}|/{identity.node}, who is not an operator"):
             pond.check(forged)
 
 
@@ -268,7 +268,7 @@ def test_an_operator_of_another_cluster_is_none_of_ours(pond: Pond) -> None:
     for now_s in (NOW_S, None):
         with pytest.raises(PeerViolation, match="was not issued by the cluster's authority"):
             pond.check(foreign, now_s=now_s)
-    with pytest.raises(PeerViolation, match="who is no operator of lake"):
+    with pytest.raises(PeerViolation, match="who is not an operator of lake"):
         check(sign(SPEC, pond.ann), ca_pem=pond.ann.ca_pem, cluster="lake", now_s=NOW_S)
 
 
