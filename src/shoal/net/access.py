@@ -1,9 +1,8 @@
-"""Who may call what and say what: role x verb x message, in one table. What is not in it is refused.
+"""Who may call what and send what: role x verb x message, in one table. Everything else is refused.
 
-A role is that of the certificate, or what is known of its owner now: to the manager, a member that waits to be approved
-is ``pending``; to a node that leads, in whole or in part, one that works for it is a ``worker``, and others are nobody;
-among devices without a manager each is a ``peer``.
-Knows no sockets.
+A caller's role is that of its certificate, or its current standing. To the manager, a member that waits to be approved
+is ``pending``. To a node that leads, or aggregates, a node that works for it is a ``worker``, and it serves no others.
+Among devices without a manager, each is a ``peer``.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ def _table(rows: Iterable[tuple[str, Mapping[Verb, tuple[Caller, ...]]]]) -> _Ta
 #: Verb -> role -> the names of what it may say there: a stream knows a name before it builds a message. A role without
 #: a row may not call the verb at all.
 MAY_SAY = _table((name, kind.rule.said_by) for name, kind in MESSAGES.items())
-# A member that waits to be approved may hold the stream open, so that approval finds it there, and say nothing.
+# A member that waits to be approved may hold the stream open, so that it is there when approved, but sends nothing.
 MAY_SAY["Work"]["pending"] = frozenset()
 
-#: Verb -> the role of the node that we called -> what it may say to us there. A leader is a node like any other: it may
-#: lend work and have its workers sum up for it, and makes nobody a worker or a leader.
+#: Verb -> the role of the node that we called -> what it may send to us there. A leader is an ordinary node: it may
+#: lease out work and make its workers aggregators, but may not make any node a worker or a leader.
 MAY_ANSWER = _table((name, kind.rule.answered_by) for name, kind in MESSAGES.items())
 
 _WHAT_IT_IS = {"pending": "a device that waits to be approved (`shoal nodes approve`)"}
@@ -43,19 +42,19 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 def may_answer(role: str, verb: str) -> Container[str]:
-    """The names of what one of this role may say where we called it."""
+    """Return the names of the messages that a node of this role may send where we called it."""
     return MAY_ANSWER.get(verb, {}).get(role, _NOTHING)
 
 
 class ShutOut(PeerViolation):
-    """A former member calls. Calling again is no offence of its own: its name may have a new owner."""
+    """A former member calls. A repeated call does not count as an offence: its name may have a new owner."""
 
     def __init__(self, reason: str, *, peer: str) -> None:
         super().__init__(f"{SHUT_OUT}: {reason}", peer=peer)
 
 
 class NotHere(ShutOut):
-    """A member that this node does not serve, or does not serve yet: no offence."""
+    """A member calls that this node does not serve, or not yet. This is not an offence."""
 
     def __init__(self, reason: str, *, peer: str) -> None:
         PeerViolation.__init__(self, reason, peer=peer)
@@ -76,13 +75,13 @@ class Members(Protocol):
         ...
 
     def check_key(self, peer: RemoteIdentity, verb: str) -> None:
-        """Raise ShutOut, with the reason, if the certificate of this caller was replaced. Asked once a call."""
+        """Raise ShutOut, with the reason, if the caller's certificate was replaced. Called once per call."""
         ...
 
     async def let_in(self, peer: RemoteIdentity, verb: str) -> None:
-        """What it calls is done now: certificates that it had before this one are of no use any more.
+        """Admit a call, which makes the caller's earlier certificates invalid.
 
-        Raises ShutOut, or NotHere, with the reason, for one that is not to come in; it may take a moment to tell.
+        Raises ShutOut or NotHere with the reason if the caller may not come in. It may take a moment to decide.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The seam to the network: what a node asks of any transport, and what a transport asks of a node."""
+"""The interface between a node and its transport."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.wire.messages import Blob, Lane, Message, Renew
 #: How the reason begins for which a session ended, where the peer is to blame.
 BROKE_CONTRACT = "broke the contract"
 
-#: How a refusal begins that no new attempt changes: this certificate is of no use in its cluster any more.
+#: How a final refusal begins: the cluster no longer accepts this certificate, so trying again does not help.
 SHUT_OUT = "shut out"
 
 

@@ -1,4 +1,4 @@
-"""How each peer behaves, and what it may still ask of us. Pure: time is an argument; knows no sockets and no messages.
+"""Rate limits and offences of each peer. Time is an argument.
 
 A node treats two offences differently. It reads a peer that sends too much more slowly: that peer's own connection
 fills up and the peer waits, which an honest peer in a hurry survives. It counts how often a peer breaks the contract,
@@ -37,13 +37,13 @@ _OFFENCE_MAX_CHARS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """So many at once, and so many a second after that."""
+    """A burst that is allowed at once, and the rate per second after that."""
 
     burst: float
     per_s: float
 
 
-#: Far above what any role says: a heartbeat a second, a few messages a lease.
+#: Far above what any role sends: a heartbeat per second, a few messages per lease.
 MESSAGES = {
     Lane.CONTROL: Rate(burst=CONTROL_MESSAGES_BURST, per_s=CONTROL_MESSAGES_PER_S),
     Lane.WORK: Rate(burst=WORK_MESSAGES_BURST, per_s=WORK_MESSAGES_PER_S),
@@ -88,7 +88,7 @@ class _Peer:
     openings: Bucket
     offences: Bucket
     messages: dict[Lane, Bucket] = field(default_factory=dict)
-    #: Verb -> its calls, of those that are no streams.
+    #: Verb -> its single calls. Streams are counted by ``openings``.
     calls: dict[str, Bucket] = field(default_factory=dict)
     #: Turned away until then, how often so far, and for what last.
     until_s: float = float("-inf")
@@ -97,7 +97,8 @@ class _Peer:
 
 
 class Conduct:
-    """The conduct of every peer that called. Peers are members with certificates: at most as many as have joined."""
+    """The rates and offences of every peer that called. Peers are members with certificates: their number is bounded by
+    those that joined."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Conduct:
             self._check(node, peer, now_s)
 
     def open(self, node: str, verb: str, now_s: float) -> float:
-        """A peer opens a stream or calls a verb: how long it waits first."""
+        """Count a stream or a call of a peer. Return how long it must wait first."""
         peer = self._known(node, now_s)
         bucket, what = peer.openings, "streams"
         if verb in CALLS:
@@ -134,7 +135,7 @@ class Conduct:
         return wait_s
 
     def hear(self, node: str, lane: Lane, now_s: float, *, cost: float = 1.0) -> float:
-        """A peer said something: how long to wait before it is read on. Raises if it was turned away meanwhile.
+        """Count a peer's message. Return how long to wait before reading on. Raises if it was turned away meanwhile.
 
         ``cost`` is how many ordinary messages this one counts for.
         """
@@ -146,7 +147,7 @@ class Conduct:
         return bucket.spend(cost, now_s)
 
     def offend(self, node: str, offence: str, now_s: float) -> str:
-        """A peer broke the contract. What follows from it, in words; empty while it is only counted."""
+        """Count an offence of a peer. Return the consequence as text, or an empty text if it was only counted."""
         peer = self._known(node, now_s)
         peer.offence = offence[:_OFFENCE_MAX_CHARS]
         if now_s < peer.until_s or not peer.offences.spend(1.0, now_s):
@@ -178,4 +179,4 @@ class Conduct:
 
 
 class TurnedAway(PeerViolation):
-    """A peer that is kept out for what it did before. Being kept out is no offence of its own."""
+    """A peer is kept out because of earlier offences. The refused call does not count as another."""

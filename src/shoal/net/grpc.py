@@ -55,8 +55,8 @@ SERVICE = "shoal.v1.Shoal"
 #: The header of a stream that says which process of a node opens it.
 INCARNATION = "shoal-incarnation"
 
-#: Calls that are a use of a certificate as soon as they are allowed. To renew one is none: an agent renews beside the
-#: session that it holds with the one before. A stream is a use once it is open.
+#: Calls that count as use of a certificate as soon as they are allowed. A renewal does not count: an agent renews while
+#: its session uses the earlier certificate. A stream counts once it is open.
 _USES = frozenset({"Operate", "Fetch", "Store"})
 
 #: Every wait for a peer ends.
@@ -65,7 +65,7 @@ CONNECT_TIMEOUT_S = 20.0
 BLOB_TIMEOUT_S = 3600.0
 EXPLANATION_POLL_S = 0.02
 
-#: After the work lane was closed, when what is left of it is looked for.
+#: Seconds after the work lane is closed until its leftovers are collected.
 LET_GO_S = 1.0
 EXPLANATION_POLLS = 50
 
@@ -182,7 +182,7 @@ class GrpcServer:
             self._server = None
 
     async def _admit(self, context: Any, verb: str) -> RemoteIdentity:
-        """Who calls, if they may; else the call ends here."""
+        """Return the caller, or end the call if it is not allowed."""
         try:
             peer = replace(remote_from_auth_context(context.auth_context()), address=address_of(context.peer()))
             self._commons.conduct.admit(peer.node, time.monotonic())
@@ -197,7 +197,7 @@ class GrpcServer:
         return peer
 
     async def _let_in(self, peer: RemoteIdentity, verb: str, context: Any) -> None:
-        """What it asks for is done now: its certificate is in use, unless a newer one was meanwhile."""
+        """Admit a call. Its certificate counts as used, unless a newer one was used meanwhile."""
         try:
             await self._access.let_in(peer, verb)
             self._access.check_call(peer, verb)
@@ -305,7 +305,7 @@ class GrpcServer:
         try:
             message = read_opening(frame, hears=self._access.heard(peer, "Fetch")).message
             if not isinstance(message, Blob):
-                raise PeerViolation("a blob is asked for by its hash", peer=peer.node)
+                raise PeerViolation("a fetch must begin with a Blob, which has its hash", peer=peer.node)
             found = await self._service.find_blob(peer, message)
         except ShoalError as error:
             self._count(peer, error)
@@ -331,7 +331,7 @@ class GrpcServer:
                 del self._fetches[peer.node]
 
     def _count(self, peer: RemoteIdentity, error: ShoalError) -> None:
-        """A call that was understood and refused is no offence; one that breaks the contract is."""
+        """Count a call that broke the contract as an offence. A call that was merely refused is not one."""
         if isinstance(error, PeerViolation) and not isinstance(error, ShutOut):
             self._offended(peer, error.reason)
 
@@ -340,7 +340,7 @@ class GrpcServer:
         try:
             message = read_opening(await anext(frames), hears=self._access.heard(peer, "Store")).message
             if not isinstance(message, Blob):
-                raise PeerViolation("a blob begins with its hash and size", peer=peer.node)
+                raise PeerViolation("an upload must begin with a Blob, which has its hash and size", peer=peer.node)
             await self._service.store_blob(peer, message, self._chunks(peer, frames))
         except StopAsyncIteration:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an empty upload")
@@ -505,7 +505,7 @@ class GrpcLink:
                 asyncio.get_running_loop().call_later(LET_GO_S, gc.collect)
 
     async def borrow(self, listener: Listener, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> str:
-        """As a client: hold the work lane alone until it ends; returns why."""
+        """Hold only the work lane, as an offload client, until it ends. Return why it ended."""
         channel = self._bulk_channel()
         try:
             async with asyncio.timeout(connect_timeout_s):
@@ -574,12 +574,14 @@ class GrpcLink:
         try:
             head = await call.read()
             if head is grpc.aio.EOF:
-                raise PeerViolation("an empty answer to a fetch", peer=self._server.node)
+                raise PeerViolation("the answer to a fetch is empty", peer=self._server.node)
             blob = read_opening(head).message
             if not isinstance(blob, Blob) or blob.sha256 != sha256:
-                raise PeerViolation("another blob than was asked for", peer=self._server.node)
+                raise PeerViolation("the answer to a fetch is not the requested blob", peer=self._server.node)
             if blob.url and not takes_url:
-                raise PeerViolation("a URL where chunks were asked for", peer=self._server.node)
+                raise PeerViolation(
+                    "the answer to a fetch has a URL, but chunks were asked for", peer=self._server.node
+                )
             if on_answer is not None:
                 on_answer(blob)
             while (frame := await call.read()) is not grpc.aio.EOF:

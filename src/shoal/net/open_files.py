@@ -1,4 +1,4 @@
-"""How many files this process may have open, and how many of them may be connections. Knows no sockets."""
+"""How many files this process may have open, and how many of them may be connections."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CONNECTIONS_A_DEVICE = 2
 
 
 def attainable(soft: int, hard: int) -> int:
-    """How many files a process may have open once it has raised its limit as far as Shoal needs."""
+    """Return how many files a process may open after raising its limit as far as Shoal needs."""
     most = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
     return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else max(soft, most)
 
 
 def raise_limit() -> int:
-    """Allow this process as many open files as the system lets it have, up to what Shoal ever needs; how many."""
+    """Raise this process's limit of open files as far as the system allows and Shoal needs. Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = attainable(soft, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -91,8 +91,8 @@ async def renew_in(folder: Path) -> Enrolled:
 
 @contextlib.asynccontextmanager
 async def _alone_in(folder: Path) -> AsyncIterator[None]:
-    """One renewal of a member at a time. Of two at once, the certificate that is used first would void the other, and
-    the manager would take the other's owner for a thief."""
+    """Allow one renewal of a member at a time. With two at once, the certificate that is used first would void the
+    other, and the manager would mistake the other's owner for a thief."""
     deadline_s = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         with changing(folder) as is_alone:

@@ -104,7 +104,7 @@ class FrameSession:
         else:
             self.close(f"does not read: {OUTBOX_MAX} messages wait for it")
         if isinstance(message, UpdateRefused) and _of_lease(message) != self._held_up:
-            # A lease that ran out is no offence, and an honest peer has few: a peer that sends only such is counted.
+            # An honest peer's update is rarely refused, so each one counts, unless it was late because of our memory.
             self._offended(message.reason)
 
     def _offended(self, offence: str) -> None:
@@ -188,9 +188,9 @@ class FrameSession:
                 return
 
     async def _take_in(self, listener: Listener, arrival: _Arrival) -> bool:
-        """Read the tensors of a message and deliver it with them; without them where nobody awaits them any more.
-        False: the stream is over."""
-        # Here: a device that has no job holds sessions without numpy.
+        """Read the tensors of a message and deliver it with them, or without them if nobody awaits them any more.
+        Return False if the stream ended."""
+        # Imported here because a device without a job holds sessions without numpy.
         import numpy as np
 
         message, size_bytes, peer = arrival.message, arrival.size_bytes, self._peer.node
@@ -229,7 +229,7 @@ class FrameSession:
         return await self._read_past(listener, arrival)
 
     async def _read_past(self, listener: Listener, arrival: _Arrival) -> bool:
-        """Drop what still comes of tensors that nobody awaits: nothing is held for them. False: the stream is over."""
+        """Read and drop tensors that nobody awaits, without memory for them. Return False if the stream ended."""
         arrival.begin()
         arrival.take()
         while not arrival.is_complete:
@@ -244,8 +244,8 @@ class FrameSession:
         return True
 
     async def _next_chunk(self, arrival: _Arrival) -> bool:
-        """Wait for the next chunk; False: the stream is over. A peer that announces tensors and does not send them
-        holds memory that others wait for."""
+        """Wait for the next chunk. Return False if the stream ended. The wait is bounded, because a peer that announces
+        tensors and does not send them holds memory that others wait for."""
         self._awaited = arrival
         self._guard.expect_by(arrival.due_s)
         frame = await self._read()
@@ -337,7 +337,7 @@ class _Arrival:
     @property
     def is_complete(self) -> bool:
         if self._came_bytes > self.size_bytes:
-            raise PeerViolation(f"{self._came_bytes} bytes of tensors where {self.size_bytes} were announced")
+            raise PeerViolation(f"{self._came_bytes} bytes of tensors were sent, but {self.size_bytes} were announced")
         return self._came_bytes == self.size_bytes
 
     @property
@@ -353,7 +353,7 @@ class _Arrival:
 
 
 def _of_lease(message: Message) -> tuple[object, ...]:
-    """What a refusal is told apart by."""
+    """Return the fields that identify the lease of a refusal."""
     return tuple(getattr(message, name, None) for name in ("job", "term", "lease"))
 
 

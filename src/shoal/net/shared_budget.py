@@ -73,7 +73,7 @@ class Uploads:
         #: A message larger than a share is arriving.
         self._has_large = False
         self._waiters: list[asyncio.Future[None]] = []
-        #: Of one size, and at most as many as were in use at once: so within the budget too.
+        #: Free buffers of one size. There are at most as many as were in use at once, so they are within the budget.
         self._spares: list[np.ndarray] = []
 
     async def take(self, size_bytes: int, *, peer: str) -> None:
@@ -142,7 +142,7 @@ class ModelSlots:
         self._free = at_once
         self._hold_s = hold_s
         self._waiting: deque[asyncio.Future[None]] = deque()
-        #: The turns that are not over, and when each of them is at the latest, in the order in which they began.
+        #: Open turns and the latest time at which each ends, in the order in which they began.
         self._held: dict[int, float] = {}
         self._taken = 0
         #: Looks when the oldest turn is over, while some message waits for it.

@@ -200,7 +200,7 @@ def test_more_bytes_than_were_announced_are_noticed_where_they_are_dropped_too()
         sent = [envelope_frame(odd), whole_chunk, whole_chunk]
         return await session_of(sent, lane=Lane.WORK).run(Hearer(awaits=lambda: False))
 
-    assert run(story()) == "broke the contract: 2097152 bytes of tensors where 1048580 were announced"
+    assert run(story()) == "broke the contract: 2097152 bytes of tensors were sent, but 1048580 were announced"
 
 
 def test_memory_is_given_back_as_soon_as_nobody_awaits_what_arrives() -> None:
