@@ -1,6 +1,6 @@
-"""The door for tabs: a page, a way to join, and streams of frames over WebSockets, behind the seam of ``net.base``.
+"""The listener for tabs: a page, a way to join, and streams of frames over WebSockets, behind ``net.base``.
 
-The frames, limits and access of gRPC's door (``net.grpc``); what differs is how a caller proves who it is (``proof``).
+Frames, limits and access are those of gRPC's listener (``net.grpc``). Only the proof of identity differs (``proof``).
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ log = logging.getLogger("shoal")
 
 #: Connections at one time. A tab has three: control, work, and one to fetch.
 CONNECTIONS_MAX = 768
-#: Of one address, that have not said who they are.
+#: Connections of one address before they prove their identity.
 STRANGERS_PER_ADDRESS = 16
 _PING_S = 20.0
 
-#: Why a socket was closed, to the page: it was refused, or broke the contract.
+#: Close codes for the page: it was refused, or broke the contract.
 CLOSED_REFUSED, CLOSED_BROKE = 4403, 4400
-#: What fits into a close frame beside its code.
+#: Bytes of a close frame for the reason.
 _CLOSE_REASON_BYTES = 120
 
 
@@ -153,14 +153,14 @@ class TabDoor:
     async def _join(self, request: Request) -> Response:
         body = bytearray()
         try:
-            # Of the whole, not of each part: a stranger that drips bytes holds a connection no longer than others.
+            # The limit is for the complete request: a stranger that sends slowly holds its connection no longer.
             async with asyncio.timeout(HANDSHAKE_MAX_S):
                 async for part in request.stream():
                     body += part
                     if len(body) > ENROL_MESSAGE_MAX_BYTES:
-                        return _told({"refused": "a request to join that is too large"}, 413)
+                        return _told({"refused": "the request to join is too large"}, 413)
         except TimeoutError:
-            return _told({"refused": "a request to join that takes too long"}, 408)
+            return _told({"refused": "the request to join took too long"}, 408)
         address = request.client.host if request.client is not None else ""
         try:
             return _told(self._joined(Joining.read(bytes(body)), address), 200)
@@ -202,7 +202,7 @@ class TabDoor:
             await self._serve(socket_, peer, Lane(verb))
 
     async def _admit(self, socket_: WebSocket, address: str) -> tuple[RemoteIdentity, str]:
-        """Who is there and what it wants, if it may."""
+        """Return the caller and the verb that it calls, or raise if it may not call it."""
         challenge = new_challenge()
         self._strangers[address] += 1
         try:
@@ -217,7 +217,7 @@ class TabDoor:
         if said["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(1000)
         if text is None or len(text) > ANSWER_MAX_BYTES:
-            raise PeerViolation("something else than an answer to the challenge")
+            raise PeerViolation(f"the answer to the challenge must be text of at most {ANSWER_MAX_BYTES} characters")
         answer = TabProof.read(text)
         found = proven(answer, ca_pem=self._identity.ca_pem, origin=self._origin, challenge=challenge)
         peer, verb = replace(found, address=address), answer.verb
@@ -246,7 +246,7 @@ class TabDoor:
         await _close(socket_, CLOSED_BROKE if reason.startswith(BROKE_CONTRACT) else 1000, reason)
 
     async def _serve_blobs(self, socket_: WebSocket, peer: RemoteIdentity) -> None:
-        """One blob after the other, each asked for by its hash."""
+        """Send blobs one after the other, each requested by its hash."""
         if self._fetches[peer.node] >= FETCHES_PER_PEER:
             await _close(socket_, CLOSED_REFUSED, f"{FETCHES_PER_PEER} fetches at a time, not more")
             return
@@ -269,10 +269,10 @@ class TabDoor:
     async def _send_blob(self, socket_: WebSocket, peer: RemoteIdentity, frame: bytes) -> None:
         message = read_opening(frame, hears=self._access.heard(peer, "Fetch")).message
         if not isinstance(message, Blob):
-            raise PeerViolation("a blob is asked for by its hash", peer=peer.node)
+            raise PeerViolation("a fetch must begin with a Blob, which has its hash", peer=peer.node)
         await asyncio.sleep(self._commons.conduct.open(peer.node, "Fetch", time.monotonic()))
         try:
-            # A page may load from its own origin alone: no URL elsewhere is of use to a tab.
+            # A page may load only from its own origin: a tab cannot use a URL elsewhere.
             path = await self._service.find_blob(peer, replace(message, takes_url=False))
         except PeerViolation:
             raise
@@ -288,19 +288,19 @@ class TabDoor:
 
 
 async def _frame(socket_: WebSocket) -> bytes | None:
-    """The next frame; None: the tab hung up."""
+    """Return the next frame, or None if the tab disconnected."""
     said = await socket_.receive()
     if said["type"] == "websocket.disconnect":
         return None
     frame = said.get("bytes")
     if frame is None:
-        raise PeerViolation("text where a frame was expected")
+        raise PeerViolation("text was sent where a frame was expected")
     return bytes(frame)
 
 
 async def _close(socket_: WebSocket, code: int, reason: str) -> None:
     short = reason.encode()[:_CLOSE_REASON_BYTES].decode("utf-8", "ignore")
-    # It may have hung up first.
+    # The tab may have disconnected first.
     with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
         await socket_.close(code, short)
 

@@ -46,7 +46,7 @@ def folder(home: Path) -> Path:
 
 
 def there(home: Path) -> list[str]:
-    """Names of the files to serve. An earlier release brought those without WebGPU alone, and tabs train by them."""
+    """Return the names of the files to serve. An earlier release installed only those without WebGPU, which suffice."""
     found = {name for name in FILES if (folder(home) / f"{name}.gz").exists()}
     builds = [build for build in (PLAIN_FILES, GRAPHICS_FILES) if build.keys() <= found]
     return [name for build in builds for name in build] if PLAIN_FILES in builds else []
@@ -78,7 +78,7 @@ def _read(path: Path) -> bytes:
 
 
 def _download() -> bytes:
-    """As npm is set up on this machine: it may be told to ask a mirror."""
+    """Download the package with npm's configuration on this machine, which may name a mirror."""
     elsewhere = (
         f"on a machine that has npm, run `npm pack {PACKAGE}`, and here `shoal browser runtime --package"
         f" onnxruntime-web-{VERSION}.tgz`"
@@ -109,7 +109,7 @@ def _unpacked(raw: bytes) -> dict[str, bytes]:
                     opened = archive.extractfile(member)
                     found[name] = opened.read() if opened is not None else b""
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise Corrupt(f"this is no npm package: {error}") from None
+        raise Corrupt(f"this is not an npm package: {error}") from None
     return found
 
 

@@ -1,4 +1,4 @@
-"""The files of the tab's page, read once, and those of its engine, as they were installed. Knows no HTTP."""
+"""The files of the tab's page, read once, and those of its engine, as they were installed."""
 
 from __future__ import annotations
 

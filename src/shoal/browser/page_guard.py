@@ -1,6 +1,6 @@
-"""What every request for the tab's page passes and every answer carries: the Host, where it came from, safe headers.
+"""The checks of every request for the tab's page (its Host and its origin), and the security headers of every answer.
 
-The only page of Shoal that may run WebAssembly; it may load nothing from elsewhere and speak to its own door alone.
+It is the only page of Shoal that may run WebAssembly. It may only load from and connect to its own listener.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PageGuard:
 
     def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
         if not self._knows(headers):
-            return PlainTextResponse("this door answers under its own address alone\n", 421)
+            return PlainTextResponse("this server only answers requests to its own address\n", 421)
         site = headers.get("sec-fetch-site")
         opens = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == _OPENS_PAGE and method == "GET"
         if site is not None and site not in _OWN_SITES and not opens:

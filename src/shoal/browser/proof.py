@@ -1,8 +1,7 @@
-"""Who a tab is: a certificate of the cluster, and a signature over a challenge that was never used before.
+"""A tab's proof of identity: a certificate of the cluster, and a signature over a fresh challenge.
 
-In place of TLS with certificates on both sides, which a page cannot have with a key that it cannot read. What is signed
-names the origin, so that a signature made for one door is of no use at another, and the verb, so that it opens one
-stream. Pure: bytes in, an identity out; knows no sockets.
+It replaces mutual TLS, for which a page cannot use a key that it cannot read. The signed text names the origin, so that
+a signature for one listener is invalid at another, and the verb, so that it opens only one stream.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from shoal.identity import chain
 from shoal.identity.identity import certificate_sha256
 from shoal.identity.names import RemoteIdentity
 
-#: What is signed begins so: the key signs certificate requests too, and neither may pass for the other.
+#: The signed text begins with this: the key signs certificate requests too, and neither may pass for the other.
 FORM = "shoal tab 1"
 CHALLENGE_BYTES = 32
 #: A certificate has about 1,100 bytes of PEM, and comes with that of a manager's own authority.
 ANSWER_MAX_BYTES = 8 << 10
-#: Streams that a tab opens. To operate or to store is not among them.
+#: Streams that a tab may open. It may neither operate nor store.
 VERBS = ("Control", "Work", "Fetch")
 
 _INCARNATION_MAX_CHARS = 64
@@ -40,7 +39,7 @@ def signed_text(*, origin: str, verb: str, incarnation: str, challenge: str) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TabProof:
-    """What a tab says to a challenge."""
+    """A tab's answer to a challenge."""
 
     certificate_pem: str
     signature: bytes
@@ -52,7 +51,7 @@ class TabProof:
         try:
             plain = json.loads(text)
         except (ValueError, RecursionError):
-            raise PeerViolation("an answer to the challenge that is not JSON") from None
+            raise PeerViolation("the answer to the challenge is not JSON") from None
         match plain:
             case {
                 "certificate_pem": str(pem),
@@ -63,29 +62,34 @@ class TabProof:
             } if not rest:
                 pass
             case _:
-                raise PeerViolation("an answer to the challenge that lacks a part, or has one too many")
+                raise PeerViolation(
+                    "the answer to the challenge must have only certificate_pem, signature, verb and incarnation"
+                )
         if verb not in VERBS:
             raise PeerViolation(f"a tab may not call {verb[:40]!r}")
         if not (pem.isascii() and 0 < len(incarnation) <= _INCARNATION_MAX_CHARS and incarnation.isalnum()):
-            raise PeerViolation("an answer to the challenge that cannot be")
+            raise PeerViolation(
+                "the answer to the challenge has a certificate that is not ASCII, or an incarnation that is not 1 to"
+                f" {_INCARNATION_MAX_CHARS} letters and digits"
+            )
         try:
             signed = base64.b64decode(signature, validate=True)
         except ValueError:
-            raise PeerViolation("a signature that is not base64") from None
+            raise PeerViolation("the signature is not base64") from None
         return cls(certificate_pem=pem, signature=signed, verb=verb, incarnation=incarnation)
 
 
 def proven(
     answer: TabProof, *, ca_pem: bytes, origin: str, challenge: str, now_s: float | None = None
 ) -> RemoteIdentity:
-    """The member that gave this answer to this challenge, here. Raises PeerViolation with the reason."""
+    """Return the member that gave this answer to a challenge at this origin. Raises PeerViolation with the reason."""
     from shoal.identity import certificates
 
     der = _der(answer.certificate_pem)
     moment_s = time.time() if now_s is None else now_s
     peer = certificates.authenticate(der, root_der=_der(ca_pem.decode("ascii")), now_s=moment_s)
     if peer.role != "browser":
-        raise PeerViolation(f"a {peer.role} does not come in by the door for tabs", peer=peer.node)
+        raise PeerViolation(f"the listener for tabs does not admit the role {peer.role}", peer=peer.node)
     text = signed_text(origin=origin, verb=answer.verb, incarnation=answer.incarnation, challenge=challenge)
     if not certificates.is_signed(text, answer.signature, der):
         raise PeerViolation("the challenge is not signed with the key of this certificate", peer=peer.node)
@@ -114,9 +118,9 @@ class Joining:
         try:
             plain: Any = json.loads(raw)
         except (ValueError, RecursionError):
-            raise PeerViolation("a request to join that is not JSON") from None
+            raise PeerViolation("the request to join is not JSON") from None
         match plain:
             case {"secret": str(secret), "wanted": str(wanted), "csr_pem": str(csr_pem), **rest} if not rest:
                 if secret.isascii() and csr_pem.isascii() and len(secret) <= 64:
                     return cls(secret=secret, wanted=wanted, csr_pem=csr_pem)
-        raise PeerViolation("a request to join that lacks a part, or has one too many")
+        raise PeerViolation("the request to join must have secret, wanted and csr_pem, and no more")

@@ -53,7 +53,7 @@ def test_the_build_with_webgpu_is_served_where_it_is_whole_and_tabs_train_withou
 
 def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(Corrupt, match="no npm package"):
+    with pytest.raises(Corrupt, match="not an npm package"):
         engine_files.install(tmp_path, tmp_path / "text")
     with pytest.raises(Misuse, match="cannot be read"):
         engine_files.install(tmp_path, tmp_path / "absent")

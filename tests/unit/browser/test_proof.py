@@ -57,7 +57,7 @@ def test_a_signature_for_another_door_stream_process_or_challenge_is_of_no_use(
 def test_other_members_do_not_come_in_by_this_door(authority: Authority, role: str) -> None:
     challenge = new_challenge()
     answer = answered(authority.identity(node="pi", role=role), challenge)
-    with pytest.raises(PeerViolation, match=f"a {role} does not come in"):
+    with pytest.raises(PeerViolation, match=f"does not admit the role {role}"):
         proven(answer, ca_pem=authority.certificate_pem, origin=ORIGIN, challenge=challenge)
 
 
