@@ -46,8 +46,8 @@ class Database(Statements, Protocol):
         """Run a transaction: all or nothing, and durable when it ends. Writing transactions run one after the other,
         in all processes that use the database. A transaction that does not write sees one snapshot.
 
-        With ``of_job`` it changes only rows of one job or one seat, which nobody else changes meanwhile. It may run at
-        the same time as others."""
+        With ``of_job`` it changes only rows of one job or one seat, which nobody else changes meanwhile. Such
+        transactions may run concurrently."""
         ...
 
     def is_whole(self) -> bool:

@@ -79,7 +79,7 @@ class AtomicFile:
         return self._file.hash.hexdigest()
 
     def written(self) -> Path:
-        """Return a path from which all bytes written so far can be read, until ``commit`` or ``abort``."""
+        """Return a path from which the bytes already written can be read, until ``commit`` or ``abort``."""
         self._file.flush()
         return self._temporary
 
