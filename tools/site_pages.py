@@ -57,6 +57,13 @@ class Block:
             return "has no mark: write <!-- run -->, <!-- run by tests/FILE.py --> or <!-- not run: REASON --> above it"
         return None if (root / found[1]).is_file() else f"names {found[1]}, which is not there"
 
+    @property
+    def commands(self) -> str:
+        """Return the lines to type; in a console, those after a prompt."""
+        if self.language != "console":
+            return self.text
+        return "\n".join(line.removeprefix("$ ") for line in self.text.splitlines() if line.startswith("$ "))
+
 
 def documents(root: Path) -> list[Path]:
     """Every document whose blocks are held to what works."""

@@ -35,13 +35,6 @@ def typed(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def commands(block: site_pages.Block) -> str:
-    """The lines to type: of a console, those behind a prompt."""
-    if block.language != "console":
-        return block.text
-    return "\n".join(line.removeprefix("$ ") for line in block.text.splitlines() if line.startswith("$ "))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("block", MARKED, ids=lambda block: f"{block.page}:{block.line}")
 def test_a_marked_block_runs(block: site_pages.Block, tmp_path: Path) -> None:
@@ -51,7 +44,7 @@ def test_a_marked_block_runs(block: site_pages.Block, tmp_path: Path) -> None:
         (tmp_path / "block.py").write_text("import shoal\nimport torch\nfrom torch import nn\n\n" + block.text)
         done = typed("python block.py", tmp_path)
     else:
-        done = typed(commands(block), tmp_path)
+        done = typed(block.commands, tmp_path)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
 
 

@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import site_pages  # noqa: E402
+
+MARK = "run by tests/integration/test_readme.py"
 
 
 def quickstart() -> str:
@@ -39,7 +44,11 @@ def test_the_quickstart_runs(tmp_path: Path, real_data: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(720)
 def test_the_demo_reaches_97_percent(tmp_path: Path, real_data: Path) -> None:
-    command = [sys.executable, "-m", "shoal.cli.main", "demo", "--json"]
+    # As the README and docs/start.md say it, with the figures as JSON.
+    pages = [ROOT / "README.md", ROOT / "docs" / "start.md"]
+    typed = [block.commands for page in pages for block in site_pages.blocks(ROOT, page) if block.mark == MARK]
+    assert typed == ["shoal demo\n"] * len(pages)
+    command = [sys.executable, "-m", "shoal.cli.main", *typed[0].split()[1:], "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout.strip().splitlines()[-1])
