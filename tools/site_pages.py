@@ -3,7 +3,8 @@
 A block of shell or Python is marked by a comment above it:
 
     <!-- run -->                       tests/integration/test_documents.py runs it, in a folder of its own
-    <!-- run by tests/PATH.py -->      another test runs it
+    <!-- run by tests/PATH.py -->      another file of tests runs it: one that names the page
+    <!-- run by tests/PATH.py::TEST -->  that test runs it, the only form on pages of operations
     <!-- not run: REASON -->           nobody does, and why
 """
 
@@ -24,6 +25,8 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
 }
+#: Pages whose blocks name the test that types them.
+OPERATIONS = "docs/operations/"
 LANGUAGES = ("sh", "bash", "console", "python")
 
 _FENCE = re.compile(
@@ -49,13 +52,21 @@ class Block:
         return self.mark == "run"
 
     def problem(self, root: Path) -> str | None:
-        """Why nobody knows whether this block works; None: it is run, or a reason says why not."""
+        """Return why nobody knows whether this block works, or None if it is run or says why it is not."""
         if self.is_run or re.match(r"not run: \S", self.mark):
             return None
-        found = re.search(r"run by (tests/\S+\.py)", self.mark)
+        found = re.search(r"run by (tests/\S+?\.py)(?:::(\w+))?", self.mark)
         if found is None:
             return "has no mark: write <!-- run -->, <!-- run by tests/FILE.py --> or <!-- not run: REASON --> above it"
-        return None if (root / found[1]).is_file() else f"names {found[1]}, which is not there"
+        file, test = found.groups()
+        if not (root / file).is_file():
+            return f"names {file}, which is not there"
+        text = (root / file).read_text(encoding="utf-8")
+        if test:
+            return None if re.search(rf"^def {test}\(", text, re.M) else f"names {test}, which is not in {file}"
+        if self.page.startswith(OPERATIONS):
+            return f"names no test: write <!-- run by {file}::TEST -->, which has to type the block as it stands"
+        return None if os.path.basename(self.page) in text else f"names {file}, which does not read {self.page}"
 
     @property
     def commands(self) -> str:
@@ -84,7 +95,7 @@ def blocks(root: Path, document: Path) -> Iterator[Block]:
 
 
 def page_of(file: str) -> str | None:
-    """The page of the site that a file of the repository is; None: it is none."""
+    """Return the page of the site that shows this file of the repository, or None if no page does."""
     if file in PAGES:
         return PAGES[file]
     return file.removeprefix("docs/") if file.startswith("docs/") else None

@@ -29,11 +29,26 @@ def test_every_block_is_run_or_says_why_not() -> None:
         ("", "has no mark"),
         ("not run:", "has no mark"),
         ("run by tests/unit/test_gone.py", "which is not there"),
+        ("run by tests/unit/test_tiers.py: here", "does not read docs/a.md"),
+        ("run by tests/unit/test_site.py::test_links_hold_on_the_site", None),
+        ("run by tests/unit/test_site.py::test_gone", "test_gone, which is not in"),
     ],
 )
 def test_a_mark_is_understood(mark: str, problem: str | None) -> None:
     told = site_pages.Block(page="docs/a.md", line=1, language="sh", mark=mark, text="").problem(ROOT)
     assert told is None if problem is None else told is not None and problem in told
+
+
+def test_a_page_of_operations_names_the_test() -> None:
+    def problem(mark: str) -> str | None:
+        return site_pages.Block(
+            page="docs/operations/b.md", line=1, language="sh", mark=mark, text=""
+        ).problem(ROOT)  # fmt: skip
+
+    told = problem("run by tests/unit/test_site.py")
+    assert told is not None
+    assert "names no test" in told
+    assert problem("run by tests/unit/test_site.py::test_links_hold_on_the_site") is None
 
 
 def test_links_hold_on_the_site() -> None:
