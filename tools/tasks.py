@@ -172,6 +172,17 @@ def reference(extra: Sequence[str]) -> int:
     return 0
 
 
+def pictures(extra: Sequence[str]) -> int:
+    """Draw the pictures of docs/images: from predictions, tables, and recordings in tools/recordings."""
+    # Not above: it needs numpy, and other tasks do not.
+    sys.path.insert(0, str(ROOT / "src"))
+    import pictures as drawn
+
+    for file in drawn.write(ROOT):
+        print(f"wrote {file.relative_to(ROOT)}", flush=True)
+    return 0
+
+
 def docs(extra: Sequence[str]) -> int:
     """Build the site strictly: every link and anchor holds, every block of code is run or says why not."""
     wrong = [
@@ -466,6 +477,7 @@ TASKS: dict[str, Runner] = {
     "map": map_,
     "plain": plain,
     "reference": reference,
+    "pictures": pictures,
     "docs": docs,
     "vendored": vendored,
     "tab": tab,
