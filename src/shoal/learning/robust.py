@@ -6,7 +6,7 @@ the aggregators of a shard can compute their own, and the leader comes to the we
 
 ``nearest`` is nearest-neighbour mixing (Allouah et al. 2023, arXiv 2302.01772) before a geometric median by
 Weiszfeld's steps (Pillutla et al. 2019, RFA, arXiv 1912.13445). ``clip`` is centred clipping (Karimireddy et al. 2021,
-arXiv 2012.10333). docs/trust.md says what neither of them stops.
+arXiv 2012.10333). docs/robust.md says what neither of them stops.
 """
 
 from __future__ import annotations

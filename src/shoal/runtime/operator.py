@@ -511,7 +511,7 @@ class Operator:
         if sealed is None:
             return card_key
         if sealed.members is None:
-            tell(f"Warning: {MANAGER_DECIDES}. `members=` in the plan prevents that (docs/trust.md)")
+            tell(f"Warning: {MANAGER_DECIDES}. `members=` in the plan prevents that (docs/sealed.md)")
             return card_key
         now_s = time.time()
         signed = {view.node for view in (await self.status()).nodes if view.card_until_s > now_s}

@@ -42,7 +42,7 @@ def create(
         typer.Option(
             "--pin",
             help="Put this operator's key into the line: devices that join with it run only this operator's jobs, and"
-            " take only members that it signed. See docs/trust.md.",
+            " take only members that it signed. See docs/sealed.md.",
         ),
     ] = False,
     home: Home = DEFAULT_HOME,

@@ -33,7 +33,7 @@ def members_note(plan: Plan, *, is_led_by_manager: bool = False) -> str:
         return ""
     if sealed.members is None:
         leads = ". It also leads this job" if is_led_by_manager else ""
-        return f"{MANAGER_DECIDES}{leads}. `members=` in the plan prevents that (docs/trust.md)"
+        return f"{MANAGER_DECIDES}{leads}. `members=` in the plan prevents that (docs/sealed.md)"
     return (
         f"Only devices with a card of the operator whose key they pinned are members: about {sealed.members}, of which"
         f" {sealed.liars_of(sealed.members)} may collude. The manager cannot add one"
