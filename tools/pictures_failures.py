@@ -128,11 +128,12 @@ class _Watch:
 
     def step(self, step: Step) -> None:
         from shoal.roles.actions import Record, Send
+        from shoal.wire.messages import Work
 
         for action in step.actions:
             if isinstance(action, Record) and action.kind == "expired" and not self.told["expired_s"]:
                 self.told["expired_s"] = round(step.at_s, 2)
-            if step.role != "leader" or not isinstance(action, Send) or type(action.message).__name__ != "Work":
+            if step.role != "leader" or not isinstance(action, Send) or not isinstance(action.message, Work):
                 continue
             version = action.message.version
             if not self.told["made"] or version != self.told["made"][-1][1]:

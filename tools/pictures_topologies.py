@@ -148,7 +148,7 @@ def _shard_loads(share: Mapping[str, float]) -> dict[tuple[str, str], float]:
 
 def _chain_loads(names: list[str]) -> dict[tuple[str, str], float]:
     """Return a partial sum for each merge: neighbours first, then those that continue, until one device has all."""
-    loads = {}
+    loads: dict[tuple[str, str], float] = {}
     while len(names) > 1:
         loads |= dict.fromkeys(zip(names[::2], names[1::2], strict=True), MODEL_BYTES)
         names = names[1::2]
