@@ -121,7 +121,7 @@ def _x(at_s: float) -> float:
 
 
 class _Watch:
-    """Note what the picture shows of a simulation."""
+    """Collect from a simulation the facts that the picture shows."""
 
     def __init__(self) -> None:
         self.told: dict[str, Any] = {"led": [], "leases": [], "made": [], "saved": [], "off": {}, "expired_s": 0.0}

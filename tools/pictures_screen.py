@@ -22,7 +22,7 @@ NOTES = (
     ("● working", "State of a device, and why"),
     ("evaluated", "What happened, and why"),
 )
-#: Of the recording: pixels per column and row.
+#: Pixels per column and row in the recording.
 _COLUMN_PX, _ROW_PX = 12.2, 24.4
 _PX, _LINE_PX, _LEFT, _TOP = 7.4, 17, 34, 34
 

@@ -34,7 +34,7 @@ class _Panel:
     batch: str
     #: The devices in the order in which they are drawn around the leader.
     ring: tuple[str, ...]
-    #: Whose link the figure below is of, in words.
+    #: Whose link the figure below the drawing belongs to.
     whose: str
     #: Devices that sum for others and are drawn dark.
     sums: frozenset[str] = frozenset()
