@@ -14,7 +14,7 @@ PASSES = 3
 
 
 class Alone:
-    """Leases that nobody lends. The model stays in the script's hands."""
+    """Gives a script leases without a leader. The model stays in the script's hands."""
 
     def __init__(self, *, leases: int | None) -> None:
         if leases is not None and leases < 1:
@@ -27,7 +27,7 @@ class Alone:
         self._model, self._evaluate = model, evaluate
 
     def draw_apart(self) -> None:
-        """There is nobody to differ from."""
+        """Do nothing: there is no other device to differ from."""
 
     def exchange(self, done: LoopLease | None) -> LoopLease | None:
         number = 1
@@ -47,7 +47,7 @@ class Alone:
 
 
 def measured(model: Any, evaluate: Evaluate) -> dict[str, float]:
-    """The figures of an evaluation."""
+    """Return the metrics of an evaluation by name."""
     from shoal.learning.figures import value
 
     found = {metric.name: value(metric) for metric in judged(model, evaluate)}
@@ -55,7 +55,7 @@ def measured(model: Any, evaluate: Evaluate) -> dict[str, float]:
 
 
 def judged(model: Any, evaluate: Evaluate) -> tuple[Any, ...]:
-    """What ``evaluate`` gives, as sums with their names, with the model as in evaluation; none: it said "not now"."""
+    """Run ``evaluate`` with the model in evaluation mode. Return its metrics as named sums, or () if it gave None."""
     from shoal.metrics import named
 
     was_training = model.training

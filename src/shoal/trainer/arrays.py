@@ -1,4 +1,4 @@
-"""What a task gives as its examples, as columns: arrays, dicts, Datasets, iterables. Knows no files and no splits."""
+"""Turns what a task gives as its examples (arrays, dicts, Datasets, iterables) into columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_examples(
     read: Callable[[int], None] = lambda done: None,
     wrote: Callable[[int], None] = lambda done: None,
 ) -> Manifest:
-    """Write what ``Task.examples`` gave as shards: it needs the memory of one shard beside what the task holds."""
+    """Write what ``Task.examples`` gave as shards. Needs the memory of one shard on top of what the task holds."""
     columns = columns_of(examples)
     if columns is not None:
         return write_blocks(blocks_of(columns, shard_bytes), directory, progress=wrote)
@@ -40,7 +40,7 @@ def write_examples(
 
 
 def count_of(examples: Any) -> int:
-    """How many examples there are, where that is known before they are read; 0: it is not."""
+    """Return how many examples there are, or 0 if that is known only after they are read."""
     if isinstance(examples, Mapping):
         examples = next(iter(examples.values()), ())
     elif isinstance(examples, tuple) or _is_pair_of_columns(examples):
@@ -76,7 +76,7 @@ def columns_of(examples: Any) -> Rows | None:
 
 
 def first_rows(examples: Any, count: int) -> Rows:
-    """The first examples, at most so many. Nothing but those is read of a Dataset or an iterable."""
+    """Return the first examples, at most ``count``. Reads only those from a Dataset or an iterable."""
     columns = columns_of(examples)
     if columns is not None:
         return part_of(columns, 0, count)
@@ -95,10 +95,10 @@ def is_read_by_row(examples: Any) -> bool:
 
 
 def rows_to_torch(rows: Rows) -> Any:
-    """Examples as ``Task.collate`` takes them.
+    """Return examples as ``Task.collate`` takes them.
 
-    Of pairs, the tuple (x, y); else a dict by column. Rows of one shape are one tensor, rows of unequal shapes a list
-    of tensors, text and bytes lists of ``str`` and ``bytes``.
+    Pairs become the tuple (x, y), anything else a dict by column. Rows of one shape are one tensor, rows of unequal
+    shapes a list of tensors, text and bytes lists of ``str`` and ``bytes``.
     """
     columns = {name: _column_to_torch(column) for name, column in rows.items()}
     return (columns["x"], columns["y"]) if columns.keys() == set(_PAIR) else columns
@@ -114,14 +114,14 @@ def _column_to_torch(column: Column) -> Any:
 
 
 def _is_pair_of_columns(examples: Any) -> bool:
-    """A list of two is the pair (x, y), unless it is two examples."""
+    """Return whether these are a pair (x, y): a list of two is one, unless it holds two examples."""
     if not isinstance(examples, list) or len(examples) != 2:
         return False
     return not any(isinstance(part, Mapping | tuple) for part in examples)
 
 
 def _is_frame(examples: Any) -> bool:
-    """Whether these are a table of pandas or one made like it, which neither package has to be installed to tell."""
+    """Whether these are a data frame of pandas or of a package like it. Works without either package."""
     return all(hasattr(examples, name) for name in ("columns", "dtypes", "to_numpy"))
 
 
@@ -138,13 +138,13 @@ def _checked(columns: Rows) -> Rows:
 
 
 def _whole(column: Any, name: object) -> Column:
-    """A column: arrays stay as they are; of a list, rows of one shape are stacked."""
+    """Return a column. Arrays stay as they are; a list's rows are stacked if they have one shape."""
     if hasattr(column, "column_names") or isinstance(column, Mapping):
         raise Misuse(
             f"examples() gave {name!r} as a {type(column).__name__}: give one split of it, such as data[split]"
         )
     if hasattr(column, "to_numpy"):
-        # A column of pandas: texts and lists come as objects.
+        # pandas gives texts and lists as objects.
         values = column.to_numpy()
         column = values.tolist() if values.dtype.kind == "O" else values
     if isinstance(column, list | tuple) and column and not _is_rectangular(column):
@@ -188,7 +188,7 @@ def _is_indexable(examples: Any) -> bool:
 
 
 def _items(examples: Any) -> Iterator[Any]:
-    # A Hugging Face Dataset reads ahead where it is iterated, and a torch Dataset may not end where it is.
+    # A Hugging Face Dataset reads ahead when it is iterated; a torch Dataset may never stop when it is iterated.
     if _is_indexable(examples) and not hasattr(examples, "column_names"):
         return (examples[index] for index in range(len(examples)))
     return iter(examples)
@@ -225,7 +225,7 @@ def _blocks_of_items(items: Iterable[Any], shard_bytes: int, report: Callable[[i
 
 
 def _learn_types(forms: dict[str, _Form], row: dict[str, Value], pending: dict[str, list[Value]]) -> None:
-    """An empty list does not say what it would hold: the first of a column that is not empty does."""
+    """Record the type of each column at its first value that is not an empty list."""
     for name, before in pending.items():
         if before and _is_empty(before[0]) and not _is_empty(row[name]) and all(map(_is_empty, before)):
             forms[name] = _form(row[name])
@@ -237,12 +237,12 @@ def _is_empty(value: Value) -> bool:
 
 
 def _bytes_of(row: dict[str, Value], pending: dict[str, list[Value]]) -> int:
-    """What an example takes in its shard, beside those that are there already."""
+    """Return how many bytes an example adds to a shard that already holds ``pending``."""
     return max(1, sum(_value_bytes(value, pending[name]) for name, value in row.items()))
 
 
 def _value_bytes(value: Value, before: list[Value]) -> int:
-    """Rows of one shape need no offsets."""
+    """Return how many bytes a value adds to its column. Rows of one shape need no offsets."""
     first = before[0] if before else value
     if isinstance(value, np.ndarray) and isinstance(first, np.ndarray) and first.shape == value.shape:
         return value.nbytes
@@ -250,7 +250,7 @@ def _value_bytes(value: Value, before: list[Value]) -> int:
 
 
 def _row(item: Any, where: str) -> dict[str, Value]:
-    """The columns of one example. What lies inside a dict or a tuple is a column of its own: ``y.boxes``."""
+    """Return the columns of one example. A value inside a dict or a tuple gets its own column: ``y.boxes``."""
     row: dict[str, Value] = {}
     if isinstance(item, list) and len(item) == 2:
         item = tuple(item)
@@ -269,13 +269,13 @@ def _flatten(name: str, value: Any, where: str, row: dict[str, Value]) -> None:
             raise Misuse(f"{where} has two columns {name}, or more than {COLUMNS_MAX} of them")
         row[name] = _value(value, f"{name} of {where}")
         return
-    # As parts of an example a tuple's members are numbered; the names x and y are for the pair itself.
+    # Members of a nested tuple are numbered; only the example itself has the names x and y.
     for key, inner in named.items() if isinstance(value, Mapping) else zip(_numbers(value), value, strict=True):
         _flatten(checked_name(f"{name}.{key}"), inner, where, row)
 
 
 def _named(item: Any) -> dict[str, Any] | None:
-    """The parts of a dict or a tuple by name; None: it is one value."""
+    """Return the parts of a dict or a tuple by name, or None if the item is a single value."""
     if isinstance(item, Mapping):
         return dict(item)
     if not isinstance(item, tuple):
@@ -297,7 +297,7 @@ def _value(value: Any, where: str) -> Value:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if value is None:
-        raise Misuse(f"{where} is None: leave such examples out, or give a value that stands for it")
+        raise Misuse(f"{where} is None: leave such examples out, or replace None by a value")
     return _array(value, where)
 
 
@@ -317,7 +317,7 @@ def _array(value: Any, where: str) -> Array:
             "texts: join them into one" if array.dtype.kind in "US" else f"{array.dtype}: make it an array of numbers"
         )
         raise Misuse(f"{where} is not an array of numbers but of {shown}")
-    # Twice the bytes on every link, for digits that float32 models do not read.
+    # float64 would double the bytes on every link, for digits that float32 models do not read.
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
@@ -326,7 +326,7 @@ def _form(value: Value) -> _Form:
 
 
 def _fitted(value: Value, form: _Form, where: str) -> Value:
-    """A value in the form of its column's first one, if that loses nothing."""
+    """Return a value converted to the type of its column's first one, or raise if that would lose digits."""
     found = _form(value)
     if found == form:
         return value

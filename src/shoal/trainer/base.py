@@ -1,7 +1,7 @@
-"""The frozen base of a model: tensors that nobody trains, in files that devices fetch once and map. Imports torch.
+"""The frozen base of a model: tensors that are not trained, in files that devices fetch once and map. Imports torch.
 
-The leader never sees it, and no update names it. A file holds up to ``PART_BYTES``, so that a device whose link breaks
-fetches one part again and not a gigabyte. A larger tensor has a file of its own.
+The leader never sees the base, and no update names it. A file holds up to ``PART_BYTES``, so that a device whose link
+breaks fetches one part again and not a gigabyte. A larger tensor has its own file.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _BFLOAT16 = torch.bfloat16
 
 
 def write_base(frozen: Mapping[str, Tensor], directory: Path) -> tuple[str, ...]:
-    """Write the frozen tensors in parts; the hashes that name the files, in order."""
+    """Write the frozen tensors in parts. Return the hashes that name the files, in order."""
     directory.mkdir(parents=True, exist_ok=True)
     return tuple(_write_part(part, directory) for part in _parts(frozen))
 
 
 def load_base(frozen: Mapping[str, Tensor], paths: Sequence[str | Path]) -> None:
-    """Put the stored values in the place of a model's frozen tensors. They stay in the files until they are read."""
+    """Replace the values of a model's frozen tensors with the stored ones, which stay in the files until read."""
     missing = dict(frozen)
     for path in paths:
         with opened(Path(path)) as file:
@@ -52,7 +52,7 @@ def load_base(frozen: Mapping[str, Tensor], paths: Sequence[str | Path]) -> None
 
 
 def assign(name: str, tensor: Tensor, array: np.ndarray, notes: Mapping[str, str]) -> None:
-    """Put one stored value in the place of a frozen tensor. ``notes``: those of its file."""
+    """Replace the values of a frozen tensor with a stored array. ``notes`` are those of its file."""
     types = json.loads(notes.get(TYPES_NOTE, "{}"))
     stored = torch.from_numpy(array)
     kind = getattr(torch, types[name]) if name in types else stored.dtype

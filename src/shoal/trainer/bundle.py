@@ -1,4 +1,4 @@
-"""A job's code as one zip: packed the same everywhere, unpacked with suspicion. No torch; runs none of the code."""
+"""A job's code as one zip: packed the same everywhere, checked before it is unpacked. Runs none of the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shoal.wire.limits import (
 _PATH_MAX_CHARS = 512
 _CACHE = "__pycache__"
 _SKIPPED_DIRECTORIES = frozenset({_CACHE, "node_modules", "site-packages"})
-#: Files that are named when they are left out; of the rest, how many.
+#: How many of the files left out are named. The message only counts the others.
 _TOLD_MAX = 6
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _READ_BYTES = 64 << 10
@@ -38,7 +38,7 @@ _ZIP64_MARK = b"PK\x06\x07"
 def pack(path: Path, entry: str, tell: Callable[[str], None] = lambda text: None) -> bytes:
     """Zip a task's directory, or a single file and the neighbours it imports. The same files give the same bytes.
 
-    What lies there and is left out is told, in one line with the reasons.
+    Reports the files left out, in one line with the reasons.
     """
     root = path if path.is_dir() else path.parent
     left_out: dict[Path, str] = {}
@@ -92,7 +92,7 @@ def unpack(data: bytes, directory: Path) -> None:
 
 
 def _directory_files(directory: Path, left_out: dict[Path, str]) -> Iterator[Path]:
-    """The files of a directory that go into a bundle; those that do not are added to ``left_out``, with the reason."""
+    """Yield the files of a directory that go into a bundle. Adds the others to ``left_out``, with the reason."""
     for parent, directories, files in os.walk(directory):
         here = Path(parent)
         unwanted = {name: why for name in directories if (why := _why_unwanted(here / name))}
@@ -106,7 +106,7 @@ def _directory_files(directory: Path, left_out: dict[Path, str]) -> Iterator[Pat
             if name.startswith("."):
                 left_out[file] = "hidden"
             elif file.is_symlink() or not file.is_file():
-                left_out[file] = "a link" if file.is_symlink() else "no plain file"
+                left_out[file] = "a link" if file.is_symlink() else "not a regular file"
             elif size_bytes <= BUNDLE_FILE_MAX_BYTES:
                 yield file
             elif name.endswith(".py"):
@@ -116,7 +116,7 @@ def _directory_files(directory: Path, left_out: dict[Path, str]) -> Iterator[Pat
 
 
 def _why_unwanted(directory: Path) -> str:
-    """Why a directory does not go into a bundle; empty if it does."""
+    """Return why a directory does not go into a bundle, or "" if it does."""
     if directory.is_symlink():
         return "a link"
     if directory.name.startswith("."):
@@ -126,7 +126,7 @@ def _why_unwanted(directory: Path) -> str:
 
 
 def _told(left_out: dict[Path, str], root: Path) -> str:
-    # What a task could miss comes first: a large file, not a directory of git's.
+    # The files that a task could miss come first: a large file matters more than git's directory.
     order = sorted(left_out, key=lambda path: (left_out[path] == "hidden", path))
     names = [f"{path.relative_to(root).as_posix()} ({left_out[path]})" for path in order[:_TOLD_MAX]]
     more = f" and {len(order) - _TOLD_MAX} more" if len(order) > _TOLD_MAX else ""
@@ -168,13 +168,13 @@ def _check_end(data: bytes) -> None:
     if len(data) > BUNDLE_MAX_BYTES:
         raise PeerViolation(f"a bundle of {len(data):,} bytes is refused; the limit is {BUNDLE_MAX_BYTES:,}")
     end = data[-_END_BYTES:]
-    # A comment or zip64 record would let zipfile find another end than the one checked here. Ours have neither.
+    # A comment or a zip64 record would let zipfile find another end than the one checked here. `pack` writes neither.
     zip64 = data[-_END_BYTES - 20 : -_END_BYTES].startswith(_ZIP64_MARK)
     if len(end) < _END_BYTES or not end.startswith(_END_MARK) or end[-2:] != b"\0\0" or zip64:
         raise PeerViolation("the bundle is not a plain zip")
     directory_bytes = int.from_bytes(end[12:16], "little")
     if directory_bytes > BUNDLE_FILES_MAX * _PATH_MAX_CHARS:
-        raise PeerViolation("the bundle lists too many files")
+        raise PeerViolation(f"the bundle lists too many files: it may have at most {BUNDLE_FILES_MAX}")
 
 
 def _check_contents(infos: list[zipfile.ZipInfo]) -> None:
@@ -190,9 +190,9 @@ def _check_contents(infos: list[zipfile.ZipInfo]) -> None:
         mode = info.external_attr >> 16
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             raise PeerViolation(f"the bundle holds {info.filename!r}, which is not a regular file")
-        # The others are read without a limit on what comes out, and one of them takes the memory its header asks for.
+        # zipfile puts no limit on the output of other methods, and one of them takes the memory its header asks for.
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise PeerViolation(f"the bundle holds {info.filename!r}, which is packed in an unusual way")
+            raise PeerViolation(f"the bundle holds {info.filename!r}, which is neither stored nor deflated")
         if info.flag_bits & 1:
             raise PeerViolation(f"the bundle holds {info.filename!r}, which is encrypted")
         if not _is_safe_name(info.filename) or info.orig_filename != info.filename or info.filename in seen:
@@ -203,7 +203,7 @@ def _check_contents(infos: list[zipfile.ZipInfo]) -> None:
 def _is_safe_name(name: str) -> bool:
     if not 1 <= len(name) <= _PATH_MAX_CHARS or not name.isprintable() or "\\" in name or ":" in name:
         return False
-    # as_posix() drops '.', doubled and trailing slashes: a name that changes was not a plain one.
+    # as_posix() drops '.', doubled and trailing slashes: a name that it changes is not plain.
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and path.as_posix() == name and name != "."
 

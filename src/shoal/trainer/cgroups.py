@@ -1,8 +1,8 @@
-"""Control groups of Linux, in both versions: what all processes of one trainer may take together. Knows no trainer.
+"""Control groups of Linux, in both versions: what all processes of one trainer may take together.
 
 A group counts what limits of a single process do not: shared memory, files in memory, and all children. It is made
-below the group that this process is in, so that whatever limits us limits the trainer too. It is removed after the
-trainer; if the agent was killed, when the next trainer starts.
+below the group of this process, so that whatever limits the agent limits the trainer too. It is removed after the
+trainer ends or, if the agent was killed, when the next trainer starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shoal.trainer.confine import RESERVE_BYTES, Groups, Limits
 
-#: What the kernel keeps for a process counts in a group, and so does the code that it runs.
+#: Room for what a group counts besides the task's memory: the kernel's data for each process, and the code it runs.
 SPARE_BYTES = 128 << 20
 
 _REMOVE_ATTEMPTS = 50
@@ -24,7 +24,7 @@ _REMOVE_PAUSE_S = 0.02
 
 
 def make(name: str, limits: Limits) -> Groups:
-    """Groups with these limits, as far as this system lets us make any."""
+    """Make groups with these limits, as far as this system allows, and return them."""
     memory_bytes = limits.memory_bytes and limits.memory_bytes + RESERVE_BYTES + SPARE_BYTES
     wanted = {"memory": memory_bytes, "pids": limits.processes_max}
     wanted = {kind: count for kind, count in wanted.items() if count}
@@ -52,7 +52,7 @@ def ran_out_of_memory(groups: Groups) -> bool:
 
 
 def remove(folders: Iterable[str]) -> bool:
-    """End whatever still runs in these groups, and remove them. Whether all are gone."""
+    """End whatever still runs in these groups, and remove them. Return whether all are gone."""
     left = [folder for folder in folders if not _remove(Path(folder))]
     return not left
 
@@ -82,7 +82,7 @@ def _set(folder: Path, kind: str, count: int) -> None:
         return
     version_1 = folder / "memory.limit_in_bytes"
     (version_1 if version_1.exists() else _existing(folder / "memory.max")).write_text(str(count))
-    # Memory that was moved to the disk counts too, where the system counts it at all.
+    # Swapped memory counts too, where the system counts it at all.
     for file, most in (("memory.memsw.limit_in_bytes", count), ("memory.swap.max", 0)):
         if (folder / file).exists():
             with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ def _existing(file: Path) -> Path:
 
 
 def _parents(kind: str) -> Iterator[Path]:
-    """Where a group that limits this may be made, the best place first."""
+    """Yield the folders in which a group with this controller may be made, the best first."""
     for line in _lines(Path("/proc/mounts")):
         _, place, system, options, *_ = line.split()
         if system == "cgroup" and kind in options.split(","):
@@ -104,11 +104,11 @@ def _parents(kind: str) -> Iterator[Path]:
         elif system == "cgroup2":
             own = _own_group(Path(place), "")
             with contextlib.suppress(OSError):
-                # Only where no process is in it, which is so in the outermost group alone; refused elsewhere.
+                # The system refuses this for a group with processes in it, unless it is the outermost.
                 (own / "cgroup.subtree_control").write_text(f"+{kind}")
             yield own
-            # A group with processes in it has no groups with limits below it. Beside it is the next best place, but not
-            # where that would lead out of a limit.
+            # A group with processes in it has no groups with limits below it. The next best place is beside it, unless
+            # that would escape a limit.
             if own != Path(place) and all(line.strip() == "max" for line in _lines(own / "memory.max")):
                 yield own.parent
 
@@ -118,7 +118,7 @@ def _own_group(place: Path, kind: str) -> Path:
         _, kinds, path = line.split(":", 2)
         if kind in kinds.split(","):
             own = place / path.lstrip("/")
-            # In a container its own group may be shown as the outermost.
+            # A container may show its own group as the outermost.
             return own if own.is_dir() else place
     return place
 

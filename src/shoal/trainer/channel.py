@@ -1,4 +1,4 @@
-"""Messages between an agent and its trainer: a length, then JSON. Knows no command; knows no torch."""
+"""Messages between an agent and its trainer: a length, then JSON. No torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Message: TypeAlias = dict[str, Any]
 #: The length comes first: four bytes, big end first.
 PREFIX_BYTES = 4
 
-#: Most messages come whole with one read.
+#: One read takes in most messages completely.
 READ_BYTES = 1 << 16
 
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
@@ -22,7 +22,7 @@ _DECODER = json.JSONDecoder()
 
 
 def encode(message: Message) -> bytes:
-    """One message as it crosses the socket. JSON has no NaN: say None instead."""
+    """Encode one message for the socket. JSON has no NaN: callers send None instead."""
     body = _ENCODER.encode(message).encode()
     if len(body) > TRAINER_MESSAGE_MAX_BYTES:
         raise PeerViolation(f"a trainer message of {len(body):,} bytes is refused: {message.get('kind')}")
@@ -30,7 +30,7 @@ def encode(message: Message) -> bytes:
 
 
 def body_bytes(prefix: bytes | bytearray) -> int:
-    """How long the body is that this prefix announces; checked before anything is read or allocated."""
+    """Return the length of the body that a prefix announces. Checks it before anything is read or allocated."""
     length = int.from_bytes(prefix, "big")
     if not 2 <= length <= TRAINER_MESSAGE_MAX_BYTES:
         raise PeerViolation(f"a trainer message of {length:,} bytes is refused")
@@ -61,7 +61,7 @@ class Incoming:
         self._bytes += part
 
     def next(self) -> Message | None:
-        """The next message; None: it has not come whole. After a PeerViolation nothing can be read any more."""
+        """Return the next message, or None if it is incomplete. After a PeerViolation nothing more can be read."""
         if len(self._bytes) < PREFIX_BYTES:
             return None
         end = PREFIX_BYTES + body_bytes(self._bytes[:PREFIX_BYTES])
@@ -86,7 +86,7 @@ class Channel:
         self._socket.sendall(encode(message))
 
     def receive(self) -> Message | None:
-        """The next message; None when the other end is gone."""
+        """Return the next message, or None if the other end has closed."""
         while (message := self._incoming.next()) is None:
             try:
                 part = self._socket.recv(READ_BYTES)

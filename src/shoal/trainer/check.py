@@ -23,7 +23,7 @@ from shoal.trainer.host import TrainerHost
 from shoal.trainer.package import ReadyTask, trainer_settings
 from shoal.trainer.protocol import EvalResult
 
-#: Held-out examples that are judged, to see which metrics there are.
+#: Held-out examples that are evaluated, to see which metrics there are.
 _JUDGED_MAX = 64
 
 _BATCHES_MAX = 16
@@ -33,7 +33,7 @@ _BATCHES_MAX = 16
 class TaskCheck:
     """What a check of a task found."""
 
-    #: The first tensor in which two updates of one lease differ, and when; None: none does.
+    #: The first tensor in which two updates of one lease differ, and when; `None` if they are the same.
     differs: str | None
     layout: Layout
     base_bytes: int
@@ -66,7 +66,8 @@ async def check_task(ready: ReadyTask, plan: Plan, *, local_folder: str = "", th
             held = loaded.train_examples
             if not held:
                 raise Misuse("there are no examples to train on here: name a folder of them with --data")
-            # A device's new examples are judged and come first, once. So that leases compare, none is new after this.
+            # A device evaluates and trains its new examples first, once. After this lease none is new, so that the
+            # leases to compare train the same examples.
             fresh = (await _lease(host, prepared.model, plan, held, which=1)).fresh if settings.is_local else None
             first = await _lease(host, prepared.model, plan, held, which=0)
             other = await _lease(host, prepared.model, plan, held, which=1)
@@ -79,7 +80,7 @@ async def check_task(ready: ReadyTask, plan: Plan, *, local_folder: str = "", th
             await host.kill()
             await host.stop()
     if len({lease.held for lease in (first, other, again, elsewhere)}) > 1:
-        raise Misuse("examples came or went while the task was checked: check it with a copy of the folder")
+        raise Misuse("the examples changed while the task was checked: check it with a copy of the folder")
     differs = _difference(prepared.layout, first.update, again.update, "after another lease in the same process")
     differs = differs or _difference(prepared.layout, first.update, elsewhere.update, "in another process")
     base_bytes = sum(map(os.path.getsize, prepared.base_paths))
@@ -96,13 +97,13 @@ async def check_task(ready: ReadyTask, plan: Plan, *, local_folder: str = "", th
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Trained:
-    """What a lease came to."""
+    """The result of a lease."""
 
     update: np.ndarray
     batch_s: float
-    #: How many examples of its own this device had.
+    #: How many local examples this device had.
     held: int
-    #: How the model did on examples that were new on this device, if there were some.
+    #: The evaluation on examples that were new on this device, if there were some.
     fresh: EvalResult | None
 
 

@@ -9,11 +9,11 @@ from shoal.trainer.shared import SharedVectors
 
 
 def build(settings: TrainerSettings, shared: SharedVectors) -> child_loop.Trainer:
-    """Import torch only now, when the process can already say where it is: a small board takes minutes."""
+    """Import torch only now, when the process can already report where it is: on a small board this takes minutes."""
     try:
         import torch
     except ImportError as error:
-        raise Misuse(f"this device cannot train, for want of PyTorch: pip install 'torch>=2.11' ({error})") from None
+        raise Misuse(f"this device cannot train without PyTorch: pip install 'torch>=2.11' ({error})") from None
     from shoal.trainer.importer import is_script
 
     torch.set_num_threads(settings.torch_threads)

@@ -33,9 +33,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Trainer(Protocol):
-    """What a process like this serves. The model comes in, and the update goes out, by shared memory.
+    """What a trainer process serves. The model comes in, and the update goes out, by shared memory.
 
-    ``rate`` is the learning rate of a lease; 0: that of the settings. ``version`` is the number of the model.
+    ``rate`` is the learning rate of a lease, or 0 for that of the settings. ``version`` is the number of the model.
     """
 
     def loaded(self) -> TaskLoaded: ...
@@ -45,7 +45,7 @@ class Trainer(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """A trainer that also learns from what the device has of its own."""
+    """A trainer that also learns from the device's local examples."""
 
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult: ...
 
@@ -63,7 +63,7 @@ class Timed(Protocol):
     """A learner that can end a lease early."""
 
     def due_in(self, deadline_s: float) -> None:
-        """The next lease is due so many seconds after it is asked for; 0: any time."""
+        """Set how many seconds after its start the next lease is due, or 0 for no deadline."""
         ...
 
 
@@ -76,7 +76,7 @@ def main(build: Build) -> None:
     for name in ("socket", "shared", "stacks", "files"):
         parser.add_argument(f"--{name}-fd", type=int, required=True)
     parser.add_argument(
-        "--confined", type=json.loads, default=[], help="what is in force, as shoal.trainer.launch says"
+        "--confined", type=json.loads, default=[], help="the limits in force, from shoal.trainer.launch"
     )
     given = parser.parse_args()
     for fd in (given.socket_fd, given.shared_fd, given.stacks_fd, given.files_fd):
@@ -93,18 +93,19 @@ def main(build: Build) -> None:
 
 
 def print_to_stderr() -> None:
-    """What user code prints belongs to the log, whether Python or C wrote it."""
+    """Send what user code prints to the log, whether Python or C writes it."""
     os.dup2(2, 1)
     sys.stdout = sys.stderr
 
 
 def place_of(error: BaseException, bundle_dir: str) -> str:
-    """Where in the task's own code an error arose; of an error that is not ours, else the innermost frame of all."""
+    """Return where in the task's code an error arose. If no frame is the task's, return the innermost frame, or ""
+    for one of Shoal's own errors."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{_short(error.filename, bundle_dir)}:{error.lineno}"
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [(code, line) for code, line in frames if _is_inside(code.co_filename, bundle_dir)]
-    # Our own errors say what is wrong with a task; the line of ours that found out says nothing to its author.
+    # Shoal's own errors say what is wrong with a task; the line of Shoal that raised them does not help its author.
     if not frames or (isinstance(error, ShoalError) and not own):
         return ""
     code, line = (own or frames)[-1]
@@ -112,18 +113,18 @@ def place_of(error: BaseException, bundle_dir: str) -> str:
 
 
 def told(error: BaseException, bundle_dir: str) -> str:
-    """An error's traceback, or the end of a long one; files of the task by their names in its directory."""
+    """Return an error's traceback, or the end of a long one, with the task's files named relative to its directory."""
     try:
         text = "".join(traceback.format_exception(error))
         text = text.replace(f"{bundle_dir}/", "") if bundle_dir else text
     except Exception:
-        # An error whose own text fails, or no memory is left for it: the reason has to do.
+        # The error's own text fails, or there is no memory left for it: the reason has to do.
         return ""
     return text if len(text) <= TRACEBACK_MAX_CHARS else "…" + text[1 - TRACEBACK_MAX_CHARS :]
 
 
 def reason_of(error: BaseException) -> str:
-    """An error in words: our own speak for themselves, others say their type first."""
+    """Return an error as text: Shoal's own as they are, others with their type first."""
     text = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}".rstrip(": ")
     if isinstance(error, ModuleNotFoundError):
         text += " (install it on this device, or put it beside the task in the task's directory)"
@@ -137,8 +138,8 @@ class _Service:
         self._shared_fd = shared_fd
         self._build = build
         self._trainer: Trainer | None = None
-        #: The same trainer as a learner, a reader of shards and a timed one, as far as it is each. Found out once: that
-        #: takes longer than to answer a command.
+        #: The trainer again, for each further protocol that it implements. Checked once, because the check takes longer
+        #: than answering a command.
         self._learner: Learner | None = None
         self._reader: ShardReader | None = None
         self._timed: Timed | None = None
@@ -146,7 +147,7 @@ class _Service:
         self._reserve = Reserve()
 
     def run(self) -> None:
-        # A thread of its own, so that the agent's end is noticed while a batch is being trained.
+        # In a separate thread, so that the process ends with its agent while it trains a batch.
         threading.Thread(target=end_with_peer, args=(self._channel.fileno(),), name="agent", daemon=True).start()
         with contextlib.suppress(PeerViolation):
             while (command := self._channel.receive()) is not None:
@@ -159,9 +160,9 @@ class _Service:
     def _answer(self, command: Message) -> Message:
         try:
             return self._do(command)
-        # SystemExit and the like too: user code ends its batch, never its process.
+        # SystemExit and the like too: user code can end its batch but not the process.
         except BaseException as error:
-            # First of all: there may be no memory left to say why.
+            # First of all: without the reserve there may not be enough memory to report the error.
             self._reserve.open()
             traceback.print_exc()
             reason = _reason(error, self._reserve.task_bytes)
@@ -191,7 +192,7 @@ class _Service:
 
     def _load(self, settings: TrainerSettings) -> TaskLoaded:
         self._bundle_dir = settings.bundle_dir
-        # Before the engine is imported: its threads are started by this one, and stay where it is.
+        # Before the engine is imported: the threads that it starts inherit this thread's cores.
         keep_to(settings.cores)
         shared = SharedVectors.attach(self._shared_fd, settings.layout.size, settings.own_size)
         self._trainer = trainer = self._build(settings, shared)
@@ -208,7 +209,7 @@ class _LeaseNumbers(TypedDict):
 
 
 def _lease_of(command: Message) -> _LeaseNumbers:
-    """What a lease says besides its examples."""
+    """Return the numbers of a lease: its epoch, learning rate and version."""
     match command:
         case {"rate": float(rate), "version": int(version)} if 0 <= rate < math.inf:
             return {"rate": rate, "version": version}
@@ -216,7 +217,7 @@ def _lease_of(command: Message) -> _LeaseNumbers:
 
 
 def _reason(error: BaseException, limit_bytes: int) -> str:
-    """As ``reason_of``, and in plain words where the task met the limit of its memory."""
+    """Return ``reason_of(error)``, or a plainer reason if the task reached its memory limit."""
     text = reason_of(error)
     if limit_bytes and says_no_memory(text):
         return f"{too_much_memory(limit_bytes)} ({text})"[:REASON_MAX_CHARS]
@@ -234,7 +235,7 @@ def _short(filename: str, bundle_dir: str) -> str:
 
 
 def end_with_peer(fd: int) -> None:
-    """End this process when the other end of a socket is gone. What comes over it wakes nobody here."""
+    """End this process when the other end of a socket closes. Data that arrives does not wake this thread."""
     hang_up = select.poll()
     hang_up.register(fd, getattr(select, "POLLRDHUP", 0))
     while not hang_up.poll():
@@ -243,7 +244,8 @@ def end_with_peer(fd: int) -> None:
 
 
 def _die_with_parent() -> None:
-    """Linux kills us with the agent, even while C code holds the interpreter; elsewhere the socket's end does."""
+    """Have Linux kill this process with the agent, even while C code holds the interpreter. Other systems rely on
+    ``end_with_peer``."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError):

@@ -2,7 +2,7 @@
 
 A shard's tensors follow from its columns. A column of rows of one shape is one array under its own name. A ragged
 column is its values end to end, with ``NAME/offsets`` (row i is values[offsets[i]:offsets[i + 1]]) and ``NAME/shapes``.
-Text and bytes are uint8 values and offsets. The note ``columns`` names the kind of every column that is no plain array.
+Text and bytes are uint8 values and offsets. The note ``columns`` names the kind of every column except plain arrays.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Column: TypeAlias = Array | list[Array] | list[str] | list[bytes]
 #: Some examples: their columns by name.
 Rows: TypeAlias = dict[str, Column]
 
-#: Columns of one set: an example is a handful of values, and each is a tensor or three in every shard.
+#: The most columns of one set. Each takes one to three tensors in every shard.
 COLUMNS_MAX = 256
-#: Examples of one shard: an array whose rows are empty takes no bytes, whatever number of them it claims.
+#: The most examples of one shard. An array of empty rows takes no bytes, however many rows it claims.
 ROWS_MAX = 1 << 31
 
 NOTE = "columns"
 RAGGED, TEXT, BYTES = "ragged", "text", "bytes"
 OFFSETS, SHAPES = "/offsets", "/shapes"
 
-#: Above this a product of sizes is no exact float64, and no shard is that large.
+#: The largest product of sizes. Above it a float64 is not exact, and no shard is that large.
 _SIZE_MAX = 2.0**53
 
 
@@ -50,7 +50,7 @@ class Plain:
         return len(self.values)
 
     def gather(self, rows: Array) -> Array:
-        """The rows with these numbers, in memory of their own."""
+        """Return a copy of the rows with these numbers."""
         taken: Array = self.values[rows]
         return taken
 
@@ -109,7 +109,7 @@ Stored: TypeAlias = Plain | Ragged | Strings
 
 
 def length_of(rows: Rows) -> int:
-    """How many examples these are. Columns of unequal lengths are refused."""
+    """Return how many examples these are. Raises Misuse if the columns have unequal lengths."""
     lengths = {name: len(column) for name, column in rows.items()}
     if len(set(lengths.values())) == 1:
         return next(iter(lengths.values()))
@@ -121,12 +121,12 @@ def length_of(rows: Rows) -> int:
 
 
 def part_of(rows: Rows, start: int, stop: int) -> Rows:
-    """Examples ``start`` to ``stop`` (not included)."""
+    """Return the examples ``start`` to ``stop`` (not included)."""
     return {name: column[start:stop] for name, column in rows.items()}
 
 
 def picked(rows: Rows, indices: Array) -> Rows:
-    """The examples with these numbers, in this order."""
+    """Return the examples with these numbers, in this order."""
     return {name: _picked(column, indices) for name, column in rows.items()}
 
 
@@ -138,7 +138,7 @@ def _picked(column: Any, indices: Array) -> Column:
 
 
 def as_pair(rows: Rows) -> tuple[Array, Array]:
-    """The arrays x and y of examples that are pairs of equal-shaped arrays, as ``Task.batch`` takes them."""
+    """Return the arrays x and y of examples that are pairs of equal-shaped arrays, as ``Task.batch`` takes them."""
     if set(rows) != {"x", "y"}:
         named = ", ".join(rows)
         raise Misuse(f"these examples have the columns {named}, not x and y: define collate(self, rows, *, training)")
@@ -153,7 +153,7 @@ def as_pair(rows: Rows) -> tuple[Array, Array]:
 
 
 def labels_of(rows: Rows) -> Array | None:
-    """The class of every example: the column ``y``, ``label`` or ``labels`` if it is one integer a row."""
+    """Return the class of every example: the column ``y``, ``label`` or ``labels`` if it has one integer per row."""
     for name in ("y", "label", "labels"):
         column = rows.get(name)
         if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iu":
@@ -165,14 +165,14 @@ def labels_of(rows: Rows) -> Array | None:
 
 
 def checked_name(name: object) -> str:
-    """A column's name, if a shard can hold it."""
+    """Return a column's name if a shard can hold it, or raise Misuse."""
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX_CHARS or not name.isprintable():
-        raise Misuse(f"{name!r} is no name for a column: take 1 to {NAME_MAX_CHARS} printable characters")
+        raise Misuse(f"{name!r} cannot be the name of a column: take 1 to {NAME_MAX_CHARS} printable characters")
     return name
 
 
 def pack(rows: Rows) -> tuple[dict[str, Array], dict[str, str]]:
-    """The tensors and the notes of a shard that holds these examples."""
+    """Return the tensors and the notes of a shard that holds these examples."""
     if len(rows) > COLUMNS_MAX:
         raise Misuse(f"examples() gave {len(rows)} columns, at most {COLUMNS_MAX} are stored: join some into one array")
     length_of(rows)
@@ -212,7 +212,7 @@ def _offsets(sizes: Sequence[int]) -> Array:
 
 
 def unpack(arrays: Mapping[str, Array], notes: Mapping[str, str]) -> dict[str, Stored]:
-    """The columns of a shard, in its order. Everything is checked that ``gather`` relies on."""
+    """Return the columns of a shard, in its order. Checks everything that ``gather`` relies on."""
     kinds = _kinds(notes)
     columns: dict[str, Stored] = {}
     used = 0
@@ -247,7 +247,7 @@ def _is_part(name: str, kinds: Mapping[str, str]) -> bool:
 
 
 def _column(name: str, kind: str | None, arrays: Mapping[str, Array]) -> tuple[Stored, int]:
-    """A column, and of how many tensors it is made."""
+    """Return a column, and the number of tensors it is made of."""
     values = arrays[name]
     if kind is None:
         if not values.ndim:
@@ -277,6 +277,6 @@ def _are_shapes(shapes: Array, sizes: Array) -> bool:
         return False
     if shapes.shape[1] > TENSOR_DIMENSIONS_MAX or (shapes.size and (shapes.min() < 0 or shapes.max() > ROWS_MAX)):
         return False
-    # Exact: a product of whole numbers that ends below 2^53 was below it at every step, and others are refused.
+    # Exact: a product of integers of at least 1 that ends below 2^53 was below it at every step.
     claimed = np.maximum(shapes, 1).astype(np.float64).prod(axis=1)
     return bool((claimed < _SIZE_MAX).all() and (shapes.astype(np.float64).prod(axis=1) == sizes).all())

@@ -1,7 +1,7 @@
 """What a trainer process takes away from itself before it loads a task. Standard library only; knows no task.
 
-Every step is one the system may refuse. A device that refuses one still trains, and the words that ``confine`` gives
-say what is in force and what is not, and why. One thing is not left to the system: a task does not run as root, unless
+The system may refuse any of these steps. A device on which it does still trains, and the texts that ``confine`` returns
+list what is in force, what is not, and why. One rule does not depend on the system: a task does not run as root unless
 the device's owner allowed it, and never with root's capabilities.
 """
 
@@ -36,17 +36,17 @@ MEMORY_VARIABLE = "SHOAL_TRAINER_MEMORY_MB"
 NETWORK_VARIABLE = "SHOAL_TRAINER_NETWORK"
 ROOT_VARIABLE = "SHOAL_TRAINER_ROOT"
 
-#: Of the device's memory, the part a trainer may take. The rest is for the system, the agent and the file cache.
+#: The part of the device's memory that a trainer may take. The rest is for the system, the agent and the file cache.
 MEMORY_SHARE = 0.8
-#: PyTorch with a small model maps about 300 MB of its own: below this a default would refuse what may well fit.
+#: PyTorch with a small model maps about 300 MB itself: a lower default would refuse tasks that may well fit.
 MEMORY_FLOOR_BYTES = 512 << 20
-#: Kept back from the task, so that its failure can still be told in words.
+#: Kept back from the task, so that the process can still report its failure.
 RESERVE_BYTES = 32 << 20
 
 #: Where memory runs out, the kernel should take the trainer, not the agent that would start it again.
 _OOM_SCORE_ADJUSTMENT = 500
 
-#: How Python, numpy, PyTorch and the C++ library say that they were given no memory.
+#: Texts by which Python, numpy, PyTorch and the C++ library report that they got no memory.
 _NO_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc", "Unable to allocate")
 
 
@@ -54,17 +54,17 @@ _NO_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", 
 class Limits:
     """What a trainer may use. A count of 0 sets no limit."""
 
-    #: Memory of its own, in use or promised: what it shares with the agent and files it maps do not count.
+    #: Private memory, in use or promised: memory shared with the agent and mapped files do not count.
     memory_bytes: int = 0
     #: Added to its niceness, so that a device's own work comes first.
     nice: int = 0
     files_max: int = 4096
-    #: All processes and threads of the trainer's user, so it is set only where that is not the agent's.
+    #: All processes and threads of the trainer's user. Applies only where that is not the agent's user.
     processes_max: int = 512
     file_max_bytes: int = 1 << 30
     #: Whether it may reach other machines, and this one by its addresses.
     network: bool = False
-    #: The user that the trainer becomes if it starts as root; empty: it stays root.
+    #: The user that the trainer becomes if it starts as root. Empty if it stays root.
     user: str = "nobody"
     #: Whether a task may run as root, without capabilities, where it cannot become that user.
     root: bool = False
@@ -76,7 +76,7 @@ class Limits:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, device_bytes: int) -> Limits:
-        """What the owner of a device chose, or else what suits a device with this much memory (0: not known)."""
+        """Return what a device's owner chose, or else what suits a device with this much memory (0 if not known)."""
         memory_bytes = max(int(device_bytes * MEMORY_SHARE), MEMORY_FLOOR_BYTES) if device_bytes else 0
         if memory_mb := environment.get(MEMORY_VARIABLE):
             if not (memory_mb.isascii() and memory_mb.isdigit()):
@@ -92,13 +92,13 @@ class Limits:
         return cls(memory_bytes=memory_bytes, network=network == "on", user=user, root=root == "yes")
 
     def narrowed(self, *, memory_bytes: int, nice: int) -> Limits:
-        """The same, with less memory and less haste where those are given."""
+        """Return these limits with less memory and a higher niceness, where those are given."""
         if memory_bytes and self.memory_bytes:
             memory_bytes = min(memory_bytes, self.memory_bytes)
         return dataclasses.replace(self, memory_bytes=memory_bytes or self.memory_bytes, nice=nice or self.nice)
 
     def for_own_code(self) -> Limits:
-        """For a trainer that runs no task: nothing in it needs to be kept from the device's files."""
+        """Return the limits for a trainer that runs no task, so that the device's files need no protection from it."""
         return dataclasses.replace(self, network=True, user="")
 
 
@@ -113,24 +113,25 @@ class Groups:
     folders: tuple[str, ...] = ()
     memory: bool = False
     processes: bool = False
-    #: Why memory, or anything, is not limited by a group.
+    #: Why no group limits memory, or anything.
     why_not: str = ""
 
 
 def device_memory_bytes() -> int:
-    """The memory of this device, or of the container we run in; 0 if the system does not tell."""
+    """Return the memory of this device, or of the container we run in, or 0 if the system does not report it."""
     sizes: list[int] = []
     with contextlib.suppress(ValueError, OSError):
         sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for file in _memory_files():
-        # Version 2 says "max" where there is no limit, version 1 a huge number.
+        # Without a limit, version 2 has "max" and version 1 a huge number.
         with contextlib.suppress(ValueError, OSError):
             sizes.append(int(file.read_text()))
     return min((size for size in sizes if size > 0), default=0)
 
 
 def _memory_files() -> list[Path]:
-    """Where Linux says how much memory our control group may use: both versions, our own group and the outermost."""
+    """Return the files that hold the memory limit of our control group: both versions, our own group and the
+    outermost."""
     old, new = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     files = [old / "memory.limit_in_bytes", new / "memory.max"]
     with contextlib.suppress(OSError):
@@ -144,7 +145,7 @@ def _memory_files() -> list[Path]:
 
 
 def user_id(name: str) -> tuple[int, int] | None:
-    """The user and group of a name or a number; None if there is no such user."""
+    """Return the user and group of a name or a number, or None if there is no such user."""
     try:
         entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
     except (KeyError, OverflowError):
@@ -153,9 +154,12 @@ def user_id(name: str) -> tuple[int, int] | None:
 
 
 def confine(limits: Limits, needs: Sequence[str] = (), groups: Groups = Groups()) -> tuple[str, ...]:  # noqa: B008
-    """Apply what this system allows, for good, and say what is in force. ``needs`` are files it must still read."""
-    # The order matters: groups, a network and a view of its own take root's rights, and a new user may not raise what
-    # was lowered.
+    """Apply what this system allows, for good. Return a readable list of what is in force.
+
+    ``needs`` are files that this process must still be able to read.
+    """
+    # The order matters: groups, a private network and a private view need root's rights, and a new user may not raise
+    # what was lowered.
     groups = _enter(groups)
     is_cut, network = _cut_network(limits)
     has_view, shared_memory = _look_alone(limits)
@@ -172,15 +176,15 @@ def confine(limits: Limits, needs: Sequence[str] = (), groups: Groups = Groups()
 
 
 class Reserve:
-    """The memory that was kept back from the task: one that filled its own leaves none to say so.
+    """Memory that is kept back from the task, so that a process whose task filled its own can still report that.
 
-    Made beforehand, because a process that needs it has no memory left to make it.
+    It is set up beforehand, because a process that needs it has no memory left to do so.
     """
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         self._kept, self._opened = (soft, hard), (hard, hard)
-        #: What the task in this process may take; 0 if nothing limits it.
+        #: Memory that the task in this process may take, or 0 if nothing limits it.
         self.task_bytes = 0 if soft == resource.RLIM_INFINITY or sys.platform != "linux" else soft
 
     def open(self) -> None:
@@ -197,7 +201,7 @@ class Reserve:
 
 
 def says_no_memory(text: str) -> bool:
-    """Whether an error, as its text, is the system's refusal to give memory."""
+    """Whether the text of an error is the system's refusal to give memory."""
     return any(words in text for words in _NO_MEMORY)
 
 
@@ -209,7 +213,7 @@ def megabytes(count: int) -> str:
     return f"{count // 1_000_000:,} MB"
 
 
-# One step each: do it, and say how it went ------------------------------------------------------------
+# One step each: take it, and return the outcome as text ------------------------------------------------
 
 
 def _enter(groups: Groups) -> Groups:
@@ -232,7 +236,7 @@ def _cut_network(limits: Limits) -> tuple[bool, str]:
 
 
 def _look_alone(limits: Limits) -> tuple[bool, tuple[str, ...]]:
-    """A view of the file system of its own, with its own /dev/shm; nothing of the kind for code of ours."""
+    """Enter a private view of the file system with its own /dev/shm. Shoal's own code stays in the agent's view."""
     if not limits.user:
         return False, ()
     if refused := _why_not_alone() or mounts.own_view():
@@ -242,12 +246,12 @@ def _look_alone(limits: Limits) -> tuple[bool, tuple[str, ...]]:
 
 
 def _why_not_alone() -> str:
-    """Why this process can have no network or view of its own, as far as we know before we ask; or nothing."""
+    """Return why this process cannot have a private network or view, as far as we can tell beforehand, or ""."""
     if sys.platform != "linux":
         return "only Linux can"
     if os.geteuid() != 0:
         return "only root can"
-    # Either holds for one thread and those it starts: the rest would be a way around it.
+    # Both hold for one thread and those it starts: threads that run already would be a way around it.
     return "threads run already" if len(os.listdir("/proc/self/task")) > 1 else ""
 
 
@@ -261,7 +265,7 @@ def _limit_memory(memory_bytes: int, groups: Groups) -> str:
         return "memory not limited"
     if sys.platform != "linux":
         return "memory not limited (only Linux can)"
-    # Not RLIMIT_AS: address space that is reserved and never used, as PyTorch and CUDA do it, would count.
+    # Not RLIMIT_AS: it counts address space that PyTorch and CUDA reserve and never use.
     soft = _lower(resource.RLIMIT_DATA, memory_bytes, spare=RESERVE_BYTES)
     if groups.memory:
         return f"at most {megabytes(soft)}"
@@ -279,13 +283,13 @@ def _limit_files(limits: Limits) -> Iterator[str]:
 
 def _limit_processes(processes_max: int, groups: Groups, *, changed: bool) -> str:
     if changed and processes_max:
-        # The system counts all of a user's processes: those of the agent's user are not ours to limit.
+        # The system counts all of a user's processes, and those of the agent's user must not be limited.
         return f"at most {_lower(resource.RLIMIT_NPROC, processes_max)} processes"
     return f"at most {processes_max} processes" if groups.processes and processes_max else "processes not limited"
 
 
 def _refuse_new_privileges() -> str:
-    """From here on no program it starts, such as sudo, has more rights than it has itself."""
+    """Let no program that this process starts, such as sudo, have more rights than the process itself."""
     if sys.platform != "linux":
         return "new privileges not refused (only Linux can)"
     refused = refuse_new_privileges()
@@ -293,7 +297,7 @@ def _refuse_new_privileges() -> str:
 
 
 def _change_user(limits: Limits, needs: Sequence[str], *, has_view: bool) -> tuple[str, bool]:
-    """Stop being root, if we are and the other user can read what a trainer needs. What we were allowed is given up."""
+    """Stop being root, if the other user can read what a trainer needs, and give up all capabilities."""
     now = _name_of(os.geteuid())
     if not limits.user:
         return f"user {now}", False
@@ -341,9 +345,9 @@ def _give_up_capabilities() -> None:
 
 
 def _become(name: str, user: int, group: int, *, needs: Sequence[str], has_view: bool) -> str:
-    """Be another user from here on. Why that failed, or nothing."""
+    """Become another user. Return why that failed, or ""."""
     before = os.getegid(), os.getgroups()
-    # As root: what is missing for everyone, such as a folder of the path that was never made, is not needed.
+    # Checked as root: a file that is missing for everyone, such as an entry of sys.path, is not needed.
     needed = [path for path in (*sys.path, __file__, *needs) if os.path.exists(path)]
     try:
         hidden = _become_for_a_moment(user, group, needed)
@@ -352,7 +356,7 @@ def _become(name: str, user: int, group: int, *, needs: Sequence[str], has_view:
             refused = mounts.open_way((*needed, sys.prefix, sys.base_prefix, *filter(None, libraries)))
             hidden = _become_for_a_moment(user, group, needed) or (refused and hidden)
         if not hidden:
-            # Of root these change all: the real, the effective and the saved one.
+            # Called by root, these change the real, the effective and the saved one.
             os.setgid(group)
             os.setuid(user)
             return ""
@@ -366,7 +370,8 @@ def _become(name: str, user: int, group: int, *, needs: Sequence[str], has_view:
 
 
 def _graphics_groups() -> list[int]:
-    """The groups that may use a graphics processor, where the device has one and its owner did not choose the CPU."""
+    """Return the groups that may use a graphics processor, if the device has one and its owner did not choose the
+    CPU."""
     has_one = any(os.path.exists(path) for path in ("/dev/dri", "/dev/kfd", "/dev/nvidia0"))
     if not has_one or os.environ.get(DEVICE_VARIABLE) == "cpu":
         return []
@@ -374,7 +379,7 @@ def _graphics_groups() -> list[int]:
 
 
 def _become_for_a_moment(user: int, group: int, paths: Sequence[str]) -> str:
-    """The first of these paths that this user cannot read. Asked of the kernel itself, which knows all rules."""
+    """Return the first of these paths that this user cannot read, or "". The kernel decides, as it has all rules."""
     os.setgroups(_graphics_groups())
     os.setegid(group)
     os.seteuid(user)
@@ -387,14 +392,14 @@ def _become_for_a_moment(user: int, group: int, paths: Sequence[str]) -> str:
 def _is_readable(path: str) -> bool:
     try:
         os.close(os.open(path, os.O_RDONLY))
-        # To list a folder is one right, to reach what is in it another.
+        # The right to list a folder does not include the right to reach the files in it.
         return not os.path.isdir(path) or os.path.exists(os.path.join(path, "."))
     except OSError:
         return False
 
 
 def _lower(kind: int, wanted: int, *, spare: int = 0) -> int:
-    """Set a limit that can be raised by ``spare`` at most; never above one that is there. The limit in force."""
+    """Set a limit that can be raised by ``spare`` at most, but never above an existing one. Return it."""
     soft, hard = resource.getrlimit(kind)
     hard = wanted + spare if hard == resource.RLIM_INFINITY else min(wanted + spare, hard)
     soft = min(wanted, hard) if soft == resource.RLIM_INFINITY else min(wanted, soft, hard)

@@ -1,7 +1,7 @@
-"""What one example costs a model: the multiply-adds of its forward pass. Imports torch; knows no device and no time.
+"""What one example costs a model: the multiply-adds of its forward pass. Imports torch.
 
-Counted where the work lies: in layers that multiply by weights. Activations, norms, pooling, embeddings and what a
-model computes by bare functions (``matmul``, ``torch.nn.functional``) are free.
+Only layers that multiply by weights count, since they do most of the work. Activations, norms, pooling, embeddings and
+bare functions (``matmul``, ``torch.nn.functional``) count as free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GIGA = 1e9
 
 
 def gmacs_per_example(task: Task, model: nn.Module, placed: Placed, rows: Any, *, examples: int) -> float:
-    """Multiply-adds of one example's forward pass, in billions: the mean of one pass over a few stored examples.
+    """Return the multiply-adds of one example's forward pass, in billions: the mean over a few stored examples.
 
     Leaves the model in evaluation mode.
     """
@@ -50,7 +50,7 @@ def gmacs_per_example(task: Task, model: nn.Module, placed: Placed, rows: Any, *
 
 @contextlib.contextmanager
 def _layer_by_layer() -> Iterator[None]:
-    """Evaluating, torch may run a whole transformer layer as one call, in which no hook is heard."""
+    """Disable torch's fast path in evaluation: it runs a transformer layer as one call, which skips all hooks."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -60,7 +60,7 @@ def _layer_by_layer() -> Iterator[None]:
 
 
 def _macs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> int:
-    """Of one call of a layer, for all examples in it."""
+    """Return the multiply-adds of one call of a layer, for all examples in it."""
     given = [*args, *kwargs.values()]
     match module:
         case nn.Linear():
@@ -81,18 +81,18 @@ def _macs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outp
 
 
 def _positions(x: Tensor | PackedSequence) -> int:
-    """How many vectors a sequence holds, over all examples."""
+    """Return how many vectors a sequence holds, over all examples."""
     data = x.data if isinstance(x, PackedSequence) else x
     return data.numel() // data.shape[-1]
 
 
 def _matrix_values(module: nn.Module) -> int:
-    """A recurrent layer multiplies each vector by each of its matrices once; biases are only added."""
+    """Return the multiply-adds of a recurrent layer per vector: it multiplies each vector by each matrix once."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() == 2)
 
 
 def _attention_macs(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Four projections, the scores (queries by keys), and the sums they weigh (scores by values)."""
+    """Return those of four projections, of the scores (queries by keys) and of the sums they weight (by values)."""
     given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
     query: Tensor = given["query"]
     key: Tensor = given["key"]

@@ -14,9 +14,9 @@ _MEAN, _DEVIATION = 0.1307, 0.3081
 
 
 class Digits(Task):
-    """Tuned to be quick rather than best: 28,674 parameters, 97 % in about two epochs, 59 rounds an epoch."""
+    """Tuned to be quick rather than best: 28,674 parameters, 97 % in about two epochs, 59 rounds per epoch."""
 
-    # Four batches a lease: on loopback a round costs more than a batch, so fewer, fuller rounds are faster.
+    # Four batches per lease: on loopback a round costs more than a batch, so fewer, fuller rounds are faster.
     plan = Plan(
         batch_size=64,
         lease_batches=4,

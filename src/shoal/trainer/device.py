@@ -1,7 +1,7 @@
 """The one place that moves tensors between a device's processors. Imports torch.
 
-Not run in this project's CI: CUDA and MPS, for want of the hardware. What is tested: the choice of a device, the
-refusal of one that is missing, and moves (with torch's ``meta`` device).
+This project's CI has no hardware for CUDA and MPS. It tests the choice of a device, the refusal of one that is missing,
+and moves (with torch's ``meta`` device).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shoal.errors import Misuse
 
 
 def choose(name: str) -> torch.device:
-    """The processor to train on: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``."""
+    """Return the processor to train on, by its name: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
     try:
@@ -34,7 +34,7 @@ def _has_mps() -> bool:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The same structure with every tensor on ``device``: lists, tuples, dicts, dataclasses, objects with ``to``."""
+    """Return the same structure (lists, tuples, dicts, dataclasses, objects with ``to``) with its tensors moved."""
     if device.type == "cpu":
         return batch
     match batch:

@@ -1,4 +1,4 @@
-"""A trainer that does not train: same protocol, a fixed update. To measure all but the training; no torch."""
+"""A trainer that does not train: same protocol, a fixed update. It serves to measure all but the training; no torch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ UPDATE_VALUE = 2.0**-20
 
 
 class EchoTrainer:
-    """Answers with the same small vector, after ``pace_s`` a batch. Opens neither the task nor its data."""
+    """Answers with the same small vector, after ``pace_s`` per batch. Opens neither the task nor its data."""
 
     def __init__(self, settings: TrainerSettings, shared: SharedVectors) -> None:
         self._settings = settings
-        # Once: nobody else writes there, and the update is the same for every lease.
+        # Once is enough: nothing else writes there, and the update is the same for every lease.
         shared.update.fill(UPDATE_VALUE)
 
     def loaded(self) -> TaskLoaded:
-        # Where examples are the device's own, it has one batch.
+        # It reports one batch, which matters only in jobs that train on local examples.
         return TaskLoaded(train_examples=self._settings.batch_size, test_examples=0, seconds=0.0, engine="echo")
 
     def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
@@ -38,7 +38,7 @@ class EchoTrainer:
         )
 
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
-        """As if this device had one batch of its own."""
+        """Answer as if this device had one batch of local examples."""
         return dataclasses.replace(self.train(epoch, [lease]), held=self._settings.batch_size)
 
     def evaluate(self, start: int, stop: int) -> EvalResult:

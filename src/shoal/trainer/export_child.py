@@ -45,22 +45,22 @@ _LOOKED_AT = 8
 
 
 def export(settings: ExportSettings, report: Report) -> Exported:
-    """Write the model, run what was written, and tell how far apart the two are. No file is left of one that differs.
+    """Write the model, run the written file, and return how far the two are apart.
 
-    Raises ExportDiffers above ``LARGEST_DIFFERENCE``.
+    If that is above ``LARGEST_DIFFERENCE``, removes the file and raises ExportDiffers.
     """
     form = FORMATS[settings.to]
     form.check_installed()
     report({"step": "model"})
     task = make_task(Path(settings.bundle_dir), settings.entry, settings.arguments)
     model = _model(task, settings)
-    # Of its own values: a graph shares those of the model that it was made of, and what spoils one spoils the other.
+    # Built again: a graph shares the values of the model it was made from, and a fault in one would be in both.
     original = _model(task, settings)
     with tempfile.TemporaryDirectory(prefix="shoal-export-") as folder:
         calls = Calls(task, model, _held_out(task, settings, Path(folder)), settings)
         path = Path(settings.out)
         with torch.no_grad(), warnings.catch_warnings():
-            # Of PyTorch's own passes: nothing that the person who exports can change.
+            # PyTorch's passes warn of things that the person who exports cannot change.
             warnings.simplefilter("ignore")
             report({"step": "write"})
             batch = _write(form, model, calls, path)
@@ -93,7 +93,7 @@ def _model(task: Task, settings: ExportSettings) -> nn.Module:
 
 
 def _held_out(task: Task, settings: ExportSettings, folder: Path) -> Examples:
-    """The job's own held-out examples, or those that the task has here."""
+    """Return the job's held-out examples, or else those that the task has on this machine."""
     files: tuple[str, ...] = settings.test
     if not settings.has_data:
         given = task.examples("test")
@@ -109,7 +109,7 @@ def _held_out(task: Task, settings: ExportSettings, folder: Path) -> Examples:
 
 
 class Calls:
-    """How the held-out examples enter the model."""
+    """The calls of the model with the held-out examples."""
 
     def __init__(self, task: Task, model: nn.Module, held_out: Examples, settings: ExportSettings) -> None:
         self._task = task
@@ -128,21 +128,22 @@ class Calls:
         return call_of(self._task, self._model, batch, self._settings.inputs)
 
     def example(self, count: int) -> Call:
-        """So many examples to trace with; of a set that has fewer, some twice."""
+        """Return a call with ``count`` examples to trace with, some of them twice if the set has fewer."""
         return self.of(np.arange(count) % self.examples)
 
     def batches(self, size: int) -> Iterator[Call]:
-        """All of them. Of any size: one alone first, and the last batch may be smaller."""
+        """Yield calls with all examples, ``size`` at a time. If ``size`` is 0 (any), the first call has one example,
+        and the last may be smaller."""
         if not size:
             yield self.of(np.arange(1))
         step = size or self._batch_size
         for start in range(0, self.examples, step):
             stop = min(start + step, self.examples)
-            # Of a fixed size, the last batch is filled up.
+            # The last batch of a fixed size is filled up with examples from the start.
             yield self.of(np.arange(start, start + step) % self.examples if size else np.arange(start, stop))
 
     def varying(self, first: Call) -> list[frozenset[int]]:
-        """For each tensor, the dimensions after the first that differ between some batches."""
+        """Return, for each tensor, the dimensions after the first that differ between some batches."""
         found: list[set[int]] = [set() for _ in first.tensors]
         for number in range(_LOOKED_AT):
             start = number * self._batch_size
@@ -155,7 +156,7 @@ class Calls:
 
 
 def call_of(task: Task, model: nn.Module, batch: Any, chosen: tuple[str, ...]) -> Call:
-    """The call that a batch means: ``model(x)`` of a pair, or tensors of a dict by the names of ``forward``."""
+    """Return the call for a batch: ``model(x)`` for a pair, or a dict's tensors by the names of ``forward``."""
     forward = inspect.signature(model.forward)
     if isinstance(batch, Mapping):
         found = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
@@ -193,15 +194,15 @@ def _cannot_call(task: Task, model: nn.Module, batch: Any) -> str:
 
 
 def _write(form: Format, model: nn.Module, calls: Calls, path: Path) -> int:
-    """Write the file; how many examples it takes at once, 0 for any number."""
+    """Write the file. Return how many examples it takes at once, or 0 for any number."""
     if form.any_batch:
-        # More than one, and not the size of anything else: PyTorch would take the two for one.
+        # More than one example, and a size that no other dimension has: PyTorch would take equal sizes for one.
         example = calls.example(_unlike(calls))
         try:
             form.write(traced(model, example, calls.varying(example)), path)
             return 0
         except Exception:
-            # Each release has errors of its own for a model that can take one size alone.
+            # Each release raises different errors for a model that can take only one size.
             traceback.print_exc()
             print("not with any number of examples at once: trying with one", file=sys.stderr)
     form.write(traced_fixed(model, calls.example(1)), path)
@@ -214,7 +215,7 @@ def _unlike(calls: Calls) -> int:
 
 
 def _difference(model: nn.Module, run: Run, calls: Calls, *, batch: int) -> float:
-    """The largest difference over all examples, as a part of the largest value that the model gives."""
+    """Return the largest difference over all examples, as a part of the largest value that the model gives."""
     gaps: list[float] = []
     scales: list[float] = []
     for call in calls.batches(batch):
@@ -234,7 +235,7 @@ def _difference(model: nn.Module, run: Run, calls: Calls, *, batch: int) -> floa
 
 
 def _apart(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """The largest distance of two values, and the largest finite one of the first. What is no number equals itself."""
+    """Return the largest distance of two values, and the largest finite value of ``one``. NaN equals NaN here."""
     ours, theirs = one.double(), other.double()
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())
     gap = torch.where(same, 0.0, (ours - theirs).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -252,7 +253,7 @@ def _why_refused(to: str, difference: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Export a trained model. Started by shoal, not by hand.")
     parser.add_argument("settings", type=json.loads)
-    parser.add_argument("--confined", type=json.loads, default=[], help="what is in force, as the launcher says")
+    parser.add_argument("--confined", type=json.loads, default=[], help="the limits in force, from the launcher")
     settings = ExportSettings.from_plain(parser.parse_args().settings)
     report = reporting("shoal-export")
     try:

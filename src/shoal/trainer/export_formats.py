@@ -1,4 +1,4 @@
-"""Forms that a trained model leaves in: how each is written, and how it is run again. Imports torch."""
+"""The formats of an exported model: how each is written, and how it is run again. Imports torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Run: TypeAlias = Callable[[Call], list[Tensor]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A form, the modules it needs, and how to get them."""
+    """A format, the modules it needs, and how to get them."""
 
     needs: tuple[str, ...]
     install: str
@@ -56,7 +56,8 @@ class Format:
 
 
 def traced(model: nn.Module, call: Call, varying: Sequence[frozenset[int]]) -> ExportedProgram:
-    """The model as a graph. ``varying``: for each tensor, the dimensions beside the first that differ by batch."""
+    """Return the model as a graph. ``varying`` has the dimensions of each tensor, apart from the first, that differ by
+    batch."""
     batch = Dim("batch")
     sizes = iter(varying)
     args, kwargs = call.like(lambda tensor: {0: batch} | dict.fromkeys(sorted(next(sizes)), Dim.AUTO))
@@ -65,12 +66,12 @@ def traced(model: nn.Module, call: Call, varying: Sequence[frozenset[int]]) -> E
 
 
 def traced_fixed(model: nn.Module, call: Call) -> ExportedProgram:
-    """The model as a graph that takes tensors of these very shapes."""
+    """Return the model as a graph that takes tensors of exactly these shapes."""
     return torch.export.export(model, call.args, dict(call.kwargs))
 
 
 def outputs_of(output: Any) -> list[Tensor]:
-    """The tensors in what a model gives, in order."""
+    """Return the tensors of a model's output, in order."""
     if isinstance(output, Tensor):
         return [output]
     if isinstance(output, Mapping):
@@ -108,7 +109,7 @@ def _load_onnx(path: Path) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Errors alone: what it says of devices it does not find helps nobody here.
+    # Only errors: its warnings about devices that it does not find do not help here.
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     wanted = [each.name for each in session.get_inputs()]
@@ -116,7 +117,7 @@ def _load_onnx(path: Path) -> Run:
     def run(call: Call) -> list[Tensor]:
         given = {name: tensor.numpy() for name, tensor in call.kwargs.items()}
         if not set(wanted) <= given.keys():
-            # In order: a tensor by position has the name that the model's forward has for it.
+            # In order: a tensor by position goes to the parameter of `forward` at that position.
             given = dict(zip(wanted, (tensor.numpy() for tensor in call.tensors), strict=True))
         return [torch.from_numpy(each) for each in session.run(None, {name: given[name] for name in wanted})]
 
@@ -152,7 +153,7 @@ FORMATS: dict[str, Format] = {
         install="pip install executorch, in a release made for the torch you have",
         write=_write_executorch,
         load=_load_executorch,
-        # It plans its memory beforehand.
+        # ExecuTorch plans its memory beforehand.
         any_batch=False,
     ),
 }

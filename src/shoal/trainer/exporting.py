@@ -1,4 +1,4 @@
-"""A trained model in another form, written and checked by a process of its own. No torch here."""
+"""Exports a trained model to another format. A separate process writes and checks the file. No torch here."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.sandbox import Room
 from shoal.trainer.spawn import command, environment
 
-#: The forms, each with the end of its files' names.
+#: The formats, each with the suffix of its files.
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "executorch": ".pte"}
-#: A file is refused above this, as a part of the model's largest output. Float32 sums in another order give 1e-6.
+#: The largest difference that a file may have, as a part of the model's largest output. Float32 sums in another order
+#: differ by 1e-6.
 LARGEST_DIFFERENCE = 1e-3
 
 Tell = Callable[[str], None]
 
 
 class ExportDiffers(ShoalError):
-    """What was written does not do what the model does."""
+    """The written file computes something else than the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportSettings:
-    """What the process is told."""
+    """The settings of the process that exports."""
 
     bundle_dir: str
     entry: str
@@ -51,10 +52,10 @@ class ExportSettings:
     to: str
     out: str
     base: tuple[str, ...] = ()
-    #: Whether ``test`` is what the job held out; if not, the task is asked.
+    #: Whether ``test`` is what the job held out. If not, the task gives the examples.
     has_data: bool = False
     test: tuple[str, ...] = ()
-    #: The tensors of a dict batch that enter the model; none: those that its ``forward`` names.
+    #: The tensors of a dict batch that enter the model. Empty for those that its ``forward`` names.
     inputs: tuple[str, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
@@ -76,9 +77,9 @@ class Exported:
     examples: int
     #: The largest difference from the model, as a part of the model's largest output.
     difference: float
-    #: How many examples it takes at once; 0: any number.
+    #: How many examples it takes at once, or 0 for any number.
     batch: int
-    #: The names of what it takes, in order.
+    #: The names of its inputs, in order.
     inputs: tuple[str, ...]
 
     def to_plain(self) -> dict[str, Any]:
@@ -87,16 +88,16 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskFiles:
-    """A task's code and what its job was made of, in files of this machine."""
+    """A task's code, first model and data, in files on this machine."""
 
     bundle: bytes
     entry: str
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     seed: int = 0
     base: tuple[str, ...] = ()
-    #: None: the task is asked for held-out examples.
+    #: The files of held-out examples, or `None` if the task gives them.
     test: tuple[str, ...] | None = None
-    #: Whether the code came from elsewhere: it is then confined as on a device, and gets these files alone.
+    #: Whether the code came from elsewhere. It is then confined as on a device, and can read only these files.
     foreign: bool = False
 
 
@@ -148,7 +149,7 @@ def export_model(
     inputs: tuple[str, ...] = (),
     tell: Tell = lambda text: None,
 ) -> Exported:
-    """Have a process write and check ``out``. It is there whole and checked, or as it was before."""
+    """Have a process write and check ``out``. If anything fails, ``out`` stays as it was."""
     _suffix(to)
     if not model.is_file():
         raise Misuse(f"there is no model {model}")
@@ -172,7 +173,7 @@ def export_model(
         with (_walled if files.foreign else _in_the_open)(settings, Path(folder)) as (launched, told):
             exported = Exported(**_run(launched, told, tell))
             made = _made_files(Path(told.out))
-            # Beside it first: a file is replaced in one step.
+            # First to a file next to it, so that the old file is replaced in one step.
             for file in made:
                 draft = out.with_name(f".{file.name}.new-{os.getpid()}")
                 shutil.copyfile(file, draft)
@@ -189,7 +190,8 @@ def _suffix(to: str) -> str:
 
 
 def _made_files(out: Path) -> list[Path]:
-    """The file, and one with weights beside it if there is; nothing that task code may have put in its place."""
+    """Return the written file and, if it exists, the file of weights next to it. Refuses links and folders that task
+    code may have put there."""
     made = [path for path in (out.with_name(f"{out.name}.data"), out) if os.path.lexists(path)]
     if out not in made or not all(stat.S_ISREG(path.lstat().st_mode) for path in made):
         raise ShoalError(f"the export left no file {out.name}")
@@ -198,16 +200,16 @@ def _made_files(out: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _in_the_open(settings: ExportSettings, folder: Path) -> Iterator[tuple[list[str], ExportSettings]]:
-    """Code of the person who exports, with that person's rights, as when a job is prepared."""
+    """Run the code of the person who exports with that person's rights, as when a job is prepared."""
     told = dataclasses.replace(settings, out=str(folder / settings.out))
     yield command("shoal.trainer.export_child", json.dumps(told.to_plain())), told
 
 
 @contextlib.contextmanager
 def _walled(settings: ExportSettings, folder: Path) -> Iterator[tuple[list[str], ExportSettings]]:
-    """Code that came with a job: confined as on a device, and it finds the job's files alone."""
+    """Run code that came with a job. It is confined as on a device, and can read only the job's files."""
     limits = Limits.from_environment(os.environ, device_bytes=device_memory_bytes())
-    # To the room an export is a trainer that reads one file more: the model.
+    # The room treats an export as a trainer that reads one more file: the model.
     room = Room(
         TrainerSettings(
             bundle_dir=settings.bundle_dir,

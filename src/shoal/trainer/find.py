@@ -1,4 +1,4 @@
-"""Find the task a person means: in a directory, a file, or a live object. Reads source; never runs it; no torch."""
+"""Finds the task a person means: in a directory, a file, or a live object. Reads source, never runs it; no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OWN_LOOP = (
 
 
 def find_task(text: str) -> tuple[Path, str]:
-    """Read ``examples/mnist``, ``file.py`` or either with ``:Class``; give the path to pack and the entry in it."""
+    """Read ``examples/mnist``, ``file.py`` or either with ``:Class``. Return the path to pack and the entry in it."""
     path, class_name = _split(text)
     if path.is_dir():
         usual = path / "task.py"
@@ -34,7 +34,7 @@ def find_task(text: str) -> tuple[Path, str]:
     else:
         raise Misuse(f"{path} is neither a directory nor a Python file")
     if class_name:
-        # Its base may come from another file, which source alone does not show; the import will tell.
+        # Its base may come from another file, which the source does not show. The import will fail if it is not a task.
         choices = [(file, class_name) for file in files if class_name in _class_names(parse_source(file))]
     else:
         choices = _tasks_of(files)
@@ -51,7 +51,7 @@ def find_task(text: str) -> tuple[Path, str]:
 
 
 def source_of(task: Task, scratch: Path | None = None) -> tuple[Path, str]:
-    """The file that defines a live task, and the entry in it, so that other devices can build the same.
+    """Return the file that defines a live task, and the entry in it, so that other devices can build the same.
 
     A task of a notebook's cell is written to a file in ``scratch`` first, with the names that it uses.
     """
@@ -166,7 +166,7 @@ def _class_names(tree: ast.Module) -> list[str]:
 
 
 def _names_of_task(tree: ast.Module) -> set[str]:
-    """What this file calls shoal.Task: ``shoal.Task``, ``Task``, or an alias of either."""
+    """Return the names that this file has for shoal.Task: ``shoal.Task``, ``Task``, or an alias of either."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

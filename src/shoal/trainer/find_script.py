@@ -9,12 +9,12 @@ from shoal.errors import Misuse
 from shoal.trainer.find import find_task, parse_source
 from shoal.trainer.importer import is_script
 
-#: What lends a loop, as scripts name it.
+#: What gives a script's loop its leases, as scripts name it.
 _LENDERS = {"shoal.worker", "shoal.lightning", "shoal.huggingface"}
 
 
 def find_script(text: str) -> tuple[Path, str]:
-    """Read ``train.py``; give the folder to pack and the entry in it."""
+    """Read ``train.py``. Return the folder to pack and the entry in it."""
     path = Path(text)
     if not path.is_file() or path.suffix != ".py":
         raise Misuse(f"{path} is not a Python file: `shoal run` takes a script such as train.py")
@@ -26,7 +26,7 @@ def find_script(text: str) -> tuple[Path, str]:
 
 
 def find_task_or_script(text: str) -> tuple[Path, str]:
-    """A task, or a script: a file that names ``shoal.worker`` or one of the callbacks."""
+    """Find a task, or a script: a file that names ``shoal.worker`` or one of the callbacks."""
     path = Path(text)
     if path.is_file() and path.suffix == ".py" and _names(parse_source(path)) & _LENDERS:
         return find_script(text)
@@ -34,7 +34,7 @@ def find_task_or_script(text: str) -> tuple[Path, str]:
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """Attributes that a file takes and modules that it imports, by their whole names."""
+    """Return the full names of the attributes that a file uses and of the modules that it imports."""
     names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -25,7 +25,7 @@ from shoal.wire import tensors
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstFiles:
-    """A first model and its base, by their names."""
+    """The files of a first model and its base."""
 
     model: str
     model_sha256: str
@@ -37,7 +37,7 @@ class FirstFiles:
 def write_first(placed: Placed, *, out: Path, key: str, start: Path | None, report: Report) -> FirstFiles:
     """Write the tensors that are trained to ``out / key``, and those that are not to ``out / "shards"``.
 
-    ``start``: a safetensors file whose tensors take the place of the model's own, where they fit.
+    ``start`` is a safetensors file whose tensors replace the model's own, where they fit.
     """
     layout = placed.layout
     flat = np.empty(layout.size, np.float32)
@@ -59,7 +59,7 @@ def write_first(placed: Placed, *, out: Path, key: str, start: Path | None, repo
 
 
 def _frozen_places(placed: Placed) -> dict[str, StartPlace]:
-    """Where values of a checkpoint go that are not trained: into the model, before its base is written."""
+    """Return where a checkpoint's values for frozen tensors go: into the model, before its base is written."""
 
     def put(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Flags that say: this process is importing, or running, task code. Knows nothing of tasks, torch or trainers.
+"""Flags that mark a process as importing, or running, task code. Does not import torch.
 
 A script may define its task and call ``shoal.fit`` at top level. When a trainer imports that script to get the task,
 the call must not start a second job: it ends the import instead, with what was defined so far.
@@ -19,7 +19,7 @@ _importing = False
 
 
 class InsideTrainer(BaseException):
-    """Ends the import of a script that would start a job. Not an Exception, so that no script catches it by chance."""
+    """Ends the import of a script that starts a job. Not an Exception, so that scripts do not catch it by accident."""
 
 
 def stop_if_importing() -> None:

@@ -1,4 +1,4 @@
-"""The agent's side of the trainer: start it, ask it, learn where it hangs, end it. No torch; every wait ends."""
+"""The agent's side of the trainer: starts it, asks it, finds out where it hangs, ends it. No torch; all waits end."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from shoal.wire.messages import clip
 
 __all__ = ["EvalResult", "TaskLoaded", "TrainResult", "TrainerError", "TrainerHost", "TrainerSettings"]
 
-#: The module that runs a task's code, and the modules that run what an operator sent. Others in their place are code of
-#: ours, which needs the agent's files.
+#: The module that runs a task's code, and the modules that run what an operator sent. Any other module is Shoal's own
+#: code, which needs the agent's files.
 _TASK_MODULE = ENGINES["torch"]
 _CONFINED = frozenset(ENGINES.values())
 #: Python and torch may take minutes to import from the SD card of a small board.
 START_TIMEOUT_S = 300.0
-#: The leader's lease ends long before; this only bounds the wait.
+#: Only bounds the wait: the leader's lease ends long before.
 ANSWER_TIMEOUT_S = 3600.0
 STOP_TIMEOUT_S = 5.0
 DUMP_TIMEOUT_S = 2.0
@@ -69,15 +69,15 @@ class TrainerHost:
     ) -> None:
         self._child_module = child_module
         self._start_timeout_s = start_timeout_s
-        #: None: what the environment says, when a process starts.
+        #: Limits of a process, or `None` to read them from the environment when one starts.
         self._limits = limits
-        #: Where a process gets a folder of its own, unless another user needs it where everyone can go.
+        #: Where each process gets its own folder, unless it runs as another user, who could not reach a folder there.
         self._rooms = rooms
         self._confined: tuple[str, ...] = ()
         self._running: _Running | None = None
         self._shared: SharedVectors | None = None
         self._bundle_dir = ""
-        #: Where the process finds the task's code: there, or in a copy that ends with the process.
+        #: The folder in which the process finds the task's code, which may be a copy that ends with the process.
         self._copied_to = ""
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS_LINES)
         self._asking = asyncio.Lock()
@@ -87,9 +87,10 @@ class TrainerHost:
     def shared(self) -> SharedVectors:
         """Write ``shared.model`` before ``train`` or ``evaluate``; read ``shared.update`` after ``train``.
 
-        ``shared.own`` holds the device's own part, from the first model's on; ``shared.own_after`` what training made.
+        ``shared.own`` holds the device's own part of the model as a lease begins, ``shared.own_after`` as it ends.
 
-        Outlives the process: it is valid until ``stop`` or the next ``start``. Write to it only between two answers.
+        The memory outlives the process: it is valid until ``stop`` or the next ``start``. Write to it only between two
+        answers.
         """
         if self._shared is None:
             raise Misuse("the trainer was never started: call start() first")
@@ -97,7 +98,7 @@ class TrainerHost:
 
     @property
     def alive(self) -> bool:
-        """Whether the process can be asked something."""
+        """Whether the process can take commands."""
         return self._running is not None and self._running.process.returncode is None
 
     @property
@@ -111,7 +112,7 @@ class TrainerHost:
 
     @property
     def confined(self) -> tuple[str, ...]:
-        """What the process may and may not do, in words, as it said itself when it started."""
+        """The limits of the process as readable text, as it reported them when it started."""
         return self._confined
 
     async def start(self, settings: TrainerSettings) -> TaskLoaded:
@@ -138,7 +139,7 @@ class TrainerHost:
             ready = await self._expect(self._running, "ready", self._start_timeout_s)
             self._confined = _words(ready.get("confined"))
             loaded = await self._ask(settings.to_message(), "loaded", self._start_timeout_s)
-            # The first model's own part: what a device begins with that has none yet.
+            # The first model's own part, with which a device begins that has none yet.
             self.shared.take()
             self.shared.own[:] = self.shared.own_after
             return self._sound(protocol.read_loaded, loaded)
@@ -157,7 +158,7 @@ class TrainerHost:
     ) -> TrainResult:
         """Train these batches, one after the other, from ``shared.model``; what changed is in ``shared.update``.
 
-        ``rate``: the learning rate; 0: that of the settings. ``version``: the number of the model.
+        ``rate`` is the learning rate, or 0 for that of the settings. ``version`` is the number of the model.
         """
         command = {"kind": "train", "epoch": epoch, "batches": batches, "rate": float(rate), "version": version}
         return await self._train(command, timeout_s)
@@ -173,17 +174,18 @@ class TrainerHost:
         deadline_s: float = 0.0,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> TrainResult:
-        """As ``train``, on so many of the device's own examples. ``deadline_s``: when the lease is due; 0: any time."""
+        """Train like ``train``, but on this many of the device's own examples. ``deadline_s`` is when the lease is due,
+        or 0 for any time."""
         command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples, "deadline_s": deadline_s}
         return await self._train(command | {"rate": float(rate), "version": version}, timeout_s)
 
     async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:
-        """Judge ``shared.model`` on held-out examples ``start`` to ``stop`` (not included)."""
+        """Evaluate ``shared.model`` on held-out examples ``start`` to ``stop`` (not included)."""
         command = {"kind": "evaluate", "start": start, "stop": stop}
         return self._sound(protocol.read_evaluated, await self._ask(command, "evaluated", timeout_s))
 
     async def open_shard(self, number: int, path: Path) -> None:
-        """Hand over a shard of the training examples that has come. The process gets the open file, and no path."""
+        """Hand over a shard of the training examples that has arrived. The process gets the open file, not a path."""
         if self._running is None:
             raise TrainerError("the trainer does not run: start() it first")
         with contextlib.suppress(ConnectionError):
@@ -191,7 +193,7 @@ class TrainerHost:
         await self._ask({"kind": "open", "shard": number}, "opened", ANSWER_TIMEOUT_S)
 
     async def shut_shard(self, number: int) -> None:
-        """Let the process forget a shard, so that its file can be removed: what is mapped stays on the disk."""
+        """Have the process unmap a shard, so that its file can be removed: a mapped file keeps its disk space."""
         await self._ask({"kind": "shut", "shard": number}, "shut", ANSWER_TIMEOUT_S)
 
     async def stop(self) -> None:
@@ -211,7 +213,7 @@ class TrainerHost:
             await self._discard(self._running)
 
     async def where_is_it(self) -> str:
-        """The line of the task's code that runs right now, such as ``Digits.loss (task.py:17)``."""
+        """Return the line of the task's code that runs right now, such as ``Digits.loss (task.py:17)``."""
         return await self._where_is(self._running)
 
     async def _where_is(self, running: _Running | None) -> str:
@@ -274,7 +276,7 @@ class TrainerHost:
             raise TrainerError(str(error)) from None
 
     async def _end_of(self, running: _Running) -> TrainerError:
-        """Why the process is gone, from its exit status and its last words."""
+        """Return why the process ended, from its exit status and its last output."""
         if running.ended_on_request:
             return TrainerError("the trainer was ended on request")
         code = await running.exited(STOP_TIMEOUT_S)
@@ -285,7 +287,7 @@ class TrainerHost:
             return TrainerError(too_much_memory(running.memory_bytes), where)
         if code == REFUSED_CODE and self._last_words:
             return TrainerError(self._last_words[-1])
-        # Native code that is refused memory ends the process by itself; what it printed tells why.
+        # Native code that gets no memory ends the process itself; what it printed shows why.
         gave_up = code is not None and (code > 0 or code == -signal.SIGABRT)
         if gave_up and running.memory_bytes and any(map(says_no_memory, self._last_words)):
             return TrainerError(too_much_memory(running.memory_bytes), where)
@@ -302,7 +304,7 @@ class TrainerHost:
         return TrainerError(f"the trainer was killed by signal {-code}", where)
 
     async def _discard(self, running: _Running) -> None:
-        """End this very process: by now another may have been started in its place."""
+        """End this process and no other: by now a new one may have been started in its place."""
         if self._running is running:
             self._running = None
         await running.close()
@@ -327,7 +329,7 @@ class _Running:
         room: Room,
     ) -> None:
         self.process = process
-        #: Where open files go that the process has no right to open.
+        #: The socket for open files that the process has no right to open.
         self.files = files
         self.memory_bytes = room.limits.memory_bytes
         self._room = room
@@ -348,7 +350,7 @@ class _Running:
         log_ours, log_theirs = socket.socketpair()
         files_ours, files_theirs = socket.socketpair()
         files_ours.setblocking(False)
-        # Appending, so that dumps land at the end wherever this side has cut the file.
+        # In append mode, so that dumps land at the end after this side has truncated the file.
         stacks: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115
         fds = {"socket": theirs.fileno(), "shared": shared_fd, "stacks": stacks.fileno()}
         fds["files"] = files_theirs.fileno()
@@ -379,18 +381,18 @@ class _Running:
         return cls(process, stacks, answers, log, files_ours, last_words, room)
 
     async def exited(self, timeout_s: float) -> int | None:
-        """The exit status, or None if there is none in time."""
+        """Wait for the process to end. Return its exit status, or None if it still runs after ``timeout_s``."""
         return await _bounded(self.process.wait(), timeout_s)
 
     def ran_out_of_memory(self) -> bool:
         return ran_out_of_memory(self._room.groups)
 
     async def close(self) -> None:
-        """End the group and let go of everything; a caller that still waits for an answer hears that none will come."""
+        """End the process group and release everything. A caller that still waits for an answer gets None."""
         if self._closed:
             return
         self._closed = True
-        # The whole group, even when its head is gone: data loaders and the like must not stay.
+        # The whole group, even if its first process has ended: data loaders and the like must not stay.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.exited(STOP_TIMEOUT_S)
@@ -407,7 +409,7 @@ class _Running:
         self.answers.close()
 
     async def dump(self) -> str:
-        """Every thread's stack, as the process writes it on SIGUSR1; empty if it does not react."""
+        """Return every thread's stack, as the process writes it on SIGUSR1, or "" if it does not react."""
         fd = self._stacks.fileno()
         os.ftruncate(fd, 0)
         with contextlib.suppress(ProcessLookupError):
@@ -422,7 +424,7 @@ class _Running:
         return os.pread(fd, 1 << 20, 0).decode(errors="replace")
 
     async def _watch(self) -> None:
-        """A grandchild may hold the socket open, so the end of the process counts too, once its answers are read."""
+        """End the line when the process ends, once its answers are read: a grandchild may hold the socket open."""
         await self.process.wait()
         await asyncio.sleep(0.1)
         self.answers.end()
@@ -447,7 +449,7 @@ async def _bounded(waiting: Awaitable[_T], timeout_s: float) -> _T | None:
 
 
 def _words(said: object) -> tuple[str, ...]:
-    """What a process says of itself, bounded: it goes to the log."""
+    """Return the lines that a process reports about itself, bounded, since they go to the log."""
     return tuple(str(word)[:_LINE_MAX_CHARS] for word in said[:16]) if isinstance(said, list) else ()
 
 

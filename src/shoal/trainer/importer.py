@@ -1,4 +1,4 @@
-"""Make a task from an unpacked bundle. Runs the user's code, so only trainer processes call it; no torch here."""
+"""Makes a task from an unpacked bundle. Runs the user's code, so only trainer processes call it; no torch here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_script(entry: str) -> bool:
 
 
 def file_of(entry: str) -> str:
-    """The file of a bundle that an entry names."""
+    """Return the file of a bundle that an entry names."""
     match = _SCRIPT.fullmatch(entry)
     return match[1] if match else f"{parse_entry(entry)[0]}.py"
 
@@ -49,12 +49,12 @@ def make_task(bundle_dir: Path, entry: str, arguments: dict[str, Any]) -> Task:
 
 
 def _import_file(file: Path, stem: str) -> ModuleType:
-    # A script may be called queue.py or test.py; it must not take the place of the module others mean by that name.
+    # A script may be called queue.py or test.py. It must not replace the module that other code imports by that name.
     taken = stem in sys.modules or stem in sys.stdlib_module_names
     spec = importlib.util.spec_from_file_location(f"shoal_task_{stem}" if taken else stem, file)
     if spec is None or spec.loader is None:
         raise Misuse(f"{file.name} is not a Python file")
-    # First, as when Python runs the script itself: its neighbours are found by plain names.
+    # At the front, as when Python runs the script itself, so that it can import its neighbours by plain names.
     sys.path.insert(0, str(file.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -1,4 +1,4 @@
-"""What a task's methods give, checked: the loss of a batch, and named sums over held-out examples. Imports torch."""
+"""Calls a task's methods and checks what they give: the loss of a batch, and named sums. Imports torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.trainer.lease import TaskLease
 
 
 def loss_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease) -> Tensor:
-    """The loss of a batch, as the task has it."""
+    """Return the loss of a batch, from the task's ``step``."""
     if task._overrides("step"):
         return _checked_loss(task, "step", task.step(model, batch, lease))
     x, y = pair_of(task, batch)
@@ -23,7 +23,7 @@ def loss_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease) -> Tenso
 
 
 def pair_of(task: Task, batch: Any) -> tuple[Any, Any]:
-    """What the default ``step`` and ``metrics`` take: inputs and labels."""
+    """Return inputs and labels, as the default ``step`` and ``metrics`` take them."""
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     found = f"the columns {', '.join(map(str, batch))}" if isinstance(batch, dict) else f"a {type(batch).__name__}"
@@ -31,7 +31,7 @@ def pair_of(task: Task, batch: Any) -> tuple[Any, Any]:
 
 
 def metrics_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease, *, examples: int) -> tuple[MetricSum, ...]:
-    """Named sums over one batch. The task's own, and the loss; by default, loss and accuracy of one forward pass."""
+    """Return named sums over one batch: the task's own and the loss, or by default the loss and the accuracy."""
     if task._overrides("metrics"):
         found = task.metrics(model, batch)
         if isinstance(found, dict) and "loss" not in found and _has_step(task):
@@ -48,7 +48,7 @@ def metrics_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease, *, ex
 
 
 def _has_step(task: Task) -> bool:
-    """Whether a loss can be asked for. A task with a loop of its own may have none."""
+    """Whether the task can give a loss. A task with its own training loop may not."""
     return task._overrides("step") or not task._overrides("train")
 
 
@@ -57,7 +57,7 @@ def _mean_loss(loss: Tensor, examples: int) -> Any:
 
 
 def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
-    """How many are right, where that means something: y holds class numbers, or the task counts by itself."""
+    """Return how many examples are right, if y holds class numbers or the task counts them itself."""
     if not isinstance(y, Tensor):
         return {}
     counts_itself = task._overrides("correct")
@@ -66,7 +66,7 @@ def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
     if not counts_itself and not is_classes:
         return {}
     correct = int(task.correct(output, y))
-    # Of a sequence or an image, each position may be counted.
+    # Each position of a sequence or an image may be counted.
     most = len(y) if 0 <= correct <= len(y) and (counts_itself or y.dim() == 1) else y.numel()
     if not 0 <= correct <= most:
         raise Misuse(f"{type(task).__name__}.correct gave {correct} of {most} examples; it must count examples")

@@ -1,4 +1,4 @@
-"""What the C library can do and Python's own modules cannot, as far as a trainer needs it. Linux; no policy."""
+"""Calls of the C library that a trainer needs and Python's own modules lack. Linux; no policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PR_CAPBSET_DROP = 24
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION_3 = 0x20080522
-#: More than any kernel has; the first that it does not know ends the loop.
+#: More capabilities than any kernel has. The first that the kernel does not have ends the loop.
 _CAPABILITIES_MAX = 64
 
 CLONE_NEWNS = 0x00020000
@@ -21,7 +21,7 @@ MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_SLAVE = 1 << 1, 1 << 2, 1 << 12, 1 << 1
 
 
 def call(function: str, *arguments: int | str | ctypes.Array[ctypes.c_uint32] | None) -> str:
-    """Call the C library; why it refused, or nothing."""
+    """Call the C library. Return why the call failed, or ""."""
     try:
         library = ctypes.CDLL(None, use_errno=True)
         if getattr(library, function)(*map(_passed, arguments)) == 0:
@@ -38,12 +38,12 @@ def _passed(argument: int | str | ctypes.Array[ctypes.c_uint32] | None) -> objec
 
 
 def refuse_new_privileges() -> str:
-    """No program that this process starts has more rights than it has. Why not, or nothing."""
+    """Let no program that this process starts have more rights than it has. Return why that failed, or ""."""
     return call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def bound_capabilities() -> None:
-    """Let no program that this process starts gain a capability. What the process holds itself it keeps for now."""
+    """Let no program that this process starts gain a capability. The process keeps its own for now."""
     for number in range(_CAPABILITIES_MAX):
         if call("prctl", _PR_CAPBSET_DROP, number, 0, 0, 0) == os.strerror(errno.EINVAL):
             break
@@ -51,13 +51,13 @@ def bound_capabilities() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability that this process holds; ``capabilities`` tells whether that worked."""
+    """Give up every capability that this process holds; ``capabilities`` shows whether that worked."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     call("capset", header, (ctypes.c_uint32 * 6)())
 
 
 def capabilities() -> int:
-    """Those that this process holds or may take, as bits; -1 if the system does not tell."""
+    """Return the capabilities that this process holds or may take, as bits, or -1 if they are not known."""
     held = 0
     try:
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -1,6 +1,6 @@
-"""Run a trainer module, confined from its first import on. Run as ``python -m shoal.trainer.launch PLAN MODULE ...``.
+"""Runs a trainer module, confined from its first import on: ``python -m shoal.trainer.launch PLAN MODULE ...``.
 
-Standard library only: numpy starts threads, and a thread that was there before would keep the rights we give up.
+Standard library only: numpy starts threads, and a thread that already runs would keep the rights we give up.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import BinaryIO
 
 from shoal.trainer.confine import Groups, Limits, Unconfined, confine
 
-#: How the process ends that would have had too many rights; its last line says why.
+#: The exit code of a process that would have had too many rights. Its last line says why.
 REFUSED_CODE = 77
-#: A file that was opened for us is found behind a link to this, with the number of its descriptor.
+#: Links to files that were opened for this process point here, with the number of the descriptor.
 DOOR = "/dev/fd/"
-#: Where PyTorch keeps compiled code, if the environment says so. A process that compiled something passes its own
-#: folder on, which a trainer must not write to: its owner would run what a task left there.
+#: Variables that set where PyTorch keeps compiled code. A process that compiled something passes its own folder on, and
+#: a trainer must not write there: the folder's owner would run what a task left.
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
-    """What the agent decided for one trainer."""
+    """The agent's decisions for one trainer."""
 
     limits: Limits
-    #: A folder of the trainer's own.
+    #: The trainer's own folder.
     work: str
-    #: What it must still be able to read.
+    #: Files that it must still be able to read.
     needs: tuple[str, ...] = ()
-    #: Files its user could not walk to, each with the name under which it finds them.
+    #: Files that its user could not reach, each with the name under which it finds them.
     doors: tuple[tuple[str, str], ...] = ()
     groups: Groups = dataclasses.field(default_factory=Groups)
 
@@ -56,7 +56,7 @@ class LaunchPlan:
 
 
 def follow(plan: LaunchPlan) -> tuple[str, ...]:
-    """Take up the place that was made for us; what is in force, in words."""
+    """Enter the sandbox that the agent made. Return a readable list of the limits in force."""
     # Each file is held twice: open as a door, and mapped.
     limits = dataclasses.replace(plan.limits, files_max=plan.limits.files_max and _room_for(plan))
     for file, name in plan.doors:
@@ -70,33 +70,33 @@ def _room_for(plan: LaunchPlan) -> int:
     wanted = plan.limits.files_max + 2 * len(plan.doors)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if plan.doors and soft != resource.RLIM_INFINITY:
-        # Only root has doors, and root may raise it.
+        # Only a trainer that starts as root has doors, and root may raise the limit.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), max(hard, wanted)))
     return wanted
 
 
 def _open_door(file: str, name: str) -> None:
-    """Open a file for good, and give the open file a name. Who may open it by its own name stays as it is."""
+    """Open a file for good, and give the open file a name. Does not change the file's own permissions."""
     os.symlink(f"{DOOR}{os.open(file, os.O_RDONLY)}", name)
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file by its path, or the open file behind a door, which this process may not have the right to open again."""
+    """Open a file by its path, or by its door: then this process may not have the right to open it again."""
     if path.is_symlink() and (door := os.readlink(path)).startswith(DOOR):
         return os.fdopen(os.dup(int(door.removeprefix(DOOR))), "rb")
     return path.open("rb")
 
 
 def _work_in(folder: str) -> None:
-    """What the task writes without saying where goes to a folder that is removed after it."""
+    """Make this the folder for files that the task writes without a path. It is removed after the trainer ends."""
     os.umask(0o077)
     for name in _CACHES:
         os.environ.pop(name, None)
     with contextlib.suppress(OSError):
         os.chdir(folder)
         os.environ["TMPDIR"] = folder
-        # A user that was changed to may have no home, and has no right to the agent's.
+        # After a change of user, HOME is the agent's, and the new user has no right to it.
         if not os.access(os.environ.get("HOME", ""), os.W_OK | os.X_OK):
             os.environ["HOME"] = folder
 

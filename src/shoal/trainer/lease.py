@@ -21,23 +21,23 @@ class TaskLease:
 
     version: int
     epoch: int
-    #: The learning rate, as the plan's schedule has it for this version.
+    #: The learning rate that the plan's schedule sets for this version.
     rate: float
     device: torch.device
-    #: ``bfloat16`` where the plan says so; None: float32 throughout.
+    #: ``bfloat16`` if the plan says so, `None` for float32 throughout.
     half: torch.dtype | None = None
     #: The values of this version, by name: views into the flat vector.
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
     logged: LeaseLog = field(default_factory=LeaseLog, init=False, repr=False)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the plan's precision. The default loop does this; a ``train`` of your own uses it itself."""
+        """Compute in the plan's precision. The default loop does this; your own ``train`` has to use it itself."""
         if self.half is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.half)
 
     def anchor(self, name: str) -> Tensor:
-        """The value of a shared tensor in this version, before any step of the lease (FedProx pulls towards it)."""
+        """Return a shared tensor's value in this version, before any step of the lease (FedProx pulls towards it)."""
         if name not in self.values:
             raise Misuse(f"lease.anchor({name!r}): no shared tensor has this name; others have no anchor")
         return torch.from_numpy(self.values[name]).to(self.device)
@@ -49,5 +49,5 @@ class TaskLease:
 
     @property
     def loss(self) -> float | None:
-        """The mean of what was logged; None: nothing was."""
+        """The mean of the losses that were logged, or None if none were."""
         return self.logged.loss

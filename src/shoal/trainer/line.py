@@ -1,4 +1,4 @@
-"""The agent's end of the line to its trainer: commands out, answers in. Knows no command and no process."""
+"""The agent's end of the line to its trainer: commands out, answers in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shoal.wire.limits import TRAINER_MESSAGE_MAX_BYTES
 
 
 class TrainerLine(asyncio.Protocol):
-    """Answers are decoded as they are asked for, in the task that asks: a process that sends more than it was asked for
-    fills a bounded buffer, and then its own socket."""
+    """Decodes an answer when the agent asks for it: a process that sends more fills a bounded buffer, and then its own
+    socket."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -31,10 +31,11 @@ class TrainerLine(asyncio.Protocol):
                 self._transport.write(encode(command))
 
     async def get(self, due_s: float) -> Message | None:
-        """The next answer; None: there will be none. TimeoutError at ``due_s``, a time of the event loop."""
+        """Return the next answer, or None if no more will come. Raises TimeoutError at ``due_s``, a time of the event
+        loop."""
         while (message := self._next()) is None and not self._has_ended:
             if self._loop.time() >= due_s:
-                # Asked here too: a process that keeps talking would wake us before each deadline.
+                # Checked here too: a process that keeps sending would wake us before each deadline.
                 raise TimeoutError
             self._waiter = self._loop.create_future()
             self._watchdog.expect_by(due_s)
@@ -46,7 +47,7 @@ class TrainerLine(asyncio.Protocol):
         return message
 
     def end(self) -> None:
-        """The process will not answer any further. What it said before can still be asked for."""
+        """Note that the process will send no more answers. Those that it sent before can still be read."""
         self._has_ended = True
         self._wake()
 
@@ -78,7 +79,7 @@ class TrainerLine(asyncio.Protocol):
         try:
             message = self._incoming.next()
         except PeerViolation:
-            # Nobody can tell where the next answer begins.
+            # There is no way to find where the next answer begins.
             self._incoming, self._has_ended = Incoming(), True
             return None
         if message is not None and self._transport is not None and not self._transport.is_reading():

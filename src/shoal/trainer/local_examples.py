@@ -1,4 +1,4 @@
-"""A device's own examples: looked at before every lease, since they may have grown. Knows no model and no leader."""
+"""A device's own examples, counted before every lease, since there may be new ones."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shoal.trainer.columns import Rows, length_of, picked
 
 
 class LocalExamples:
-    """What ``Task.examples("train")`` gives here.
+    """The examples that ``Task.examples("train")`` gives on this device.
 
-    Of a Dataset only the rows of a lease are read. An iterable without a length is read whole before every lease.
+    Reads only the rows of a lease from a Dataset, but reads all of an iterable without a length before every lease.
     """
 
     def __init__(self, task: Task, *, seen: int = 0) -> None:
-        """``seen``: how many an earlier process was done with."""
+        """Begin with ``seen`` examples that an earlier process has trained on."""
         self._task = task
-        #: Examples that were given whole; None: they are read row by row.
+        #: Examples that the task gave as columns, or `None` if they are read row by row.
         self._columns: Rows | None = None
         self._dataset: Any = None
         #: How many there were when a lease was last trained.
@@ -29,7 +29,7 @@ class LocalExamples:
         self._count = 0
 
     def look(self) -> int:
-        """How many there are now."""
+        """Count the examples again. Return how many there are now."""
         examples = self._task.examples("train")
         self._columns, self._dataset = columns_of(examples), examples
         if self._columns is not None:
@@ -37,17 +37,18 @@ class LocalExamples:
         else:
             self._dataset = examples if is_read_by_row(examples) else list(examples)
             self._count = len(self._dataset)
-        # A device may drop old ones: then all that is left was seen.
+        # A device may drop old examples: then all that are left were seen.
         self._seen = min(self._seen, self._count)
         return self._count
 
     def fresh(self) -> np.ndarray:
-        """Those that came since the last lease, the newest last. After this they are not fresh any more."""
+        """Return the examples that came since the last lease, the newest last, and mark them as seen."""
         since, self._seen = self._seen, self._count
         return np.arange(since, self._count)
 
     def chosen(self, count: int, fresh: np.ndarray, *, seed: int, epoch: int, lease: int) -> np.ndarray:
-        """So many, or all there are: fresh ones first, the newest of them, then others in an order of its own."""
+        """Return ``count`` examples, or all there are: first the fresh ones from the newest on, then others in an order
+        that the seed sets."""
         count = min(count, self._count)
         newest = fresh[::-1][:count]
         order = epoch_order(self._count, seed=mix(seed, epoch), epoch=lease)
@@ -55,7 +56,7 @@ class LocalExamples:
         return np.concatenate((newest, others)).astype(np.int64)
 
     def take(self, indices: np.ndarray) -> Rows:
-        """The rows with these numbers."""
+        """Return the rows with these numbers."""
         if self._columns is not None:
             return picked(self._columns, indices)
         return rows_of(map(self._dataset.__getitem__, indices.tolist()))

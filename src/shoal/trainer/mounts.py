@@ -1,4 +1,4 @@
-"""A view of the file system for one process: its own /dev/shm, and a way to Python through a closed folder. Linux.
+"""A private view of the file system for one process: its own /dev/shm, and access to Python in a closed folder. Linux.
 
 A trainer that stops being root must still read Python, which often lies in root's closed home. Opening that home to
 everyone would open what lies beside Python too. So in the trainer's own view an empty folder covers the home, and what
@@ -18,21 +18,21 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 
 
 def own_view() -> str:
-    """From here on what this process mounts is seen by itself and its children alone. Why not, or nothing."""
+    """Hide what this process mounts from all but itself and its children. Return why that failed, or ""."""
     # Slave, not private: what the device's owner unmounts must not stay in use because of us.
     return call("unshare", CLONE_NEWNS) or call("mount", "none", "/", None, MS_REC | MS_SLAVE, None)
 
 
 def own_shared_memory(size_bytes: int) -> str:
-    """An empty /dev/shm that ends with the process. Why not, or nothing."""
+    """Mount an empty /dev/shm that ends with the process. Return why that failed, or ""."""
     size = f"size={size_bytes}" if size_bytes else "size=50%"
     return call("mount", "tmpfs", _SHARED_MEMORY, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,{size}")
 
 
 def open_way(paths: Iterable[str]) -> str:
-    """Show these files and folders, and nothing beside them, to every user of this view. Why not, or nothing.
+    """Show these files and folders, without their neighbours, to every user of this view. Return why not, or "".
 
-    Their own modes, and those of what is in them, stay as they are.
+    The modes of the files and folders do not change.
     """
     needed = sorted({os.path.realpath(path) for path in paths if os.path.exists(path)})
     covers = {path: cover for path in needed if (cover := _outermost_closed(path)) not in ("", "/")}
@@ -59,7 +59,7 @@ def open_way(paths: Iterable[str]) -> str:
 
 
 def _outermost_closed(path: str) -> str:
-    """The first folder on the way to a path that only its owner may walk through; nothing if all are open."""
+    """Return the first folder on the way to a path that only its owner may enter, or "" if all are open."""
     for folder in reversed(Path(path).parents):
         if not folder.stat().st_mode & stat.S_IXOTH:
             return str(folder)

@@ -1,8 +1,8 @@
-"""A task that was typed into a notebook or at a prompt, as a module that other devices import. No torch here.
+"""Turns a task that was typed into a notebook or at a prompt into a module that other devices import. No torch here.
 
-The class is live, and so is every name it uses: what a name means is read from the namespace, and only functions and
-classes that were typed in are looked up in the text of their cells. So a module holds what the names mean now, in four
-kinds: imports, constants, functions, classes. A name that is none of these is refused.
+The class is live, and so is every name it uses. The values of the names come from the namespace; only the source of
+functions and classes that were typed in comes from the text of their cells. So the module holds what the names mean
+now: imports, constants, functions and classes. Any other kind of value is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from shoal.errors import Misuse
 
-#: Written out, a constant is code: a larger one is data, and belongs into ``examples``.
+#: The longest constant, as code. A larger one is data, and belongs in ``examples``.
 CONSTANT_MAX_CHARS = 100_000
 _DEPTH_MAX = 20
 
@@ -40,14 +40,14 @@ def written_module(cls: type[Any], folder: Path) -> Path:
 
 
 def module_text(cls: type[Any]) -> str:
-    """The source of a module in which this class means what it means here."""
+    """Return the source of a module in which this class means what it means here."""
     gathered = _Gathered(vars(sys.modules[cls.__module__]))
     gathered.add(cls.__name__, cls, user="")
     return gathered.text()
 
 
 def _link_neighbours(here: Path, folder: Path) -> None:
-    """A cell imports the files of its working directory by plain name: let the bundle find them the same way."""
+    """Link the files of the working directory, which a cell imports by plain name, so that the bundle finds them."""
     try:
         found = sorted(here.iterdir())
     except OSError:
@@ -71,7 +71,7 @@ class _Definition:
 
 
 class _Gathered:
-    """The names that a class uses, transitively, each with what the module says for it."""
+    """The names that a class uses, transitively, each with its text in the module."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
@@ -81,7 +81,7 @@ class _Gathered:
         self._future_annotations = False
 
     def add(self, name: str, value: object, *, user: str) -> None:
-        """``user`` is the definition that uses it, for what a person is told."""
+        """Add a name and all that it needs. ``user`` is the definition that uses it, for error messages."""
         if name in self._imports or name in self._constants or name in self._definitions:
             return
         if line := _import_of(name, value, self._namespace):
@@ -110,7 +110,7 @@ class _Gathered:
         return "\n".join(parts) + "".join(f"\n\n\n{self._definitions[name].text}" for name in self._order()) + "\n"
 
     def _submodules(self) -> list[str]:
-        """Modules that are used as attributes of their package (``xml.etree.ElementTree``): here they are imported."""
+        """Return imports for modules that are used as attributes of their package (``xml.etree.ElementTree``)."""
         found: set[str] = set()
         for definition in self._definitions.values():
             for node in ast.walk(ast.parse(definition.text)):
@@ -123,7 +123,8 @@ class _Gathered:
         return sorted(found)
 
     def _order(self) -> list[str]:
-        """Each definition after those that it needs to be made: a base, a decorator, a default, and what they call."""
+        """Order the definitions so that each comes after those it is made with: a base, a decorator, a default, and
+        what they call."""
         order: list[str] = []
         entered: set[str] = set()
 
@@ -154,7 +155,7 @@ class _Gathered:
 
 
 def _import_of(name: str, value: object, namespace: Mapping[str, Any]) -> str:
-    """The line that imports it under this name; empty where it does not come from a module."""
+    """Return the line that imports a value under this name, or "" if it does not come from a module."""
     if isinstance(value, ModuleType):
         parent, _, last = value.__name__.rpartition(".")
         if name == value.__name__:
@@ -168,7 +169,7 @@ def _import_of(name: str, value: object, namespace: Mapping[str, Any]) -> str:
     known = sys.modules.get(home) if isinstance(home, str) else None
     if known is None or vars(known) is namespace:
         return ""
-    # A class or a function by its own name; and what a module holds under the name that it has here.
+    # A class or a function by its own name, anything else by the name that it has here.
     for inside in (getattr(value, "__qualname__", ""), name):
         if inside.isidentifier() and getattr(known, inside, None) is value:
             return f"from {home} import {inside} as {name}"
@@ -176,7 +177,8 @@ def _import_of(name: str, value: object, namespace: Mapping[str, Any]) -> str:
 
 
 def _typed_import(name: str, value: object, namespace: Mapping[str, Any]) -> str:
-    """As a cell imported it, if it is that still: ``from torch import relu`` gives what knows no module of its own."""
+    """Return the import line of the cell, if it still gives this value: ``torch.relu``, for one, does not have the name
+    of its module."""
     for cell in _cells(namespace):
         if name not in cell or "import" not in cell:
             continue
@@ -208,7 +210,7 @@ def _literal(value: object, name: str, user: str) -> str:
 
 
 def _written(value: object, depth: int) -> str:
-    """A constant as code that gives the same value. Of exact types alone: a subclass may mean something else."""
+    """Return a constant as code that gives the same value. Only for exact types: a subclass may mean something else."""
     if depth > _DEPTH_MAX:
         raise RecursionError
     kind = type(value)
@@ -233,7 +235,7 @@ def _written(value: object, depth: int) -> str:
 
 
 def _free_names(text: str) -> tuple[set[str], set[str]]:
-    """The global names that a definition uses: as it is made, and only when its functions are called."""
+    """Return the global names that a definition uses: first those it needs at once, then those its functions need."""
     eager: set[str] = set()
     lazy: set[str] = set()
 
@@ -251,7 +253,7 @@ def _free_names(text: str) -> tuple[set[str], set[str]]:
     return eager, lazy - eager
 
 
-# Where the text is -----------------------------------------------------------------------------------------
+# The source of a definition --------------------------------------------------------------------------------
 
 
 def typed_in(cls: type[Any]) -> bool:
@@ -266,12 +268,12 @@ def typed_in(cls: type[Any]) -> bool:
 
 
 def _is_function(value: Any) -> bool:
-    """Also one that a decorator wrapped, such as functools.cache."""
+    """Whether this is a function, or one that a decorator wrapped, such as functools.cache."""
     return callable(value) and isinstance(inspect.unwrap(value), FunctionType)
 
 
 def _codes_of(value: Any) -> Iterator[CodeType]:
-    """The compiled functions of a definition that were written where it was."""
+    """Yield the compiled functions of a definition that were written in the same cell or file."""
     if not isinstance(value, type):
         yield inspect.unwrap(value).__code__
         return
@@ -307,7 +309,8 @@ def _no_source(name: str, user: str) -> str:
 
 
 def _places_of(value: Any, namespace: Mapping[str, Any]) -> Iterator[tuple[list[str], int]]:
-    """Texts in which it may be defined, the surest first, each with a line inside the definition; 0: not known."""
+    """Yield texts in which a value may be defined, the most likely first, each with the number of a line inside the
+    definition, or 0 if it is not known."""
     for code in _codes_of(value):
         if lines := linecache.getlines(code.co_filename):
             yield lines, code.co_firstlineno
@@ -318,7 +321,7 @@ def _places_of(value: Any, namespace: Mapping[str, Any]) -> Iterator[tuple[list[
 
 
 def _cells(namespace: Mapping[str, Any]) -> list[str]:
-    """What was typed into IPython, the newest first."""
+    """Return the cells that were typed into IPython, the newest first."""
     typed = namespace.get("In")
     return [cell for cell in reversed(typed) if isinstance(cell, str)] if isinstance(typed, list) else []
 
@@ -331,7 +334,7 @@ def _parsed(cell: str) -> list[ast.stmt]:
 
 
 def _statement(lines: list[str], name: str, value: Any, inside: int) -> str:
-    """The statement of a cell that defines it; empty if there is none."""
+    """Return the statement of a cell that defines a name, or "" if there is none."""
     found = ""
     for node in _top_level(_parsed("".join(lines))):
         end = node.end_lineno or node.lineno
@@ -352,7 +355,7 @@ def _targets(node: ast.Assign) -> list[str]:
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a cell, also those under an ``if``, a ``try`` or a ``with``."""
+    """Yield the statements of a cell, including those under an ``if``, a ``try`` or a ``with``."""
     for node in body:
         yield node
         for part in ("body", "orelse", "finalbody", "handlers"):
@@ -367,7 +370,7 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _check_unchanged(cls: type[Any], text: str) -> None:
-    """A method that was set on the class later is not in its text: other devices would train something else."""
+    """Refuse a class that got a method later: the method is not in its text, so other devices would lack it."""
     table = symtable.symtable(text, "<cell>", "exec")
     body = next(inner for inner in table.get_children() if inner.get_name() == cls.__name__)
     written = set(body.get_identifiers())

@@ -1,7 +1,7 @@
 """Open files that an agent hands to its trainer, by number. Standard library only.
 
-A trainer may have no right to open what the agent can, and shall not get it: it is given the one open file it needs, to
-read, over a socket between the two (``SCM_RIGHTS``).
+A trainer may have no right to open the agent's files, and must not get it. It receives only the open file that it
+needs, to read, over a socket between the two (``SCM_RIGHTS``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import BinaryIO
 from shoal.errors import Misuse
 
 _NUMBER_BYTES = 8
-#: The file is sent before the command that speaks of it.
+#: How long to wait for a file. The agent sends it before the command that names it.
 _WAIT_S = 10.0
 
 
@@ -25,7 +25,7 @@ def send_file(to: socket.socket, number: int, path: Path) -> None:
 
 
 def receive_file(from_: socket.socket, number: int) -> BinaryIO:
-    """The file that was sent under this number. Others before it were for a command that was given up."""
+    """Return the file that was sent under this number. Drops those before it, whose commands were given up."""
     from_.settimeout(_WAIT_S)
     while True:
         try:

@@ -18,7 +18,7 @@ from shoal.plan import FRESH_STEPS_LEAST, too_fresh
 from shoal.task import Task
 from shoal.trainer.protocol import TrainerSettings
 
-#: They need more than gradients: a closure, or sparse ones.
+#: Optimisers that need more than dense gradients: a closure, or sparse gradients.
 _UNFIT = ("LBFGS", "SparseAdam")
 
 
@@ -28,13 +28,13 @@ class InnerOptimiser:
         self._model = model
         self._trainable = list(trainable)
         self._settings = settings
-        #: Looked up once: a lease may take less time than looking.
+        #: Looked up once: a lease may take less time than the lookup.
         self._kind, self._options = _named(settings)
         self._kept: tuple[torch.optim.Optimizer, list[float]] | None = None
         self._check(self._built())
 
     def for_lease(self, rate: float) -> torch.optim.Optimizer:
-        """The optimiser for a lease. ``rate``: the plan's learning rate for this version."""
+        """Return the optimiser for a lease. ``rate`` is the plan's learning rate for this version."""
         if self._kept is not None and self._settings.inner_state == "kept":
             optimiser, rates = self._kept
         else:
@@ -54,7 +54,7 @@ class InnerOptimiser:
         if not isinstance(made, torch.optim.Optimizer):
             raise Misuse(
                 f"{type(self._task).__name__}.optimizer gave {type(made).__name__}, not a torch optimizer; "
-                "a task with several trains by a train() of its own"
+                "a task with several needs its own train()"
             )
         return made
 
@@ -68,7 +68,7 @@ class InnerOptimiser:
 
 
 def _named(settings: TrainerSettings) -> tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]:
-    """A ``torch.optim`` class by its name in small letters; and its options: the plan's rate and weight decay."""
+    """Return a ``torch.optim`` class by its name in small letters, and its options: the plan's rate and decay."""
     classes = {
         name.lower(): kind
         for name, kind in vars(torch.optim).items()
@@ -79,6 +79,6 @@ def _named(settings: TrainerSettings) -> tuple[Callable[..., torch.optim.Optimiz
     kind = classes[settings.inner]
     options: dict[str, Any] = {"lr": settings.learning_rate}
     if "weight_decay" in inspect.signature(kind).parameters:
-        # Said even where it is 0: AdamW's own default is not.
+        # Passed even if it is 0: AdamW's own default is not.
         options["weight_decay"] = settings.weight_decay
     return kind, options

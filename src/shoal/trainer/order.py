@@ -1,4 +1,4 @@
-"""Which stored examples a trainer reads for a batch: of the whole set, or window by window. No torch."""
+"""Which stored examples a trainer reads for a batch: from the whole set, or window by window. No torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shoal.trainer.shards import Examples
 
 
 def training_set(settings: TrainerSettings) -> Examples:
-    """The examples to train on; of a set that is mixed in windows none is here before its shard is opened."""
+    """Return the examples to train on. If the set is mixed in windows, its shards are opened later."""
     return Examples.to_come(settings.train_rows) if settings.window else Examples(settings.train)
 
 
@@ -25,7 +25,7 @@ class BatchOrder:
             self._windows = WindowShuffle(settings.train_rows, seed=settings.seed, window=settings.window)
 
     def indices(self, epoch: int, batch: int) -> Indices:
-        """The examples of one batch of an epoch."""
+        """Return the indices of the examples of one batch."""
         if self._windows is not None:
             return self._windows.batch(epoch, batch, self._batch_size)
         if self._whole is None or self._whole[0] != epoch:

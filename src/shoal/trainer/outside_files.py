@@ -1,6 +1,6 @@
-"""Files that code opens and that devices will not have: outside the bundle, of no installed package. No torch.
+"""Files that code opens and that devices will not have: not in the bundle, nor in an installed package. No torch.
 
-Only files that Python opens are seen. ``from_pretrained`` reads its configuration so, before its tensors.
+Sees only files that Python opens. ``from_pretrained`` reads its configuration this way, before its tensors.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-#: Folders whose files every device has of its own, or that are not of the task.
+#: Folders whose files every device has itself, or that do not belong to the task.
 _SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/lib64")
 _NAMED_MAX = 3
 
-#: Where opened files are noted while somebody listens; an audit hook cannot be removed.
+#: The list of opened files while one is kept, else None: an audit hook cannot be removed.
 _noted: list[dict[str, None] | None] = [None]
 _is_hooked: list[bool] = []
 
@@ -35,7 +35,7 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def opened_outside(bundle_dir: Path) -> Iterator[list[str]]:
-    """Note which files are read meanwhile that a device would not have. The list is filled when the block ends."""
+    """List the files read within this block that a device would not have. The list is filled when the block ends."""
     if not _is_hooked:
         sys.addaudithook(_on_audit)
         _is_hooked.append(True)

@@ -1,6 +1,6 @@
-"""A task made ready: its code packed, its model and data in files, its job described. No torch, no cluster, no clock.
+"""Makes a task ready: packs its code, writes its model and data to files, describes its job. No torch, no clock.
 
-The task's code runs in a process of its own (``shoal.trainer.prepare_child``), never in this one.
+The task's code runs in a separate process (``shoal.trainer.prepare_child``), never in this one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ReadyTask:
     arguments: dict[str, Any]
     bundle: bytes
     prepared: PreparedJob
-    #: What a person should know of it: files left out, tensors that it did not start from.
+    #: Notes for the person who submits it: files left out, tensors that did not fit.
     notes: tuple[str, ...] = ()
 
 
@@ -58,7 +58,7 @@ async def make_ready(
     start: Path | None = None,
     on_progress: Tell = lambda text: None,
 ) -> ReadyTask:
-    """Pack the code; build the first model and the data shards in a process of their own, below ``out``.
+    """Pack the code, and build the first model and the data shards in a separate process, below ``out``.
 
     ``start`` is a safetensors file or a Hugging Face folder whose tensors the first model takes, where they fit.
     """
@@ -83,7 +83,7 @@ async def make_ready(
 
 
 def spec_of(ready: ReadyTask, plan: Plan, *, job: str, graphs: str = "") -> JobSpec:
-    """What a cluster is told of it: everything large is named by its hash."""
+    """Return the job's description for a cluster, which names everything large by its hash."""
     prepared = ready.prepared
     _check_skips(prepared, plan)
     return JobSpec(
@@ -111,7 +111,7 @@ def _check_skips(prepared: PreparedJob, plan: Plan) -> None:
 
 
 def listing_of(manifest: Manifest) -> bytes:
-    """A manifest as it is stored; its hash names the set."""
+    """Return a manifest as it is stored. The hash of these bytes names the set."""
     return json.dumps(manifest.to_plain(), sort_keys=True).encode()
 
 
@@ -126,10 +126,10 @@ def job_id(name: str, *, letters: int = 4) -> str:
 
 
 def laid_over(own: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a task's own plan with what a person typed laid over them.
+    """Return the values of a task's own plan, overridden by those a person typed.
 
-    A plan that was made has every number. Where another outer step is typed, the numbers that only suited the task's
-    own step are left out, so that they suit the typed one: a rate of 1 is SGD's, and a thousand times too far for Adam.
+    If the person typed another outer step, leaves out the numbers that suited only the task's own step: the defaults of
+    the typed one then apply. A rate of 1 suits SGD, and is a thousand times too large for Adam.
     """
     kept = dict(own)
     if not {"outer", "nesterov"} & set(typed):
@@ -144,7 +144,7 @@ def laid_over(own: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any
 
 
 def plan_from(values: Mapping[str, Any]) -> Plan:
-    """A plan from plain values, such as the task's own with what the person typed laid over it."""
+    """Make a plan from plain values, such as those of ``laid_over``."""
     known = {f.name for f in dataclasses.fields(Plan)}
     unknown = sorted(set(values) - known)
     if unknown:
@@ -159,7 +159,7 @@ def plan_from(values: Mapping[str, Any]) -> Plan:
 
 
 def trainer_settings(ready: ReadyTask, plan: Plan, *, bundle_dir: str, **options: Any) -> TrainerSettings:
-    """What a trainer on this machine is told: the task's code lies unpacked in ``bundle_dir``."""
+    """Return the settings for a trainer on this machine, with the task's code unpacked in ``bundle_dir``."""
     prepared = ready.prepared
     _check_skips(prepared, plan)
     return TrainerSettings.of_plan(
@@ -182,7 +182,8 @@ def trainer_settings(ready: ReadyTask, plan: Plan, *, bundle_dir: str, **options
 async def _prepare_in_child(
     bundle: bytes, entry: str, arguments: dict[str, Any], options: tuple[str, ...], tell: Tell
 ) -> tuple[PreparedJob, list[str]]:
-    """What it prepared, and what a person should know of it: what it started from, files that devices lack."""
+    """Prepare the task in a separate process. Return the result and notes for a person: tensors that it started from,
+    files that devices lack."""
     with tempfile.NamedTemporaryFile(suffix=".zip") as file:
         file.write(bundle)
         file.flush()

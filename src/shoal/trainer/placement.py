@@ -26,7 +26,7 @@ class Placed:
     frozen: dict[str, Tensor] = field(default_factory=dict)
     #: Trained by each device for itself; they never leave it.
     own: dict[str, tuple[Tensor, Kind]] = field(default_factory=dict)
-    #: Modules that hold frozen running means: in training they act as in evaluation, or the means would move.
+    #: Modules that hold frozen running means. They stay in evaluation mode, or training would change the means.
     still: tuple[nn.Module, ...] = ()
 
     @property
@@ -39,10 +39,10 @@ class Placed:
 
 
 def place(task: Task, model: nn.Module) -> Placed:
-    """Decide where each tensor lives. A parameter that is placed among the frozen ones gets no gradient from here on.
+    """Decide where each tensor lives. Turns off the gradients of frozen parameters.
 
-    Whole-number buffers (BatchNorm's count of batches) and buffers that the module does not save are in no place: an
-    average of them means nothing, and every device builds its own.
+    Integer buffers (BatchNorm's count of batches) and buffers that the module does not save are left out: an average
+    of them means nothing, and every device builds its own.
     """
     placed, still = Placed(), []
     for name, parameter in model.named_parameters():
@@ -84,7 +84,7 @@ def placed_again(placed: Placed, model: nn.Module) -> Placed:
 
 
 def to_training(model: nn.Module, placed: Placed) -> None:
-    """Put a model into training mode, all but its frozen running means."""
+    """Put a model into training mode, except modules with frozen running means."""
     model.train()
     for module in placed.still:
         module.training = False
@@ -98,7 +98,7 @@ def _asked(task: Task, name: str, tensor: Tensor) -> Place | None:
 
 
 def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
-    """Each buffer that a state dict holds, with the module that holds it."""
+    """Yield each buffer that a state dict holds, with its module."""
     saved = model.state_dict(keep_vars=True).keys()
     modules = dict(model.named_modules())
     for name, buffer in model.named_buffers():
@@ -107,7 +107,7 @@ def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
 
 
 def _is_frozen(model: nn.Module, buffer: str) -> bool:
-    """Whether the nearest module around a buffer that has parameters has frozen ones alone."""
+    """Whether all parameters are frozen in the nearest module around a buffer that has any."""
     path = buffer
     while path:
         path = path.rpartition(".")[0]

@@ -1,7 +1,7 @@
 """The update of a lease of one plain SGD step: the step itself, not the change of rounded weights. Imports torch.
 
-Read back, an update is fl(w - rate * g) - w. That has the rounding of w in it, and the leader divides it by the rate:
-an adaptive step then makes a step of full length out of rounding wherever g is small beside w.
+An update that is read back from the weights is fl(w - rate * g) - w. It contains the rounding of w, and the leader
+divides it by the rate: an adaptive step then turns rounding into a full-length step wherever g is small against w.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def take_step(
         nonlocal written
         written = _leave_step(update, tensors, layout, optimiser)
 
-    # Hooks run in the order in which they came: this one sees the gradients that the task's hooks left.
+    # Hooks run in the order of registration: this one sees the gradients that the task's hooks left.
     hook = optimiser.register_step_pre_hook(leave)
     try:
         optimiser.step()
@@ -66,8 +66,8 @@ def _leave_step(
 def leave_change(
     update: Array, before: Array, tensors: Mapping[str, Tensor], layout: Layout, *, stepped: Collection[str]
 ) -> None:
-    """Write what changed since ``before`` into ``update``; keep the step of a tensor in ``stepped`` that explains its
-    change. A task may also have clamped a weight, or its optimiser may have a hook: then the change counts."""
+    """Write what changed since ``before`` into ``update``, but keep the step of a tensor in ``stepped`` if it explains
+    the change. It does not if the task clamped a weight or its optimiser has a hook."""
     views, befores = layout.views(update), layout.views(before)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -78,15 +78,15 @@ def leave_change(
 
 
 def _explains(step: Tensor, was: Tensor, now: Tensor, kind: torch.dtype) -> bool:
-    """Whether this step led from one to the other, but for the rounding of weights. False for what is not a number."""
+    """Whether this step leads from ``was`` to ``now``, apart from the rounding of weights. False for NaN."""
     epsilon, tiny = torch.finfo(kind).eps, torch.finfo(kind).tiny
     steps, wases, nows = step.reshape(-1), was.reshape(-1), now.reshape(-1)
     for start in range(0, step.numel(), _BLOCK):
         part = slice(start, start + _BLOCK)
         gap = (nows[part] - wases[part]).sub_(steps[part]).abs_()
-        # Half a last place of the new weight, as much for the difference of the two, and the rounding of the step.
+        # Half a unit in the last place of each weight, and the rounding of the step.
         allowed = (wases[part].abs() + nows[part].abs()).mul_(epsilon / 2).add_(steps[part].abs(), alpha=2 * epsilon)
-        # Weights below the smallest normal number are that far apart.
+        # Weights below the smallest normal number need a tolerance of that number.
         allowed.add_(max(tiny * epsilon, torch.finfo(torch.float32).tiny))
         if not bool((gap <= allowed).all()):
             return False
@@ -98,7 +98,7 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _plain_groups(optimiser: torch.optim.Optimizer) -> dict[int, tuple[float, float]]:
-    """Rate and weight decay of each parameter, by id. Empty unless the optimiser steps by -rate * (g + decay * w)."""
+    """Return the rate and weight decay of each parameter by id, or {} unless it steps by -rate * (g + decay * w)."""
     if type(optimiser) is not torch.optim.SGD:
         return {}
     groups = optimiser.param_groups

@@ -1,7 +1,7 @@
-"""Turn a task into a job's starting point: its first model, and its examples in shards.
+"""Turns a task into a job's starting point: its first model, and its examples in shards.
 
-Run as ``python -m shoal.trainer.prepare_child``. Imports torch and the task's code: the machine that starts a job runs
-it as a process of its own. Progress goes to standard output as one JSON object a line; the last line is
+Run as ``python -m shoal.trainer.prepare_child``. Imports torch and the task's code, so the machine that starts a job
+runs it as a separate process. Progress goes to standard output as one JSON object per line; the last line is
 ``{"prepared": ...}`` or ``{"failed": ...}``.
 
 The cache trusts the code to decide the data: the same bundle, entry, arguments and seed are prepared once, even if
@@ -59,8 +59,8 @@ def prepare(
 ) -> PreparedJob:
     """Build the model, write it and the examples below ``out``, try one batch, and describe what was written.
 
-    Where ``data`` is local, or nothing is said and the task's own plan has it so, nobody is asked for examples to train
-    on here: each device has its own.
+    If ``data`` is local, or is not given and the task's own plan has it local, there are no examples to train on here:
+    each device has its own.
     """
     if is_script(entry):
         from shoal.trainer.prepare_script import prepare_script
@@ -113,7 +113,7 @@ def _try(
 ) -> None:
     """Try one batch, so that a mistake in the task's code is found here and not on every device."""
     sets = {split: Examples([directory / shard.sha256 for shard in m.shards]) for split, m in manifests.items()}
-    # Where devices have their own examples, those that are held out stand for them; where none are, for each other.
+    # A split that is empty here, such as the devices' own examples, is replaced by the other one.
     train, test = (sets[split] if len(sets[split]) else sets[other] for split, other in (_SPLITS, _SPLITS[::-1]))
     if not len(train):
         why = "the devices have the examples, and none are held out here"
@@ -125,10 +125,10 @@ def _try(
 
 
 def _cost(task: Task, model: nn.Module, placed: Placed, manifest: Manifest, directory: Path) -> float:
-    """What one example costs, from the first two; 0 if that cannot be told, which is no reason to refuse the job."""
+    """Return what one example costs, from the first two, or 0 if it cannot be measured: the job can run without it."""
     try:
         first = Examples([directory / manifest.shards[0].sha256])
-        # Of a set of one example, that one twice.
+        # A set of one example gives that one twice.
         return gmacs_per_example(task, model, placed, first.take(np.arange(2) % len(first)), examples=2)
     except Exception as error:
         print(f"what an example costs is not known: {reason_of(error)}", file=sys.stderr)

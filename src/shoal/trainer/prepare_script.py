@@ -1,6 +1,6 @@
-"""A script as a job's starting point: it is run as far as ``shoal.worker``, which has the model. Imports torch.
+"""Turns a script into a job's starting point: runs it as far as ``shoal.worker``, which has the model. Imports torch.
 
-No batch is tried: the data may be on the devices alone.
+No batch is tried: the data may be only on the devices.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from shoal.trainer.report import Report
 from shoal.trainer.script import checked_model, run_script, seed_all
 from shoal.trainer.shards import Manifest
 
-#: What a job of a script is, unless the person who starts it says otherwise. Each device has its data and keeps its
-#: optimiser, so a lease cannot be trained again elsewhere. A version is the mean of what the devices came to. The
-#: leader does not know batches: ``batch_size`` is the most examples that a lease counts for.
+#: The plan of a script's job, unless the person who starts it chooses otherwise. Each device has its data and keeps its
+#: optimiser, so a lease cannot be trained again elsewhere. A version is the mean of the devices' models. The leader
+#: does not see batches: ``batch_size`` is the most examples that a lease counts for.
 SCRIPT_PLAN: dict[str, Any] = {
     "data": "local",
     "inner_state": "kept",
@@ -35,7 +35,7 @@ SCRIPT_PLAN: dict[str, Any] = {
 
 
 class Reached(BaseException):
-    """Ends a script where it calls ``shoal.worker``. Not an Exception, so that no script catches it by chance."""
+    """Ends a script where it calls ``shoal.worker``. Not an Exception, so that no script catches it by accident."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__("the script has built its model")
@@ -47,7 +47,7 @@ class _Preparing:
         raise Reached(checked_model(model, optimizer))
 
     def draw_apart(self) -> None:
-        """The script ends before it draws a batch."""
+        """Do nothing: the script ends before it draws a batch."""
 
     def exchange(self, done: LoopLease | None) -> LoopLease | None:
         raise Misuse("no lease is trained while a job is prepared")
@@ -64,7 +64,7 @@ def prepare_script(
     report: Report,
     start: Path | None = None,
 ) -> PreparedJob:
-    """Run the script until it has a model, and write that below ``out``."""
+    """Run the script until it has a model, and write the model below ``out``."""
     report({"step": "script", "name": file_of(entry)})
     placed = place(Task(), _model_of(bundle_dir, entry, arguments, seed=seed))
     first = write_first(placed, out=out, key=key, start=start, report=report)

@@ -1,4 +1,4 @@
-"""What preparing a task gave, as a value and on disk. No torch: the agent reads this, the prepare process writes it."""
+"""A prepared task, as a value and on disk. No torch: the agent reads it, the prepare process writes it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from shoal.wire.messages import is_sha256
 
 #: The note in the first model's file that holds its layout.
 LAYOUT_NOTE = "layout"
-#: The note that holds the layout of the part that is each device's own, if there is one.
+#: The note that holds the layout of each device's own part of the model, if there is one.
 OWN_NOTE = "own"
 #: Part of every cache key: raise it when the files change.
 _FORMAT = 5
 
 
 def first_model(path: Path) -> tuple[Layout, np.ndarray]:
-    """The model that a job begins with, flat and in memory of its own, and its layout, from its file."""
+    """Return the first model of a job from its file, as a flat vector in memory, and its layout."""
     arrays, notes = tensors.read(path, mmap=True)
     layout = Layout.from_json(notes[LAYOUT_NOTE])
     model = np.empty(layout.size, dtype=np.float32)
@@ -36,7 +36,7 @@ def first_model(path: Path) -> tuple[Layout, np.ndarray]:
 
 
 def own_layout(path: Path) -> Layout | None:
-    """The part of a job's model that is each device's own, from the file of its first model."""
+    """Return the layout of each device's own part of the model, from the file of the first model."""
     _, notes = tensors.read(path, mmap=True)
     return Layout.from_json(notes[OWN_NOTE]) if OWN_NOTE in notes else None
 
@@ -54,13 +54,13 @@ class PreparedJob:
     test: Manifest
     #: The directory in which each shard's name is its hash.
     shards: str
-    #: What the task's own plan says, as plain values; empty if it has none.
+    #: The task's own plan as plain values. Empty if it has none.
     plan: dict[str, Any]
-    #: Multiply-adds of one example's forward pass, in billions; 0: not known.
+    #: Multiply-adds of one example's forward pass, in billions, or 0 if not known.
     gmacs_per_example: float = 0.0
 
     def paths(self, manifest: Manifest) -> tuple[str, ...]:
-        """The files of one split, in order."""
+        """Return the files of one split, in order."""
         return tuple(str(Path(self.shards) / shard.sha256) for shard in manifest.shards)
 
     @property
@@ -109,7 +109,7 @@ class PreparedJob:
 
     @classmethod
     def find(cls, out: Path, key: str) -> PreparedJob | None:
-        """What an earlier run left, if every file of it is still there with its size."""
+        """Return what an earlier run prepared, or None unless all its files are still there with their sizes."""
         try:
             found = cls.from_plain(json.loads((out / key / "prepared.json").read_bytes()))
         except (OSError, ValueError, RecursionError, Corrupt):
@@ -121,8 +121,8 @@ class PreparedJob:
 
 
 def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str = "", start: str = "") -> str:
-    """Names a prepared task by all that decides it: its code, its arguments, its seed, where examples live, and the
-    hash of the file that it starts from."""
+    """Return a name for a prepared task, from all that decides it: its code, its arguments, its seed, where examples
+    live, and the hash of the file that it starts from."""
     code = hashlib.sha256(bundle).hexdigest()
     begins = [start] if start else []
     decided_by = json.dumps([_FORMAT, code, entry, arguments, seed, data, *begins], sort_keys=True)

@@ -1,6 +1,6 @@
 """Which processor a device trains on, and on how many cores. Standard library only; asks the system, not torch.
 
-An owner says it with ``shoal join --device ... --threads ...``; the agent keeps it, and hands it to its trainers.
+An owner sets both with ``shoal join --device ... --threads ...``; the agent passes them to its trainers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEVICE_VARIABLE = "SHOAL_DEVICE"
 THREADS_VARIABLE = "SHOAL_TORCH_THREADS"
 ENGINE_VARIABLE = "SHOAL_ENGINE"
 
-#: What trains, and the module of its process.
+#: The engines, each with the module of its process.
 ENGINES = {"torch": "shoal.trainer.child", "onnx": "shoal.trainer.portable.child"}
 
 #: A core is big if it has more than this share of the largest core's capacity. Little cores of boards and phones have
@@ -42,7 +42,7 @@ def checked_threads(count: int) -> int:
 
 
 def device_of(environment: Mapping[str, str]) -> str:
-    """The processor that the device's owner chose; else the best that PyTorch finds."""
+    """Return the processor that the device's owner chose, or else the best that PyTorch finds."""
     return checked_device(environment.get(DEVICE_VARIABLE, "") or "auto")
 
 
@@ -53,7 +53,7 @@ def checked_engine(name: str) -> str:
 
 
 def engine_of(environment: Mapping[str, str]) -> str:
-    """What trains on this device, as its owner chose; else PyTorch, unless onnxruntime alone is installed."""
+    """Return the engine that the device's owner chose, or else PyTorch, unless only onnxruntime is installed."""
     if told := environment.get(ENGINE_VARIABLE, ""):
         return checked_engine(told)
     has_onnx_alone = find_spec("torch") is None and find_spec("onnxruntime") is not None
@@ -66,7 +66,7 @@ def threads_of(environment: Mapping[str, str], *, root: Path = Path("/")) -> int
     if not told:
         return _within_quota(len(big_cores(_affinity(), capacities(root))), root)
     if not (told.isascii() and told.isdigit()):
-        raise Misuse(f"{THREADS_VARIABLE} is {told!r}: say a number of threads")
+        raise Misuse(f"{THREADS_VARIABLE} is {told!r}: set a number of threads")
     return checked_threads(int(told))
 
 
@@ -84,8 +84,8 @@ def cores_of(environment: Mapping[str, str], *, root: Path = Path("/")) -> tuple
 def big_cores(allowed: Iterable[int], capacities: Mapping[int, int]) -> tuple[int, ...]:
     """Return the big ones of the allowed cores, or all of them if they are alike or a capacity is not known.
 
-    FLeet §2.4 trains only on the big cores of a big.LITTLE processor: they take less energy for the same work. And each
-    parallel loop ends with its slowest thread, so that big cores would wait for little ones.
+    FLeet §2.4 trains only on the big cores of a big.LITTLE processor: they need less energy for the same work. Also,
+    each parallel loop ends with its slowest thread, so big cores would wait for little ones.
     """
     cores = sorted(allowed)
     if not cores or any(core not in capacities for core in cores):
@@ -95,7 +95,7 @@ def big_cores(allowed: Iterable[int], capacities: Mapping[int, int]) -> tuple[in
 
 
 def capacities(root: Path = Path("/")) -> dict[int, int]:
-    """Return what Linux says each core can do, as a number: 1024 for the largest. Empty where it does not say."""
+    """Return the capacity of each core as Linux reports it, 1024 for the largest, or {} if it does not report any."""
     found = {}
     for file in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpu_capacity"):
         with contextlib.suppress(OSError, ValueError):
@@ -106,7 +106,7 @@ def capacities(root: Path = Path("/")) -> dict[int, int]:
 def keep_to(cores: tuple[int, ...]) -> None:
     """Run the calling thread, and threads that it starts from now on, on these cores; () changes nothing.
 
-    A core may have been taken away meanwhile: then the trainer runs where it may.
+    If a core was taken offline meanwhile, the trainer runs on any core.
     """
     if cores:
         with contextlib.suppress(OSError):
@@ -114,12 +114,12 @@ def keep_to(cores: tuple[int, ...]) -> None:
 
 
 def share_of_cores(agents: int) -> int:
-    """The threads of each of some agents that share this machine."""
+    """Return how many threads each of several agents on this machine gets."""
     return max(1, cores() // max(1, agents))
 
 
 def cores() -> int:
-    """The cores that this process may use: by its affinity, and by the quota of its control group."""
+    """Return how many cores this process may use, by its affinity and by the quota of its control group."""
     return _within_quota(len(_affinity()), Path("/"))
 
 

@@ -1,4 +1,4 @@
-"""What an agent asks of its trainer and what it hears back, as values. No torch, no processes."""
+"""The requests of an agent to its trainer and the answers, as values. No torch, no processes."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class TrainerError(ShoalError):
     def __init__(self, reason: str, where: str = "", traceback: str = "") -> None:
         super().__init__(f"{reason}, at {where}" if where else reason)
         self.reason = reason
-        #: The place in the task's own code, such as ``Digits.loss (task.py:17)``; empty if it is not known.
+        #: The place in the task's own code, such as ``Digits.loss (task.py:17)``. Empty if not known.
         self.where = where
-        #: All of it, as Python tells it; empty if it is not known.
+        #: Python's complete traceback. Empty if not known.
         self.traceback = traceback
 
 
@@ -62,17 +62,17 @@ class TrainerSettings:
     #: For a trainer without PyTorch: the files of the job's graphs and of its first model.
     graphs: str = ""
     initial: str = ""
-    #: Where examples are mixed in windows of so many shards (0: they are not): the rows of each shard. There ``train``
-    #: is empty, and the agent opens and shuts shards by number, as leases need them.
+    #: How many shards a window has if examples are mixed in windows, else 0. With windows, ``train`` is empty, and the
+    #: agent opens and shuts shards by number, as leases need them. ``train_rows`` then has the rows of each shard.
     window: int = 0
     train_rows: tuple[int, ...] = ()
-    #: The part of the model that is this device's own; None: there is none.
+    #: This device's own part of the model, or `None` if there is none.
     own: Layout | None = None
     seed: int
     batch_size: int
     learning_rate: float
     weight_decay: float = 0.0
-    #: What steps through a lease, and how (see ``plan``).
+    #: The optimiser of a lease and its settings (see ``plan``).
     inner: str = "sgd"
     inner_state: str = "fresh"
     lease_batches: int = 1
@@ -83,21 +83,22 @@ class TrainerSettings:
     #: ``auto``, ``cpu``, ``cuda:N`` or ``mps``.
     device: str = "cpu"
     torch_threads: int = 1
-    #: The cores that it keeps to, the big ones of a processor that has both. Empty: all that the agent may use.
+    #: The cores that the trainer runs on: the big ones if the processor also has little ones. Empty for all that the
+    #: agent may use.
     cores: tuple[int, ...] = ()
-    #: Address space the trainer may take; 0 sets no limit. PyTorch alone maps about 2 GB.
+    #: Address space that the trainer may take; 0 sets no limit. PyTorch itself maps about 2 GB.
     memory_max_bytes: int = 0
     #: Added to the trainer's niceness, so that a device's own work comes first.
     nice: int = 0
-    #: The examples are the device's own: ``Task.examples`` is asked for them here.
+    #: Whether the job trains on the device's own examples, which ``Task.examples`` gives here.
     is_local: bool = False
-    #: Where a device keeps them, for tasks that ask (``shoal.data.local_folder``).
+    #: The folder of the device's own examples, for tasks that ask (``shoal.data.local_folder``).
     local_folder: str = ""
-    #: How many of them were trained on before this process: they are not new.
+    #: How many of the device's own examples an earlier process trained on: they are not new.
     local_seen: int = 0
     share_labels: bool = False
     labels_epsilon: float = 0.0
-    #: Only the echo trainer heeds it: the pause that stands for the training of one batch.
+    #: The pause that replaces the training of one batch in the echo trainer. Other trainers ignore it.
     pace_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -106,7 +107,7 @@ class TrainerSettings:
 
     @classmethod
     def of_plan(cls, plan: Plan, **rest: Any) -> TrainerSettings:
-        """What a plan says of the work of a trainer, and the rest as it is given."""
+        """Take a trainer's settings from a plan, and the rest from ``rest``."""
         taken = {name: getattr(plan, name) for name in _OF_PLAN}
         return cls(**taken, weight_decay=plan.worker_weight_decay, **rest)
 
@@ -139,7 +140,7 @@ class TaskLoaded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainResult:
-    """What a lease came to. The update itself lies in shared memory."""
+    """The result of a lease. The update itself is in shared memory."""
 
     examples: int
     #: Sum over examples; NaN if the loss was not finite.
@@ -147,12 +148,12 @@ class TrainResult:
     seconds: float
     #: False if the update or the loss holds NaN or infinity: it must not be merged.
     finite: bool
-    #: Of the device's own examples: how many there are now; of those that had come since the last lease, how many were
-    #: judged before they were trained on, and how the model did on them.
+    #: How many examples of its own the device has now, how many new ones were evaluated before they were trained on,
+    #: and the results on those.
     held: int = 0
     fresh: int = 0
     fresh_metrics: tuple[MetricSum, ...] = ()
-    #: How many of each label were trained on, where that is told.
+    #: How many examples of each label were trained on, if the plan reports labels.
     labels: tuple[int, ...] = ()
     #: Processor time.
     cpu_s: float = 0.0
@@ -170,13 +171,13 @@ class EvalResult:
 
 
 def judged(*, examples: int, loss_sum: float, correct: int, seconds: float) -> EvalResult:
-    """The result of a trainer that knows a loss and how many examples are right."""
+    """Make the result of a trainer that only has a loss and the number of correct examples."""
     metrics = judged_sums(examples=examples, loss_sum=loss_sum, correct=correct)
     return EvalResult(examples=examples, metrics=metrics, seconds=seconds)
 
 
 def answer(kind: str, value: TaskLoaded | TrainResult | EvalResult) -> Message:
-    """The message that carries a result. A NaN goes as None, which JSON has."""
+    """Return the message for a result. NaN becomes None, since JSON has no NaN."""
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, TrainResult):
         fields |= {"labels": list(value.labels), "fresh_metrics": _plain(value.fresh_metrics)}
@@ -222,7 +223,7 @@ def read_evaluated(message: Message) -> EvalResult:
 
 
 def _plain(metrics: Sequence[MetricSum]) -> list[list[Any]]:
-    """Metrics as JSON has them: a sum that is not finite as None."""
+    """Return metrics as plain values for JSON. A sum that is not finite becomes None."""
     return [
         [each.name, each.kind, [number if math.isfinite(number) else None for number in each.sums], each.lower]
         for each in metrics
@@ -230,7 +231,8 @@ def _plain(metrics: Sequence[MetricSum]) -> list[list[Any]]:
 
 
 def _metrics(message: Message, name: str) -> tuple[MetricSum, ...]:
-    """Checked like a peer's: the task's own code wrote them. Sums that are not finite are for the worker to judge."""
+    """Read metrics, checked like a peer's, since the task's code wrote them. The worker handles sums that are not
+    finite."""
     rows = _read(message, name, list)
     if not rows:
         return ()

@@ -1,4 +1,4 @@
-"""A process that runs a task's code once reports to its parent: one JSON object a line of standard output. No torch."""
+"""How a process that runs a task's code once reports to its parent: JSON objects, one per line of output. No torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Report: TypeAlias = Callable[[dict[str, Any]], None]
 
 
 def reporting(name: str) -> Report:
-    """Keep standard output for our lines: what the task prints goes to the log. ``name``: what it sees in sys.argv."""
+    """Keep standard output for reports; what the task prints goes to the log. The task sees ``name`` in sys.argv."""
     stream = os.fdopen(os.dup(1), "w")
     print_to_stderr()
     sys.argv = [name]

@@ -1,8 +1,8 @@
-"""A folder for one trainer: where it works, and a way to its code and data for a user who may see nothing else.
+"""A folder for one trainer: where it works, and access to its code and data for a user who may see nothing else.
 
-The agent's home may lie where only root can go, and that is good for its keys. So the code is copied out of it, and
-each file of the data is opened before rights are given up: no folder and no file is opened to anyone, and a trainer
-reads the data of its own job alone. With the folder come the control groups that limit the trainer.
+The agent's home may be closed to all but root, which protects its keys. So the code is copied out of it, and each file
+of the data is opened before the trainer gives up its rights. No permissions change, and a trainer can read only the
+data of its own job. The folder comes with the control groups that limit the trainer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shoal.wire.limits import BUNDLE_FILES_MAX, BUNDLE_UNPACKED_MAX_BYTES
 
 _PREFIX = "shoal-trainer-"
 _PLAN = "plan.json"
-#: A sweeper can only win the race for a fresh folder while it is being made.
+#: Attempts to make a folder. A sweeper can take a new folder only in the moment before it is locked.
 _MAKE_ATTEMPTS = 20
 
 
@@ -35,15 +35,15 @@ class Room:
 
     def __init__(self, settings: TrainerSettings, limits: Limits, rooms: Path | None = None) -> None:
         other = user_id(limits.user) if os.geteuid() == 0 and limits.user else None
-        # Among the agent's own files if it can be: what a killed agent leaves there is in nobody's way.
+        # Among the agent's own files if possible: there, what a killed agent leaves disturbs nobody.
         parent = (_parent_open_to_all() if other else rooms or Path(tempfile.gettempdir())).absolute()
         parent.mkdir(parents=True, exist_ok=True)
         _sweep(parent)
         folder, lock = _locked_folder(parent)
-        # Also when nobody holds the room any more, and when the agent ends without having closed it.
+        # Also runs when the room is garbage-collected, and when the agent ends without closing it.
         self._close = weakref.finalize(self, _give_up, folder, lock)
         self.limits = limits
-        #: What the trainer is told: where its code and data lie may have changed.
+        #: The settings for the trainer, with the new paths of its code and data.
         self.settings = settings
         #: The file that says how ``shoal.trainer.launch`` confines it.
         self.plan = folder / _PLAN
@@ -60,7 +60,7 @@ class Room:
         self._close()
 
     def _let_in(self, folder: Path, work: Path, user: int, group: int) -> tuple[tuple[str, str], ...]:
-        """Give another user what it needs: a place, the task's code, and one door for each file of the data."""
+        """Give another user what it needs: a folder, the task's code, and one door for each file of the data."""
         folder.chmod(0o711)
         os.chown(work, user, group)
         bundle = Path(self.settings.bundle_dir)
@@ -102,13 +102,13 @@ def _is_open_to_all(folder: Path) -> bool:
 
 
 def _is_small(bundle: Path) -> bool:
-    """Whether this is no larger than a bundle may be: a wrong path must not copy a disk."""
+    """Whether this folder is no larger than a bundle may be, so that a wrong path does not copy a disk."""
     files, size_bytes = 0, 0
     for folder, _, names in os.walk(bundle):
         for name in names:
             files += 1
             size_bytes += os.lstat(os.path.join(folder, name)).st_size
-            # Twice: beside each file may lie what Python compiled it to.
+            # Twice as many: each file may have its bytecode next to it.
             if files > 2 * BUNDLE_FILES_MAX or size_bytes > 2 * BUNDLE_UNPACKED_MAX_BYTES:
                 return False
     return True
@@ -131,7 +131,7 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> int | None:
-    """Take the lock of a folder of ours; None if it is another's, gone, or held by a live agent."""
+    """Lock a folder of ours. Return None if it is not ours, was removed, or a live agent holds it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -147,21 +147,21 @@ def _lock(folder: Path) -> int | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what agents left that were killed."""
+    """Remove the folders that killed agents left."""
     for folder in sorted(parent.glob(f"{_PREFIX}*")):
         if (lock := _lock(folder)) is not None:
             _give_up(folder, lock)
 
 
 def _give_up(folder: Path, lock: int) -> None:
-    # While a group cannot be removed its folder stays too: it says where the group is, and the next sweep tries again.
+    # If a group cannot be removed, its folder stays too: it names the group, so that the next sweep can try again.
     if cgroups.remove(_groups_of(folder)):
         _remove(folder)
     os.close(lock)
 
 
 def _groups_of(folder: Path) -> tuple[str, ...]:
-    """The groups that belong to a folder of ours, if its plan was written at all. They bear its name."""
+    """Return the groups that belong to a folder of ours and have its name, if its plan was written."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = LaunchPlan.from_json((folder / _PLAN).read_text()).groups.folders
         return tuple(group for group in found if Path(group).name == folder.name)
@@ -169,6 +169,6 @@ def _groups_of(folder: Path) -> tuple[str, ...]:
 
 
 def _remove(folder: Path) -> None:
-    # A task may nest folders deeper than Python recurses. That is no reason for an agent to fail.
+    # A task may nest folders deeper than Python recurses, and the agent must not fail because of it.
     with contextlib.suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)

@@ -55,7 +55,7 @@ def run_script(bundle_dir: Path, entry: str, arguments: dict[str, Any]) -> None:
 
 
 def checked_model(model: object, optimizer: object) -> nn.Module:
-    """What a script gave to ``shoal.worker``, or why it cannot be."""
+    """Return the model that a script gave to ``shoal.worker``, or raise Misuse if the arguments do not fit."""
     if not isinstance(model, nn.Module):
         raise Misuse(f"shoal.worker got {type(model).__name__} as the model; it takes a torch module")
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
@@ -86,7 +86,7 @@ class ScriptTrainer:
     def loaded(self) -> TaskLoaded:
         script = file_of(self._settings.entry)
         return TaskLoaded(
-            # How many there are is the script's to know, until it goes through a loader.
+            # Only the script knows how many there are, until it goes through a loader.
             train_examples=1,
             test_examples=0,
             seconds=self._load_s,
@@ -94,7 +94,7 @@ class ScriptTrainer:
         )
 
     def due_in(self, deadline_s: float) -> None:
-        """When the next lease is due."""
+        """Set when the next lease is due."""
         self._due_in_s = deadline_s * DUE_PART if deadline_s > 0 else math.inf
 
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
@@ -104,7 +104,7 @@ class ScriptTrainer:
             raise self._over
         layout, model = self._settings.layout, self._script.model
         write_from(self._shared.model, model, layout)
-        # As the model holds it, which may be rounded: an update is what changed from there.
+        # As the model holds the values, possibly rounded: an update is the change from these.
         read_into(self._before, model, layout)
         to_training(model, self._script.placed)
         factor = rate / self._settings.learning_rate if rate else 1.0
@@ -138,7 +138,7 @@ class ScriptTrainer:
         raise Misuse("a script has no held-out examples that are shared: it measures itself by evaluate=")
 
     def _judged(self, examples: int) -> dict[str, Any]:
-        """How the version did on what the script holds out, told as a device's judgement of new examples."""
+        """Return the version's results on the script's own held-out data, in the form of results on new examples."""
         metrics = self._script.judged
         if not metrics:
             return {}
@@ -146,7 +146,7 @@ class ScriptTrainer:
         return {"fresh": max(1, min(math.ceil(weight), examples)), "fresh_metrics": metrics}
 
     def _heard(self) -> LoopLease | None:
-        """What the script says next; its error, if it failed."""
+        """Wait for the script's next report. Raise its error if it failed."""
         said = self._script.told.get()
         if isinstance(said, BaseException):
             self._over = said
@@ -164,7 +164,7 @@ class ScriptTrainer:
                 script.told.put(error)
                 return
         name = file_of(settings.entry)
-        ended = f"{name} ended after {self._count} lease(s), and its loop must go on until the job ends"
+        ended = f"{name} ended after {self._count} lease(s), and its loop must continue until the job ends"
         unused = f"{name} ended without a call of shoal.worker: see docs/loops.md"
         script.told.put(Misuse(ended if script.is_attached else unused))
 
@@ -194,7 +194,7 @@ class _Script:
             raise Misuse(f"this device builds another model than the job's: {difference}; do its versions differ?")
         load_base(self.placed.frozen, self._settings.base)
         for module in self.placed.still:
-            # Whatever calls train() on the model: frozen running means stay.
+            # Keeps frozen running means even if something calls train() on the model.
             module.register_forward_pre_hook(_stand_still)
         self._optimizer, self._evaluate = optimizer, evaluate
         self.is_attached = True
@@ -208,14 +208,14 @@ class _Script:
         if done is not None:
             self.told.put(done)
         lease = self.asked.get()
-        # Not earlier: until its first lease a script may move its model to another device.
+        # Only now: before its first lease a script may move its model to another device.
         self.placed = placed_again(self.placed, self.model)
         self.guard = FrozenGuard(self.model, self.placed.frozen)
         self.judged = judged(self.model, self._evaluate) if self._evaluate is not None else ()
         return lease
 
     def scale_rates(self, factor: float) -> None:
-        """The plan's schedule on top of the script's own rates."""
+        """Multiply the script's own learning rates by the factor of the plan's schedule."""
         if self._optimizer is not None and factor != 1.0:
             for group in self._optimizer.param_groups:
                 group["lr"] *= factor

@@ -43,7 +43,7 @@ __all__ = [
     "write_shards",
 ]
 
-#: Small enough to fetch again when a link breaks, large enough that a set is not thousands of files.
+#: The size of a shard: small enough to fetch again when a link breaks, large enough to avoid thousands of files.
 SHARD_BYTES = 8 << 20
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -74,19 +74,19 @@ class Manifest:
         try:
             plain = json.loads(raw)
         except (ValueError, RecursionError):
-            raise Corrupt("this is no manifest of examples: prepare the task again") from None
+            raise Corrupt("this is not a manifest of examples: prepare the task again") from None
         return cls.from_plain(plain)
 
     @classmethod
     def from_plain(cls, plain: Any) -> Manifest:
-        """Read what ``to_plain`` gave; refuse anything else, for the names in it become paths."""
+        """Read the output of ``to_plain``. Refuses anything else, because the names in it become paths."""
         match plain:
             case {"examples": int(examples), "shards": list(rows), **rest} if not rest and type(examples) is int:
                 shards = tuple(_shard(row) for row in rows)
             case _:
-                raise Corrupt("this is no manifest of examples: prepare the task again")
+                raise Corrupt("this is not a manifest of examples: prepare the task again")
         if examples != sum(shard.examples for shard in shards):
-            raise Corrupt(f"a manifest of {examples} examples whose shards hold others: prepare the task again")
+            raise Corrupt(f"a manifest lists {examples} examples, but its shards do not: prepare the task again")
         return cls(examples=examples, shards=shards)
 
 
@@ -96,7 +96,7 @@ def _shard(plain: object) -> Shard:
             sizes_are_sound = type(examples) is int and type(size_bytes) is int and examples >= 0 and size_bytes >= 0
             if not rest and sizes_are_sound and _SHA256.fullmatch(sha256):
                 return Shard(sha256=sha256, examples=examples, bytes=size_bytes)
-    raise Corrupt("a manifest lists a shard that is none: prepare the task again")
+    raise Corrupt("a manifest has an entry that is not a shard: prepare the task again")
 
 
 def write_shards(
@@ -112,7 +112,7 @@ def write_shards(
 
 
 def blocks_of(rows: Rows, shard_bytes: int = SHARD_BYTES) -> Iterator[Rows]:
-    """Cut examples into blocks of at most so many bytes, or of one example that is larger."""
+    """Cut examples into blocks of at most ``shard_bytes``, or of one example that is larger."""
     count = length_of(rows)
     ends = np.cumsum(np.maximum(1, sum(_row_bytes(column) for column in rows.values())) * np.ones(count, np.int64))
     start = 0
@@ -124,14 +124,14 @@ def blocks_of(rows: Rows, shard_bytes: int = SHARD_BYTES) -> Iterator[Rows]:
 
 
 def _row_bytes(column: Column) -> Any:
-    """Of every row, or of each."""
+    """Return the size of every row as one number, or as an array if the sizes differ."""
     if isinstance(column, np.ndarray):
         return column.nbytes // max(1, len(column))
     return np.array([value_bytes(value) for value in column], np.int64)
 
 
 def value_bytes(value: Array | str | bytes) -> int:
-    """What one value of a ragged column, of text or of bytes takes in a shard, its offset and its shape included."""
+    """Return how many bytes a value of a ragged column, of text or of bytes takes in a shard, with offset and shape."""
     if isinstance(value, np.ndarray):
         return value.nbytes + 8 * (1 + value.ndim)
     return (len(value.encode(errors="replace")) if isinstance(value, str) else len(value)) + 8
@@ -140,9 +140,9 @@ def value_bytes(value: Array | str | bytes) -> int:
 def write_blocks(
     blocks: Iterable[Rows], directory: Path, *, progress: Callable[[int], None] = lambda examples: None
 ) -> Manifest:
-    """Write one shard a block, named by its hash: it needs the memory of one block.
+    """Write one shard per block, named by its hash. Needs the memory of one block.
 
-    A column that is ragged in one shard is ragged in all of them: those in which its rows happened to have one shape
+    A column that is ragged in one shard is ragged in all of them: shards in which its rows happened to have one shape
     are written again.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def write_blocks(
 
 
 def _newly_ragged(block: Rows, known: dict[str, tuple[Any, ...]], ragged: set[str]) -> set[str]:
-    """Columns whose rows have unequal shapes for the first time; notes what is known of every column."""
+    """Return the columns whose rows have unequal shapes for the first time. Updates ``known`` for every column."""
     late: set[str] = set()
     for name, column in block.items():
         if isinstance(column, np.ndarray):
@@ -184,14 +184,14 @@ def _rewritten(shards: list[Shard], directory: Path, ragged: set[str], fresh: se
         every = np.arange(shard.examples)
         rows: Rows = {name: column.gather(every) for name, column in _open_shard(directory / shard.sha256).items()}
         again.append(_write_shard(_loosened(rows, ragged), directory, fresh))
-    # One that was there before this set may belong to another.
+    # A shard that was there before may belong to another set.
     for sha256 in fresh & {shard.sha256 for shard in shards} - {shard.sha256 for shard in again}:
         (directory / sha256).unlink(missing_ok=True)
     return again
 
 
 def _write_shard(rows: Rows, directory: Path, fresh: set[str]) -> Shard:
-    # Here: a trainer reads shards and writes none, and has no use for hashes.
+    # Imported here: a trainer only reads shards, and needs no hashes.
     from shoal.store.readable import write_by_hash
 
     arrays, notes = pack(rows)
@@ -211,7 +211,7 @@ class Examples:
 
     @classmethod
     def to_come(cls, rows: Sequence[int]) -> Examples:
-        """A set whose shards have so many examples each and are not here yet: they are opened and shut by number."""
+        """Make a set whose shards, with these numbers of examples, are not here yet. They are opened by number."""
         examples = cls([])
         examples._shards = [None] * len(rows)
         examples._begin(rows)
@@ -224,7 +224,7 @@ class Examples:
         return int(self._starts[-1])
 
     def open(self, number: int, file: BinaryIO) -> None:
-        """Take in a shard that has come. The file is closed; what is mapped stays readable."""
+        """Map a shard that has arrived, and close its file."""
         with file:
             self._check_number(number)
             columns = self._fitting(_read_shard(file, f"shard {number}"))
@@ -233,12 +233,12 @@ class Examples:
         self._shards[number] = columns
 
     def shut(self, number: int) -> None:
-        """Let go of a shard whose file is about to go: what is mapped would keep its place on the disk."""
+        """Unmap a shard whose file will be removed: a mapped file keeps its disk space."""
         self._check_number(number)
         self._shards[number] = None
 
     def take(self, indices: Array) -> Rows:
-        """The rows with these numbers, in this order, in memory of their own."""
+        """Return a copy of the rows with these numbers, in this order."""
         if not len(indices) or indices.min() < 0 or indices.max() >= len(self):
             raise Misuse(f"the set has examples 0 to {len(self) - 1}; others were asked for")
         homes = np.searchsorted(self._starts, indices, side="right") - 1
@@ -249,7 +249,7 @@ class Examples:
         return rows
 
     def _gather(self, home: int, wanted: Array, here: Array, rows: Rows) -> None:
-        """Put rows of one shard where they belong among those that were asked for."""
+        """Copy rows of one shard to their positions in ``rows``."""
         shard = self._shards[home]
         if shard is None:
             raise Misuse(f"shard {home} of the examples is not here: open it before its rows are taken")
@@ -272,7 +272,7 @@ class Examples:
         self._kinds = self._kinds or kinds
         if kinds != self._kinds:
             raise Corrupt("the shards of one set hold examples of another shape or type than the rest")
-        # The order of the first, so that it does not depend on which shard a batch begins in.
+        # In the order of the first shard, so that it does not depend on the shard in which a batch begins.
         return {name: columns[name] for name in self._kinds}
 
     def _check_number(self, number: int) -> None:

@@ -1,13 +1,13 @@
 """Float32 vectors that an agent and its trainer both see: the model going in, the update coming out. No torch.
 
-Where a part of the model is the device's own there are two more, for its values before a lease and after it.
+If the device has its own part of the model, there are two more, for the values before a lease and after it.
 
-The memory has no name, so nothing is left behind when both die however they die. multiprocessing.shared_memory would
-start a third process to clean up after names.
+The memory has no name, so nothing is left behind however the two processes end. multiprocessing.shared_memory would
+start a third process to clean up names.
 
-A process that touches a mapping behind the end of its file is killed by SIGBUS. So the agent maps only memory that is
-sealed: nobody, not even the trainer, can make it shorter. Where the system cannot seal, the agent maps nothing and
-copies with ``give`` and ``take``; a file that was cut short is then an error.
+SIGBUS kills a process that touches a mapping beyond the end of its file. So the agent maps only memory that is sealed:
+nobody, not even the trainer, can truncate it. Where the system cannot seal, the agent maps nothing and copies with
+``give`` and ``take``; a truncated file is then an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SharedVectors:
 
     model: Vector
     update: Vector
-    #: The device's own part: as a lease begins, and as it ends.
+    #: The device's own part of the model, as a lease begins and as it ends.
     own: Vector
     own_after: Vector
 
@@ -42,7 +42,7 @@ class SharedVectors:
         self.fd = fd
         self._map: mmap.mmap | None = mmap.mmap(fd, _total_bytes(size, own)) if mapped else None
         self._open = True
-        #: Of the last two.
+        #: The offsets of the last two vectors.
         self._own_at = _total_bytes(size), _total_bytes(size) + _region_bytes(own)
         if self._map is None:
             self.model, self.update = np.zeros(size, np.float32), np.zeros(size, np.float32)
@@ -88,7 +88,7 @@ class SharedVectors:
             read_at(self.fd, self.own_after, self._own_at[1])
 
     def close(self) -> None:
-        """Let go. A view someone still holds stays valid and keeps the memory until it is dropped."""
+        """Release the memory. A view that is still in use stays valid and keeps the memory until it is dropped."""
         if not self._open:
             return
         self._open = False
@@ -109,7 +109,7 @@ def _total_bytes(size: int, own: int = 0) -> int:
 
 
 def anonymous_file() -> int:
-    # Linux's memfd is not bounded by the size of /dev/shm, which containers set to 64 MB.
+    # The size of /dev/shm, which containers set to 64 MB, does not limit Linux's memfd.
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):
             return os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -118,7 +118,7 @@ def anonymous_file() -> int:
 
 
 def reserve(fd: int, count: int) -> None:
-    """Take the pages now: a full disk must be an error here, not a SIGBUS in the middle of a copy."""
+    """Allocate the pages now: a full disk must be an error here, not a SIGBUS in the middle of a copy."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, count)
     else:
@@ -126,7 +126,7 @@ def reserve(fd: int, count: int) -> None:
 
 
 def seal(fd: int, *, growing: bool) -> bool:
-    """Forbid everyone to cut this memory short, for good, and to grow it unless ``growing``. Whether that holds now."""
+    """Forbid truncating this memory, for good, and growing it unless ``growing``. Return whether that worked."""
     if not hasattr(fcntl, "F_ADD_SEALS"):
         return False
     seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL | (0 if growing else fcntl.F_SEAL_GROW)
@@ -134,12 +134,12 @@ def seal(fd: int, *, growing: bool) -> bool:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & seals == seals
     except OSError:
-        # A file, or a kernel that seals nothing.
+        # It is a file, or the kernel cannot seal.
         return False
 
 
 def write_at(fd: int, array: np.ndarray[Any, Any], offset: int) -> None:
-    """Copy an array into a file that another process may have cut short meanwhile."""
+    """Copy an array into a file that another process may have truncated meanwhile."""
     rest = np.ascontiguousarray(array).data.cast("B") if array.size else memoryview(b"")
     while rest:
         count = os.pwrite(fd, rest, offset)

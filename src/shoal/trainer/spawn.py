@@ -1,7 +1,7 @@
-"""Child processes: this Python again, with a module of ours. One command line, one environment, one end for all.
+"""Child processes: this Python again, with one of Shoal's modules. They share a command line, environment and shutdown.
 
-How a child learns that its parent died differs, and is the child's own affair: a trainer asks the kernel, the others
-watch the pipe or the socket that the parent holds. Every parent that is asked to stop ends its children itself.
+Each child has to notice itself that its parent died: a trainer has the kernel end it, the others watch the pipe or the
+socket that the parent holds. Every parent that is asked to stop ends its children itself.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import IO, TypeAlias
 #: How long a process that is asked to end may take to do so.
 STOP_TIMEOUT_S = 10.0
 
-#: None is what the parent has.
+#: None for the parent's own.
 Stream: TypeAlias = int | IO[bytes] | None
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module."""
-    # -P: a file in the working directory must not pass for a module.
+    """Return the command line that runs a module."""
+    # -P: a file in the working directory must not be taken for a module.
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with some values changed."""
+    """Return this process's environment with some values changed."""
     return {**os.environ, **changes}
 
 
@@ -45,8 +45,8 @@ async def spawn(
 ) -> Process:
     """Start a module as a child.
 
-    ``fds`` are open files that it gets under the same numbers, ``changes`` values of its environment. In a session of
-    its own it does not hear Ctrl-C, and its whole group can be ended.
+    ``fds`` are open files that it gets under the same numbers, ``changes`` values of its environment. In its own
+    session it does not get Ctrl-C, and its whole group can be ended.
     """
     return await asyncio.create_subprocess_exec(
         *command(module, *arguments),
@@ -63,7 +63,7 @@ async def spawn(
 async def child(
     module: str, *arguments: str, stdin: Stream = None, stdout: Stream = None, stderr: Stream = None
 ) -> AsyncIterator[Process]:
-    """A child that lives no longer than the block: one that is still running at its end is killed."""
+    """Start a child for the length of the block. Kills it if it still runs at the end."""
     process = await spawn(module, *arguments, stdin=stdin, stdout=stdout, stderr=stderr)
     try:
         yield process
@@ -74,10 +74,10 @@ async def child(
 
 
 async def end_process(process: Process) -> None:
-    """End a process that we started: politely, then not."""
+    """End a process that we started: first ask it to end, then kill it."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            # A stopped process handles nothing: wake it first.
+            # A stopped process handles no signals: wake it first.
             process.send_signal(signal.SIGCONT)
             process.terminate()
         try:

@@ -1,5 +1,5 @@
-"""Begin with a model that was trained before: tensors of a safetensors file or of a Hugging Face folder that fit are
-copied. Numpy only; nothing is unpickled."""
+"""Starts from a model that was trained before: copies the tensors of a safetensors file or a Hugging Face folder that
+fit. Numpy only; unpickles nothing."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from shoal.errors import Corrupt, Misuse
 from shoal.learning.layout import Layout
 from shoal.wire import tensors
 
-#: Names that are listed of each kind; of the rest, how many.
+#: How many names of each kind are listed. The text only counts the others.
 _NAMED_MAX = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartCopy:
-    """What of a file became part of the first model."""
+    """Which tensors of a file became part of the first model."""
 
     copied: tuple[str, ...]
     #: Tensors of the model that the file does not have: they stay as the task made them.
     missing: tuple[str, ...] = ()
-    #: In both, with another shape; each with the two shapes.
+    #: Tensors that are in both with different shapes, each with the two shapes.
     misfits: tuple[str, ...] = ()
     #: Tensors of the file that the model does not have.
     unused: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class StartCopy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartPlace:
-    """A place for a tensor of the file: its shape, and what puts values there."""
+    """Where a tensor of the file can go: its shape, and the function that writes its values."""
 
     shape: tuple[int, ...]
     put: Callable[[np.ndarray[Any, Any]], object]
@@ -63,7 +63,7 @@ def start_from(
 ) -> StartCopy:
     """Copy each tensor of the file that has the name and the shape of one in the layout into ``flat``.
 
-    ``frozen``: the model's other tensors by name, with their shapes and what puts values into them.
+    ``frozen`` has the model's other tensors by name.
     """
     views = layout.views(flat)
     wanted = {name: StartPlace(shape=view.shape, put=_putting(view)) for name, view in views.items()} | dict(
@@ -168,5 +168,5 @@ def _few(names: Any) -> str:
 
 
 def _floats(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """bfloat16, which numpy has not, is the upper half of a float32."""
+    """Convert bfloat16, which numpy lacks: it is the upper half of a float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

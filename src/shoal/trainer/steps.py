@@ -1,8 +1,8 @@
-"""Training and evaluation of batches with torch, in this process. Knows no pipe, no process, no peer.
+"""Training and evaluation of batches with torch, in this process.
 
-The update of a lease is a function of the model, the seed, the epoch, the batch numbers and the rate alone, unless the
-plan keeps the state of the inner optimiser: the leader keeps the momentum, so that a worker has no state that dies with
-it (EDDL §4.4).
+The update of a lease depends only on the model, the seed, the epoch, the batch numbers and the rate, unless the plan
+keeps the state of the inner optimiser. The leader keeps the momentum, so that no state is lost with a worker (EDDL
+§4.4).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from shoal.trainer.shards import Examples, labels_of
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.limits import LABELS_MAX
 
-#: Evaluation draws from generators of its own: the same model and range give the same figures on any device.
+#: The seed of evaluation: with separate generators, the same model and range give the same results on any device.
 _EVALUATION = 0x6576616C
 
 
@@ -56,7 +56,7 @@ def seeded(*numbers: int) -> None:
 
 
 def build_model(task: Task, seed: int) -> nn.Module:
-    """The model every device starts from: same seed, same weights."""
+    """Build the model that every device starts from: the same seed gives the same weights."""
     seeded(seed)
     return _model_of(task)
 
@@ -103,14 +103,14 @@ class TorchTrainer:
         self._tensors = {name: tensor for name, (tensor, _) in self._placed.shared.items()}
         self._own = {name: tensor for name, (tensor, _) in self._placed.own.items()}
         self._keep_own()
-        #: The first model's: held-out examples are judged with it, on every device alike.
+        #: The first model's own part. Held-out examples are evaluated with it, so that all devices agree.
         self._own_first = shared.own_after.copy()
         trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._optimiser = InnerOptimiser(self._task, self._model, trainable, settings)
         self._trainable = trainable
-        #: Called in the place of the model.
+        #: Called instead of the model.
         self._forward: nn.Module = torch.compile(self._model) if settings.compile else self._model  # type: ignore[assignment]
-        #: Where values are not float32 the model holds rounded ones: an update is what changed from these.
+        #: Whether the model holds rounded values, because some are not float32. An update is the change from these.
         self._is_rounded = any(tensor.dtype != torch.float32 for tensor in self._tensors.values())
         self._before = np.empty(self._layout.size if self._is_rounded else 0, np.float32)
         #: Tensors whose part of the update region already has the one step of the lease (``plain_step``).
@@ -156,7 +156,7 @@ class TorchTrainer:
         )
 
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
-        """Judge what is new here, then train on so many of this device's own examples."""
+        """Evaluate the new examples, then train on this many of this device's own examples."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         local, settings = self._local, self._settings
         if local is None:
@@ -182,7 +182,7 @@ class TorchTrainer:
 
         loss_sum = self._run(taken(), [len(part) for part in parts], told)
         if settings.labels_epsilon and counts.size:
-            # Not seeded: noise that anyone could make again would hide nothing.
+            # Not seeded: noise that anyone could reproduce would hide nothing.
             generator = np.random.default_rng()
             counts = noisy_counts(counts, epsilon=settings.labels_epsilon, generator=generator)
             counts = capped_counts(counts, most=len(chosen))
@@ -200,7 +200,7 @@ class TorchTrainer:
         )
 
     def _begin(self, epoch: int, rate: float, version: int) -> TaskLease:
-        """Load the version, and say what the task's code is told of the lease."""
+        """Load the version, and return the lease as the task's code sees it."""
         write_from(self._shared.model, self._tensors, self._layout)
         self._give_own(self._shared.own)
         return TaskLease(
@@ -213,7 +213,7 @@ class TorchTrainer:
         )
 
     def _run(self, rows: Iterator[tuple[Any, tuple[int, ...]]], counts: list[int], lease: TaskLease) -> float:
-        """Train a lease by the task's own loop, or by ours; the sum of losses over examples."""
+        """Train a lease by the task's own loop or the default one. Return the sum of losses over examples."""
         to_training(self._model, self._placed)
         self._stepped = frozenset()
         if self._is_rounded:
@@ -243,7 +243,7 @@ class TorchTrainer:
             yield self._collated(taken, training=True)
 
     def _steps(self, batches: Iterator[Any], counts: list[int], lease: TaskLease) -> float:
-        """The default loop: forward, backward, and a step after every window of ``accumulate`` batches."""
+        """Run the default loop: forward, backward, and a step after every window of ``accumulate`` batches."""
         settings, optimiser = self._settings, self._optimiser.for_lease(lease.rate)
         loss_sum, last = 0.0, len(counts) - 1
         shares = window_shares(counts, settings.accumulate)
@@ -264,7 +264,7 @@ class TorchTrainer:
         return loss_sum
 
     def _leave_update(self, loss_sum: float) -> bool:
-        """What changed goes to the update region. False: there are values that are no numbers."""
+        """Write the change to the update region. Return False if the loss or the update is not finite."""
         self._guard.check(type(self._task).__name__)
         update, before = self._shared.update, self._before if self._is_rounded else self._shared.model
         if self._stepped:
@@ -287,7 +287,7 @@ class TorchTrainer:
     # Evaluation ----------------------------------------------------------------------------------------------
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
-        """Judge held-out examples ``start`` to ``stop`` (not included)."""
+        """Evaluate held-out examples ``start`` to ``stop`` (not included)."""
         began_s = time.monotonic()
         if not 0 <= start < stop <= len(self._test):
             raise Misuse(f"there are {len(self._test)} held-out examples; {start} to {stop} is not a range of them")
@@ -300,7 +300,7 @@ class TorchTrainer:
         return EvalResult(examples=stop - start, metrics=metrics, seconds=time.monotonic() - began_s)
 
     def _judge(self, parts: Iterator[tuple[Any, int, tuple[int, ...]]], lease: TaskLease) -> tuple[MetricSum, ...]:
-        """Named sums over parts of a set: their rows, their number, and what seeds them."""
+        """Return named sums over parts of a set. Each part is its rows, their number, and its seeds."""
         self._model.eval()
         sums: list[tuple[MetricSum, ...]] = []
         with torch.no_grad():
@@ -316,7 +316,7 @@ class TorchTrainer:
 
 
 def window_shares(counts: Sequence[int], accumulate: int) -> list[float]:
-    """The share of each batch in the mean over the examples of its window. The last window may have fewer batches."""
+    """Return each batch's share in the mean over its window's examples. The last window may have fewer batches."""
     windows = [counts[start : start + accumulate] for start in range(0, len(counts), accumulate)]
     return [count / sum(window) for window in windows for count in window]
 
@@ -326,7 +326,7 @@ def _threads(count: int) -> str:
 
 
 def _added(counts: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
-    """Counts of labels, and those of some more examples. What is no class has none."""
+    """Add the labels of some more examples to the counts. Ignores values that are not classes."""
     if y is None or not len(y) or not 0 <= y.min() <= y.max() < LABELS_MAX:
         return counts
     more = np.bincount(y.astype(np.int64), minlength=counts.size)

@@ -1,4 +1,4 @@
-"""A trained model back in PyTorch's hands. Imports torch."""
+"""Loads a trained model into PyTorch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from shoal.wire import tensors
 
 
 def trained_model(task: Task, path: Path, *, seed: int = 0) -> nn.Module:
-    """The task's model with the tensors of a safetensors file, in evaluation mode.
+    """Return the task's model with the tensors of a safetensors file, in evaluation mode.
 
-    ``seed`` is the job's: what ``Task.model`` draws and nobody trains is drawn again. Frozen tensors are those of the
-    file if it was pulled whole, else as the task builds them.
+    ``seed`` is the job's, so that untrained random values of ``Task.model`` are the same. Frozen tensors come from the
+    file if it was pulled with them, else from the task.
     """
-    # In a program of somebody else's, whose own draws stay as they were.
+    # The caller's own random numbers must not change.
     drawn = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         model = build_model(task, seed)
@@ -36,7 +36,7 @@ def trained_model(task: Task, path: Path, *, seed: int = 0) -> nn.Module:
     state = model.state_dict()
     for name, array in arrays.items():
         if name not in state or state[name].shape != array.shape:
-            raise Misuse(f"{path.name} holds {name} {list(array.shape)}, which {type(task).__name__}.model() has not")
+            raise Misuse(f"{path.name} holds {name} {list(array.shape)}, which {type(task).__name__}.model() lacks")
         state[name].copy_(torch.from_numpy(np.array(array)))
     model.load_state_dict(state)
     return model.eval()

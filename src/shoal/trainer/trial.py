@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 def try_batch(
     task: Task, model: nn.Module, placed: Placed, *, train: Examples, test: Examples, batch_size: int, seed: int
 ) -> None:
-    """Take one step of training and one of evaluation, as devices will. What fails here would fail on each of them."""
+    """Take one step of training and one of evaluation, as devices will. An error here would occur on each of them."""
     seeded(seed)
     to_training(model, placed)
     lease = lease_of(task, placed)
@@ -51,7 +51,7 @@ def try_batch(
 
 
 def lease_of(task: Task, placed: Placed) -> TaskLease:
-    """A lease to try the task's code with: the first version, on the processor that every machine has."""
+    """Return a lease to try the task's code with: of the first version, on the CPU."""
     values = {name: tensor.detach().float().numpy() for name, (tensor, _) in placed.shared.items()}
     rate = (task.plan or Plan()).learning_rate
     return TaskLease(version=0, epoch=0, rate=rate, device=torch.device("cpu"), values=values)
@@ -62,7 +62,7 @@ def _try_step(task: Task, model: nn.Module, batch: Any, lease: TaskLease) -> Non
     loss = _checked(task, hook, lambda: loss_of(task, model, batch, lease))
     if not math.isfinite(loss.item()):
         raise Misuse(
-            f"{_place(task, hook)} gave {loss.item()} for the first batch: look for values that are no numbers"
+            f"{_place(task, hook)} gave {loss.item()} for the first batch: look for values that are not finite"
         )
     if not loss.requires_grad:
         raise Misuse(f"{_place(task, hook)} gave a number that does not depend on the model's parameters")
@@ -82,7 +82,7 @@ def _checked(task: Task, hook: str, ask: Callable[[], _T]) -> _T:
 
 
 def _place(task: Task, hook: str) -> str:
-    """Where a task's method is written, such as ``Digits.loss (task.py:17)``."""
+    """Return where a task's method is written, such as ``Digits.loss (task.py:17)``."""
     method = inspect.unwrap(getattr(task, hook))
     code = getattr(method, "__code__", None)
     named = f"{type(task).__name__}.{hook}"

@@ -1,4 +1,4 @@
-"""Read the stacks that faulthandler writes and name the line of the task's own code. Text in, text out; no torch."""
+"""Finds the line of the task's own code in the stacks that faulthandler writes. Text in, text out; no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _THREAD = re.compile(r"(?P<current>Current t|T)hread 0x")
 
 
 def place_in(dump: Iterable[str], bundle_dir: str) -> str:
-    """The innermost frame in the task's code; if there is none, the innermost of the thread that was running."""
+    """Return the innermost frame in the task's code, or else the innermost of the thread that was running."""
     running: tuple[str, int, str] | None = None
     in_current = True
     for line in dump:
@@ -35,7 +35,7 @@ def place_in(dump: Iterable[str], bundle_dir: str) -> str:
 
 
 def _qualified(file: Path, line: int, function: str) -> str:
-    """``loss`` on line 17 as ``Digits.loss``: faulthandler knows only the last part."""
+    """Return the qualified name of a function: ``Digits.loss`` for ``loss``, which is all that faulthandler writes."""
     try:
         scope: ast.AST = parse_source(file)
     except (OSError, Misuse):

@@ -1,4 +1,4 @@
-"""Join a pulled model and its job's frozen base to one safetensors file. Numpy only."""
+"""Joins a pulled model and its job's frozen base into one safetensors file. Numpy only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.errors import Misuse
 from shoal.store.readable import write_readable
 from shoal.wire import tensors
 
-#: The note of a file that tells the torch types of tensors whose type numpy lacks.
+#: The note of a file that holds the torch types of tensors whose type numpy lacks.
 TYPES_NOTE = "torch_types"
 BFLOAT16 = "bfloat16"
 

@@ -1,7 +1,7 @@
-"""Nodes of two batch sizes as one ONNX file that takes any. Imports torch for its types alone, and onnx.
+"""Joins the nodes of two batch sizes into one ONNX file that takes any. Imports torch only for its types, and onnx.
 
 A graph is traced twice, with batches of two sizes. The nodes must be the same; a constant that differs is written as a
-formula of the batch's size. What no formula fits is refused.
+formula of the batch's size. A constant that fits no formula is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INT64 = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """The bytes of a graph, what it takes by name, in order, and what is drawn for it."""
+    """The bytes of a graph, the names of its inputs in order, and the random numbers that it needs."""
 
     onnx: bytes
     inputs: tuple[str, ...]
@@ -35,13 +35,13 @@ class Built:
 
 
 def build(trace: Callable[[int], Traced], sizes: tuple[int, int]) -> Built:
-    """One file of the graphs that ``trace`` gives for batches of two sizes."""
+    """Build one file from the graphs that ``trace`` gives for batches of two sizes."""
     traced = [trace(size) for size in sizes]
     (emit, results, read), (other, *_) = (lower(each) for each in traced)
     if emit.nodes != other.nodes:
-        raise Unportable("the step is another for batches of another size: " + _first_difference(emit, other))
+        raise Unportable("the step differs between batch sizes: " + _first_difference(emit, other))
     if emit.constants.keys() != other.constants.keys():
-        raise Unportable("the step has other constants for batches of another size")
+        raise Unportable("the step's constants differ between batch sizes")
     column = _count_of(traced[0])
     sized = _Sized(emit, other, sizes, column)
     if sized.nodes:
@@ -64,12 +64,12 @@ def _first_difference(one: Emitter, other: Emitter) -> str:
 
 
 def _count_of(traced: Traced) -> Name:
-    """An input whose first dimension is the batch."""
+    """Return an input whose first dimension is the batch."""
     return next(name for name in traced.inputs if name.startswith("column."))
 
 
 class _Sized:
-    """Constants, those that depend on the batch's size as nodes that compute them."""
+    """The constants. Those that depend on the batch's size are nodes that compute them."""
 
     def __init__(self, one: Emitter, other: Emitter, sizes: tuple[int, int], column: Name) -> None:
         self.nodes: list[Node] = []
@@ -93,7 +93,7 @@ class _Sized:
                 raise Unportable("a table depends on the batch's size")
 
     def _size(self) -> Name:
-        """How many examples there are, as a number."""
+        """Return the node that holds the number of examples."""
         if "size" not in self._same:
             shape = self._node("Shape", self._column)
             self.constants["n0"] = np.array(0, np.int64)
@@ -114,16 +114,16 @@ class _Sized:
     ) -> None:
         slope, rest = np.divmod(other - one, sizes[1] - sizes[0])
         if rest.any():
-            raise Unportable("a size is no multiple of the batch's")
+            raise Unportable("a size is not a multiple of the batch's")
         scaled = self._node("Mul", self._size(), self._constant(f"{name}a", slope))
         fixed = one - slope * sizes[0]
         self._node("Add", scaled, self._constant(f"{name}b", fixed), out=name)
 
     def _fraction(self, name: Name, dtype: Any, values: tuple[float, float], sizes: tuple[int, int]) -> None:
-        """a n, a / n, or n a / (n a - 1): a mean's, and that of a variance without bias.
+        """Write a number as a n, a / n, or n a / (n a - 1): the factors of a mean and of a variance without bias.
 
-        In float32, where the number is not float64 itself: graphics processors have no float64, and the sizes of
-        batches are exact in both.
+        In float32, unless the number is itself float64: graphics processors have no float64, and batch sizes are exact
+        in both.
         """
         exactly: Any = np.float64 if np.dtype(dtype) == np.float64 else np.float32
         count = self._node("Cast", self._size(), to=_element(exactly))
@@ -152,18 +152,18 @@ def _dims(one: Any, other: Any) -> list[int | str]:
 
 def _sized_draw(one: Draw, other: Draw, sizes: tuple[int, int]) -> Drawn:
     if (one.low, one.high, one.kind) != (other.low, other.high, other.kind):
-        raise Unportable("what is drawn depends on the batch's size")
+        raise Unportable("the kind of random numbers depends on the batch's size")
     shape = []
     for ours, theirs in zip(one.shape, other.shape, strict=True):
         slope, rest = divmod(theirs - ours, sizes[1] - sizes[0])
         if rest:
-            raise Unportable("how much is drawn is no multiple of the batch's size")
+            raise Unportable("the number of random numbers is not a multiple of the batch's size")
         shape.append((slope, ours - slope * sizes[0]))
     return Drawn(name=one.name, kind=one.kind, shape=tuple(shape), low=one.low, high=one.high)
 
 
 def _alive(nodes: list[Node], wanted: set[Name]) -> list[Node]:
-    """Without what nobody reads; the last outputs that nobody reads lose their names."""
+    """Return the nodes whose values are read. Trailing outputs that are not read lose their names."""
     kept: list[Node] = []
     for node in reversed(nodes):
         if not wanted & set(node.outputs):
@@ -218,7 +218,7 @@ def _results(traced: Traced) -> dict[str, tuple[int, list[int]]]:
 def _shared_constants(
     nodes: list[Node], constants: Mapping[Name, np.ndarray[Any, Any]]
 ) -> tuple[list[Node], dict[Name, np.ndarray[Any, Any]]]:
-    """Equal constants once: a graph has hundreds of zeros."""
+    """Merge equal constants: a graph has hundreds of zeros."""
     first: dict[tuple[Any, ...], Name] = {}
     alias: dict[Name, Name] = {}
     for name, array in constants.items():

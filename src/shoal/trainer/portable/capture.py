@@ -1,6 +1,7 @@
 """A task's training step and its evaluation as ONNX graphs, made and verified where PyTorch is. Imports torch.
 
-What cannot be captured, or does not agree with PyTorch, is refused by name: the job is then for PyTorch devices alone.
+A task that cannot be captured, or does not agree with PyTorch, is refused with the reason: its job then trains only on
+PyTorch devices.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from shoal.trainer.portable.verify import Verifier
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shards import Examples
 
-#: Batches that the step is traced with: of two sizes that no layer is likely to have.
+#: The two batch sizes that the step is traced with, which no layer is likely to have.
 _SIZES = (22, 26)
 
 
 class TracedLease:
-    """A lease in a graph: what differs from lease to lease would be written into it, so nobody may ask."""
+    """A lease while a graph is traced. Refuses to give values that differ by lease: they would become constants."""
 
     device = torch.device("cpu")
     half = None
@@ -54,7 +55,7 @@ def capture(
     test: Examples,
     evaluates: bool = True,
 ) -> Graphs:
-    """The graphs of a task, verified. Raises Unportable. A job always evaluates; a benchmark may leave that out."""
+    """Return the graphs of a task, verified. Raises Unportable. Only benchmarks leave out the evaluation."""
     _check_plan(task, placed, settings)
     rule, rate, weight_decay = rule_of(task, model, settings)
     rows = Rows(train)
@@ -117,12 +118,12 @@ class Rows:
 
 
 def given_rows(columns: Mapping[str, Tensor]) -> Any:
-    """Columns as ``Task.collate`` takes them."""
+    """Return columns as ``Task.collate`` takes them."""
     return (columns["x"], columns["y"]) if columns.keys() == {"x", "y"} else dict(columns)
 
 
 def rule_of(task: Task, model: nn.Module, settings: TrainerSettings) -> tuple[StepRule, float, float]:
-    """The optimiser of a lease as a rule, its rate and its weight decay."""
+    """Return the optimiser of a lease as a rule, with its rate and its weight decay."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = InnerOptimiser(task, model, trainable, settings).for_lease(settings.learning_rate)
     kind = type(optimiser).__name__
@@ -130,7 +131,7 @@ def rule_of(task: Task, model: nn.Module, settings: TrainerSettings) -> tuple[St
         raise Unportable(f"its {kind} has {len(optimiser.param_groups)} groups of parameters")
     group = optimiser.param_groups[0]
     if {id(each) for each in group["params"]} != {id(each) for each in trainable}:
-        raise Unportable(f"its {kind} steps through some of the parameters alone")
+        raise Unportable(f"its {kind} steps only some of the parameters")
     if group.get("maximize") or group.get("amsgrad") or group.get("dampening") or group.get("centered"):
         raise Unportable(f"its {kind} has maximize, amsgrad or dampening")
     rule: StepRule
@@ -146,7 +147,7 @@ def rule_of(task: Task, model: nn.Module, settings: TrainerSettings) -> tuple[St
 
 
 def traced_metrics(task: Task, model: nn.Module, columns: dict[str, Tensor]) -> dict[str, Any]:
-    """As ``judging.metrics_of``, with sums that are still tensors."""
+    """Return the metrics like ``judging.metrics_of``, but with sums that are still tensors."""
     batch = task.collate(given_rows(columns), training=False)
     examples = len(next(iter(columns.values())))
     with task_metrics.unread():
@@ -179,7 +180,7 @@ def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
 
 
 def _whole(number: int) -> Tensor:
-    # Not as_tensor: a table of one number would not be known to depend on the batch's size.
+    # Not as_tensor: a table of one number could not become a formula of the batch's size.
     return torch.full((), float(number))
 
 
@@ -194,7 +195,7 @@ def _built(trace: Any, what: str) -> Built:
             built = build(trace, _SIZES)
         check_graph(built.onnx)
     except Exception as error:
-        # torch has errors of its own for data-dependent control flow and the like.
+        # torch raises many kinds of errors here, such as for data-dependent control flow.
         lines = str(error).strip().splitlines()
         told = (
             str(error)
@@ -211,7 +212,7 @@ _DREW = "it draws numbers by numpy or random, which a graph cannot: draw them by
 
 
 def _chance() -> tuple[Any, ...]:
-    """Where the generators are that no graph knows."""
+    """Return the state of the generators that a graph cannot use."""
     state: Any = np.random.get_state()
     return bytes(state[1]), state[2], random.getstate()
 
@@ -227,14 +228,14 @@ def _check_plan(task: Task, placed: Placed, settings: TrainerSettings) -> None:
         raise Unportable(f"precision = {settings.precision!r}: graphs compute in float32")
     for name, (tensor, _) in placed.shared.items():
         if tensor.dtype != torch.float32:
-            raise Unportable(f"{name} is {tensor.dtype}; graphs train float32 alone")
+            raise Unportable(f"{name} is {tensor.dtype}; graphs train only float32")
     for name, tensor in placed.frozen.items():
         if tensor.dtype not in (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool):
             raise Unportable(f"the frozen {name} is {tensor.dtype}, which no graph takes")
 
 
 def settings_of(plan: Plan, *, task: Task, layout: Any) -> TrainerSettings:
-    """What a trainer would be told of a plan, as far as a graph depends on it."""
+    """Return the trainer settings of a plan, as far as a graph depends on them."""
     if type(task) is Task:
         raise Misuse("a script has a loop of its own")
     return TrainerSettings.of_plan(

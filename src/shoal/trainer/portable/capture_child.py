@@ -1,6 +1,6 @@
-"""Capture the graphs of a prepared task. Run as ``python -m shoal.trainer.portable.capture_child JSON``.
+"""Captures the graphs of a prepared task. Run as ``python -m shoal.trainer.portable.capture_child JSON``.
 
-Imports torch and the task's code: the machine that starts a job runs it as a process of its own. The last line of
+Imports torch and the task's code, so the machine that starts a job runs it as a separate process. The last line of
 standard output is ``{"captured": ...}`` or ``{"failed": REASON}``.
 """
 
@@ -44,7 +44,7 @@ def captured(given: dict[str, Any]) -> Graphs:
 def main() -> int:
     given = json.loads(sys.argv[1])
     report = reporting("shoal-capture")
-    # Of PyTorch's own passes: nothing that the person who submits a job can change.
+    # PyTorch's passes warn of things that the person who submits a job cannot change.
     warnings.simplefilter("ignore")
     try:
         graphs = captured(given)

@@ -1,4 +1,4 @@
-"""Ask a process with PyTorch for the graphs of a prepared task. No torch here."""
+"""Asks a process with PyTorch for the graphs of a prepared task. No torch here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOR_TORCH = "for PyTorch devices only"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Captured:
-    """The file of the graphs; or None, and why there are none."""
+    """The file of the graphs, or None and the reason why there are none."""
 
     path: Path | None = None
     sha256: str = ""
@@ -35,7 +35,7 @@ class Captured:
 async def capture_ready(
     ready: ReadyTask, plan: Plan, *, folder: Path, on_progress: Callable[[str], None] = lambda text: None
 ) -> Captured:
-    """Capture and verify the step of a prepared task, in a process of its own. What came of it is told either way."""
+    """Capture and verify the step of a prepared task in a separate process. The result has a text in any case."""
     captured = await _captured(ready, plan, folder, on_progress)
     on_progress(captured.told)
     return captured

@@ -1,4 +1,4 @@
-"""Random numbers that any device draws alike, from a seed: no generator of a library, whose next release may differ.
+"""Random numbers that are the same on any device, from a seed. A library's generator may change with its next release.
 
 SplitMix64 (Steele, Lea and Flood, 2014) over a counter, so that numbers can be drawn in any order.
 """
@@ -20,7 +20,7 @@ _KINDS = ("uniform", "normal", "integers", "permutation")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """What a graph is given of chance. ``shape``: in each dimension, so many for each example and so many more."""
+    """Random numbers that a graph takes. Each dimension of ``shape`` has a size per example and a constant to add."""
 
     name: str
     kind: str
@@ -30,13 +30,13 @@ class Drawn:
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS or (self.kind == "integers" and not self.low < self.high):
-            raise Corrupt(f"a graph asks for numbers of a kind that nobody draws: {self.kind[:40]!r}")
+            raise Corrupt(f"a graph asks for random numbers of an unknown kind: {self.kind[:40]!r}")
 
     def sizes(self, examples: int) -> tuple[int, ...]:
         return tuple(each * examples + more for each, more in self.shape)
 
     def draw(self, examples: int, seed: int) -> np.ndarray[Any, Any]:
-        """These numbers for a batch. ``seed`` says which batch, and which draw of it."""
+        """Return the numbers for a batch. ``seed`` differs by batch, and by draw within it."""
         shape = self.sizes(examples)
         count = math.prod(shape)
         match self.kind:
@@ -67,5 +67,5 @@ def _bits(count: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def _uniform(count: int, seed: int) -> np.ndarray[Any, Any]:
-    """In [0, 1), with the 24 bits that float32 keeps exactly."""
+    """Return numbers in [0, 1), with the 24 bits that float32 keeps exactly."""
     return (_bits(count, seed) >> np.uint64(40)).astype(np.float64) / (1 << 24)

@@ -1,4 +1,4 @@
-"""ONNX nodes, one after the other, with the constants that they read. Knows no torch operation."""
+"""ONNX nodes, one after the other, with the constants that they read."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draw:
-    """Random numbers that go in: who runs the graph draws them."""
+    """Random numbers that are an input: the program that runs the graph draws them."""
 
     name: Name
-    #: ``uniform`` in [0, 1), ``normal``, ``integers`` from low to below high, or ``permutation`` of the first so many.
+    #: ``uniform`` in [0, 1), ``normal``, ``integers`` from low to below high, or ``permutation`` of the first N.
     kind: str
     shape: tuple[int, ...]
     low: int = 0
@@ -64,7 +64,7 @@ class Draw:
 @dataclass(slots=True)
 class Emitter:
     nodes: list[Node] = field(default_factory=list)
-    #: By name. A number that Python computed is kept in double precision beside its array, so that sizes can be told.
+    #: By name. A number that Python computed is also kept in double precision, to find its formula of the batch size.
     constants: dict[Name, np.ndarray[Any, Any]] = field(default_factory=dict)
     exact: dict[Name, float] = field(default_factory=dict)
     draws: list[Draw] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Emitter:
         self.nodes.append(Node(kind, inputs, tuple(names), tuple(sorted(attributes.items()))))
         return names
 
-    # Constants. None is shared: of two batch sizes the same constants must come in the same order.
+    # Constants. None is shared, so that both batch sizes give the same constants in the same order.
 
     def array(self, value: Any, dtype: torch.dtype) -> Name:
         name = f"c{len(self.constants)}"

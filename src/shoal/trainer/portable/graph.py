@@ -1,8 +1,8 @@
-"""What a captured graph may be, checked byte by byte before any library reads it. No torch, no onnx, no onnxruntime.
+"""What a captured graph may contain, checked byte by byte before any library reads it. No torch, onnx or onnxruntime.
 
-A browser's tab has the same rules, written from these (``tab/src/graph_rules.ts``).
+A browser's tab has the same rules, generated from these (``tab/src/graph_rules.ts``).
 
-A graph is data from a peer. It is small, it has operations of one list, and it holds no other graph, no function, no
+A graph is data from a peer. It must be small, use only operations of one list, and have no other graph, no function, no
 file name and no domain but ONNX's own.
 """
 
@@ -114,7 +114,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def check_graph(graph: bytes) -> int:
-    """Refuse what is no graph of ours; how many nodes it has."""
+    """Refuse bytes that are not a graph as Shoal writes them. Return the number of nodes."""
     if len(graph) > GRAPH_MAX_BYTES:
         raise Corrupt(f"a graph has {len(graph):,} bytes, at most {GRAPH_MAX_BYTES:,}")
     bodies, opsets = [], []
@@ -128,7 +128,7 @@ def check_graph(graph: bytes) -> int:
     if len(bodies) != 1 or len(opsets) != 1:
         raise Corrupt("a graph file holds one graph and one set of operations")
     if bytes(_message(opsets[0].get(1, memoryview(b"")))) or opsets[0].get(2) != OPSET:
-        raise Corrupt(f"a graph has operations of ONNX's own set {OPSET} alone")
+        raise Corrupt(f"a graph has operations other than those of ONNX's set {OPSET}")
     return _check_body(bodies[0])
 
 
@@ -169,13 +169,13 @@ def _message(value: int | memoryview) -> memoryview:
 
 
 def _fields(data: memoryview, what: str) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of one protobuf message, in order. Those that are not known are refused."""
+    """Yield the fields of one protobuf message, in order. Refuses unknown fields."""
     place, allowed = 0, frozenset(FIELDS[what].values())
     while place < len(data):
         key, place = _varint(data, place)
         field, kind = key >> 3, key & 7
         if field not in allowed:
-            raise Corrupt(f"the {what} of a graph has field {field}, which is none of ours")
+            raise Corrupt(f"the {what} of a graph has field {field}, which is unknown")
         value: int | memoryview
         if kind == _VARINT:
             value, place = _varint(data, place)

@@ -1,4 +1,4 @@
-"""The graphs of a job in one file, and what a device must know to run and to prove them. No torch, no onnxruntime."""
+"""The graphs of a job in one file, with what a device needs to run and verify them. No torch, no onnxruntime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shoal.wire import tensors
 
 _FORMAT = 1
 _NOTE = "portable"
-#: Beside the graphs: the rows of one small batch, and a part of what a step makes of them.
+#: Room for the graphs, the rows of one small batch, and a part of the update from it.
 FILE_MAX_BYTES = 64 << 20
 _DRAWS_MAX = 10_000
 _STATES_MAX = 2
@@ -27,7 +27,7 @@ _STATES_MAX = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """A metric whose sums a graph gives: so many of them, in the order of the metrics."""
+    """A metric, and how many of the sums that a graph gives belong to it."""
 
     name: str
     kind: str
@@ -37,14 +37,14 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """One batch and what a step from the first model makes of it, as PyTorch computed it."""
+    """One batch, and the result of a step on it from the first model, as PyTorch computed it."""
 
     columns: Mapping[str, np.ndarray[Any, Any]]
     rate: float
     weight_decay: float
     seed: int
     loss: float
-    #: The change of every so many-th value of the vector.
+    #: ``change`` has every ``stride``-th value of the vector.
     stride: int
     change: np.ndarray[Any, Any]
 
@@ -53,7 +53,7 @@ class Proof:
 class Graphs:
     train: bytes
     evaluate: bytes
-    #: Vectors that the optimiser keeps.
+    #: How many vectors the optimiser keeps.
     states: int
     #: The optimiser's own rate and decay, at the plan's learning rate.
     rate: float
@@ -62,7 +62,7 @@ class Graphs:
     evaluation_draws: tuple[Drawn, ...]
     metrics: tuple[Metric, ...]
     proof: Proof
-    #: The largest distance from PyTorch's update that was found where it was captured, as a part of its length.
+    #: The largest distance from PyTorch's update that the capture measured, as a part of its length.
     error: float = 0.0
 
     def write(self, file: BinaryIO) -> None:
@@ -92,7 +92,7 @@ class Graphs:
 
     @classmethod
     def read(cls, path: Path) -> Graphs:
-        """Nothing of it is believed: sizes first, then each graph byte by byte."""
+        """Read and check a file, which is not trusted: sizes first, then each graph byte by byte."""
         with opened(path) as file:
             arrays, notes = tensors.read(file, mmap=True)
         if sum(array.nbytes for array in arrays.values()) > FILE_MAX_BYTES:
@@ -133,7 +133,7 @@ class Graphs:
 
 
 def metric_sums(metrics: tuple[Metric, ...], numbers: list[float]) -> tuple[MetricSum, ...]:
-    """What a graph gave, by the metrics that it has."""
+    """Return the sums that a graph gave, by metric."""
     if len(numbers) != sum(metric.sums for metric in metrics):
         raise Corrupt("a graph gives other sums than its metrics have")
     found, place_ = [], 0

@@ -16,7 +16,7 @@ from shoal.trainer.portable.trace import Traced, Unportable
 
 
 def lower(traced: Traced) -> tuple[Emitter, dict[str, Name], set[str]]:
-    """The nodes of a graph, the value of each output, and the inputs that are read."""
+    """Return the nodes of a graph, the value of each output, and the inputs that are read."""
     graph = traced.graph
     calls = [node for node in graph.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
     if lost := sorted({str(node.target) for node in calls if key_of(node) not in TABLE}):

@@ -13,7 +13,7 @@ import torch
 from shoal.trainer.portable.emit import Emitter, Name
 from shoal.trainer.portable.lowering import AtenCall, lowers
 
-#: From here on a product for each place of a kernel is faster than one for all of them.
+#: From this many channels on, one product for each position of a kernel is faster than one product for all.
 _MANY_CHANNELS = 16
 
 # Products --------------------------------------------------------------------------------------------
@@ -87,15 +87,15 @@ def weight_gradient(
 ) -> Name:
     """dW[o, i, k] = sum over examples n and places p of gradient[n, o, p] x[n, i, stride p + dilation k - padding].
 
-    Each place of the kernel sees a strided part of x. With many channels each part is a product of its own; with few,
-    the parts stand side by side as columns of one (im2col). Measured, both beat a Conv whose kernel is the gradient.
+    Each position of the kernel sees a strided part of x. With many channels each part is a separate product; with few,
+    the parts are the columns of one (im2col). Measured, both are faster than a Conv whose kernel is the gradient.
     """
     examples, channels, *space = x_shape
     _, outs, *made = gradient_shape
     kernel = list(weight_shape[2:])
     rank = len(space)
     axes = list(range(2, 2 + rank))
-    # How far the last place of the kernel reads, beyond what is there.
+    # How far the last position of the kernel reads beyond the input.
     beyond = [
         (k - 1) * far + (out - 1) * by + 1 - size - pad
         for k, far, out, by, size, pad in zip(kernel, dilation, made, stride, space, padding, strict=True)
@@ -149,12 +149,13 @@ def _max_pool(call: AtenCall) -> list[Name]:
 
 @lowers("aten.max_pool2d_with_indices_backward.default")
 def _max_pool_gradient(call: AtenCall) -> Name:
-    """ONNX numbers the places of maxima in the whole tensor, torch in each plane. Only this reads them."""
+    """Lower the gradient of a max pool. ONNX numbers the maxima in the whole tensor, torch in each plane; only this
+    function reads the numbers."""
     kernel = _twice(call.arg(2))
     stride = _twice(call.arg(3) or kernel)
     emit = call.emit
     count, made = math.prod(call.shape), math.prod(call.shape_of(0))
-    # Where windows overlap, one place may be the maximum of several.
+    # Where windows overlap, one value may be the maximum of several.
     extra = {"reduction": "add"} if any(k > by for k, by in zip(kernel, stride, strict=True)) else {}
     places = emit.reshape(call.name(7), [made])
     nothing = emit.full([count], 0, call.out.dtype)

@@ -1,4 +1,4 @@
-"""aten to ONNX: numbers, shapes, sums, places and chance. Imports torch."""
+"""aten to ONNX: numbers, shapes, sums, indexing and random numbers. Imports torch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _square(call: AtenCall) -> Name:
 
 @lowers("aten.expm1.default")
 def _expm1(call: AtenCall) -> Name:
-    """Near zero e^x - 1 loses its digits: there tanh(x/2) (e^x + 1), which is the same number."""
+    """Lower expm1. Near zero e^x - 1 loses its digits, so it uses tanh(x/2) (e^x + 1), the same number."""
     x, emit, dtype = call.name(0), call.emit, call.out.dtype
     half = emit("Tanh", emit("Mul", x, emit.number(0.5, dtype)))
     near = emit("Mul", half, emit("Add", emit("Exp", x), emit.number(1, dtype)))
@@ -75,7 +75,7 @@ def _expm1(call: AtenCall) -> Name:
 
 @lowers("aten.log1p.default")
 def _log1p(call: AtenCall) -> Name:
-    """Near zero by 2 atanh(x / (2 + x)), in five terms of its series; below 1/8 the rest is under 1e-8."""
+    """Lower log1p: near zero as 2 atanh(x / (2 + x)), by five terms of its series. Below 1/8 the rest is under 1e-8."""
     x, emit, dtype = call.name(0), call.emit, call.out.dtype
     ratio = emit("Div", x, emit("Add", x, emit.number(2, dtype)))
     square = emit("Mul", ratio, ratio)
@@ -449,7 +449,7 @@ def _as_strided(call: AtenCall) -> Name:
     plain = [math.prod(size[place + 1 :]) for place in range(len(size))]
     is_plain = all(one == other for count, one, other in zip(size, stride, plain, strict=True) if count != 1)
     if call.arg(3) or not is_plain or math.prod(size) != call.meta(0).numel():
-        raise call.refuse("a view of memory that is no reshape")
+        raise call.refuse("a view of memory that is not a reshape")
     return call.emit.reshape(call.name(0), size)
 
 
@@ -499,7 +499,7 @@ def _arange(call: AtenCall) -> Name:
     return emit("Add", emit("Mul", found, emit.number(step, dtype)), emit.number(start, dtype))
 
 
-# Places ----------------------------------------------------------------------------------------------
+# Indexing --------------------------------------------------------------------------------------------
 
 
 @lowers("aten.embedding.default")
@@ -541,7 +541,7 @@ def _scattered(call: AtenCall, source: Name, reduction: str) -> Name:
 @lowers("aten.scatter.src", "aten.scatter_add.default")
 def _scatter(call: AtenCall) -> Name:
     if call.shape_of(3) != call.shape_of(2):
-        raise call.refuse("of fewer places than values")
+        raise call.refuse("of fewer positions than values")
     return _scattered(call, call.name(3), "add" if "scatter_add" in str(call.node.target) else "")
 
 
@@ -551,7 +551,7 @@ def _scatter_value(call: AtenCall) -> Name:
 
 
 def _front(call: AtenCall) -> tuple[list[int], list[fx.Node], list[int]]:
-    """The dimensions that are indexed, by what, and the shape of that. They must be neighbours."""
+    """Return the indexed dimensions, which must be neighbours, their indices, and the shape of the indices."""
     given = list(call.arg(1))
     axes = [axis for axis, index in enumerate(given) if index is not None]
     if axes != list(range(axes[0], axes[0] + len(axes))):
@@ -566,7 +566,7 @@ def _places(call: AtenCall, axes: list[int], indices: list[fx.Node], shape: list
     parts = []
     for axis, index in zip(axes, indices, strict=True):
         name, own = call.typed(index, torch.int64), list(index.meta["val"].shape)
-        # ScatterND of some runtimes takes no places that count from the end.
+        # ScatterND of some runtimes takes no indices that count from the end.
         size = call.emit.array(call.shape_of(0)[axis], torch.int64)
         is_low = call.emit("Less", name, call.emit.array(0, torch.int64))
         name = call.emit("Where", is_low, call.emit("Add", name, size), name)
@@ -609,7 +609,7 @@ def _index_put(call: AtenCall) -> Name:
     return emit.transpose(found, [order.index(axis) for axis in range(rank)])
 
 
-# Chance ----------------------------------------------------------------------------------------------
+# Random numbers --------------------------------------------------------------------------------------
 
 
 @lowers("aten.rand.default", "aten.rand_like.default")

@@ -1,6 +1,6 @@
 """The table from aten to ONNX, and the walk along a traced graph that uses it. Imports torch.
 
-The table is filled by ``lower_values`` (numbers, shapes, places) and ``lower_layers`` (products, convolutions, pools).
+``lower_values`` (numbers, shapes, indexing) and ``lower_layers`` (products, convolutions, pools) fill the table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AtenCall:
 
     @property
     def out(self) -> Tensor:
-        """A stand-in for the result: its shape and type."""
+        """A placeholder for the result, with its shape and type."""
         found: Tensor = self.node.meta["val"]
         return found
 
@@ -70,7 +70,7 @@ class AtenCall:
         return found
 
     def typed(self, given: Any, dtype: torch.dtype) -> Name:
-        """A tensor or a number, in this type."""
+        """Return a tensor or a number converted to this type."""
         if not isinstance(given, fx.Node):
             return self.emit.number(given, dtype)
         name = self.value(given)
@@ -81,6 +81,6 @@ class AtenCall:
 
 
 def key_of(node: fx.Node) -> str:
-    """The operation's name. A view that became a value is named like the view."""
+    """Return the operation's name. A view that became a value has the name of the view."""
     name = str(node.target)
     return name if name.startswith(("aten._to_copy", "aten.lift_fresh_copy")) else name.replace("_copy.", ".")

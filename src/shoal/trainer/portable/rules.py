@@ -1,6 +1,6 @@
 """Optimisers as equations over one flat vector, for a graph that holds them. Imports torch.
 
-Each gives what the class of ``torch.optim`` of its name gives, value by value.
+Each computes the same values as the class of ``torch.optim`` with its name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ States: TypeAlias = tuple[Tensor, ...]
 class StepRule(Protocol):
     @property
     def states(self) -> int:
-        """How many vectors it keeps, each zero before the first step."""
+        """The number of state vectors, each zero before the first step."""
         ...
 
     def step(
         self, before: Tensor, gradient: Tensor, states: States, *, step: Tensor, rate: Tensor, weight_decay: Tensor
     ) -> tuple[Tensor, States]:
-        """The parameters and the states after a step. ``step`` counts from 1."""
+        """Return the parameters and the states after a step. ``step`` counts from 1."""
         ...
 
 
@@ -77,9 +77,10 @@ class Adam:
 
 
 def rest_of_power(base: float, exponent: Tensor) -> Tensor:
-    """1 - base^exponent in float32, which graphics processors have: by itself, 1 - 0.999 would lose three digits.
+    """Return 1 - base^exponent in float32, which graphics processors have: computed directly, 1 - 0.999 would lose
+    three digits.
 
-    Of x = exponent log(base), e^x - 1 by five terms of its series; below 1/8 the rest is under 1e-7 of it.
+    With x = exponent log(base), small values use five terms of the series of e^x - 1; below 1/8 the rest is under 1e-7.
     """
     if base == 0.0:
         return torch.ones_like(exponent)

@@ -1,4 +1,4 @@
-"""A checked graph, run by onnxruntime. No torch."""
+"""Runs a checked graph by onnxruntime. No torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 class GraphRun:
-    """A session that is fed by name; what the graph does not read is left out."""
+    """A session that takes inputs by name. Leaves out those that the graph does not read."""
 
     def __init__(self, graph: bytes, *, threads: int, fixed: Mapping[str, Array] | None = None) -> None:
         options = onnxruntime.SessionOptions()
@@ -46,7 +46,7 @@ class StepRun:
         self.count = 0
 
     def begin(self, parameters: int) -> None:
-        """An optimiser that was just built."""
+        """Start with a new optimiser state."""
         self._parameters = parameters
         self._kept = [np.zeros(parameters, np.float32) for _ in range(self._states)]
         self.count = 0
@@ -65,7 +65,7 @@ class StepRun:
             "vector": vector,
             **{f"state{number}": state for number, state in enumerate(self._kept)},
             "count": np.float32(self.count),
-            # Graphs of earlier releases have it so.
+            # Graphs of earlier releases take it in float64.
             "step": np.float64(self.count),
             "rate": np.float32(rate),
             "weight_decay": np.float32(weight_decay),
@@ -78,7 +78,7 @@ class StepRun:
 
 
 def columns_of(rows: Mapping[str, Any]) -> dict[str, Array]:
-    """Stored rows by the names that graphs have for them."""
+    """Return stored rows by the names that graphs have for them."""
     for name, column in rows.items():
         if not isinstance(column, np.ndarray):
             raise Misuse(f"column {name} holds rows of unequal shapes or texts, which no graph takes")

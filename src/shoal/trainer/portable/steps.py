@@ -1,7 +1,7 @@
 """Training and evaluation of batches by captured graphs, in this process. Imports onnxruntime, and no torch.
 
-Beside ``trainer.steps``, with the same promise: the update of a lease is a function of the model, the seed, the epoch,
-the batch numbers and the rate alone, unless the plan keeps the optimiser's state.
+Makes the same promise as ``trainer.steps``: the update of a lease depends only on the model, the seed, the epoch, the
+batch numbers and the rate, unless the plan keeps the optimiser's state.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from shoal.trainer.shards import Examples
 from shoal.trainer.shared import SharedVectors
 from shoal.wire import tensors
 
-#: As in ``trainer.steps``: evaluation draws numbers of its own.
+#: The seed of evaluation, which has separate random numbers, as in ``trainer.steps``.
 _EVALUATION = 0x6576616C
-#: How far a device's update may be from PyTorch's, as a part of its length. A wrong kernel is off by the whole.
+#: How far a device's update may be from PyTorch's, as a part of its length. A wrong kernel is off by about 1.
 PROOF_ERROR = 1e-2
-#: A lease of one plain step is taken this many times as far, and its update divided by as much: beside it the rounding
-#: of the weights is nothing, so that the leader gets the gradient (``trainer.plain_step``). A power of two rounds
-#: nothing, and gradients below 1e28 stay numbers.
+#: A lease of one plain step is made this many times as long, and its update divided by the same number. The rounding
+#: of the weights is then negligible, so that the leader gets the gradient (``trainer.plain_step``). A power of two adds
+#: no rounding, and gradients below 1e28 stay finite.
 STEP_SCALE = 2.0**32
 
 
@@ -47,7 +47,7 @@ class OnnxTrainer:
         if not settings.graphs:
             raise Misuse("this device has no PyTorch, and the job has no graphs: submit it with --portable")
         if settings.is_local or settings.own is not None:
-            raise Misuse("a device without PyTorch trains on shared examples alone")
+            raise Misuse("a device without PyTorch trains only on shared examples")
         self._settings = settings
         self._shared = shared
         self._graphs = Graphs.read(Path(settings.graphs))
@@ -56,7 +56,7 @@ class OnnxTrainer:
         graph = GraphRun(self._graphs.train, threads=settings.torch_threads, fixed=self._base)
         self._step = StepRun(graph, self._graphs.states)
         self._step.begin(self._parameters)
-        #: Made when it is first asked for: a device may never evaluate.
+        #: Made at its first use: a device may never evaluate.
         self._evaluation: GraphRun | None = None
         self._prove()
         self._train = training_set(settings)
@@ -80,7 +80,7 @@ class OnnxTrainer:
         self._train.shut(number)
 
     def _prove(self) -> None:
-        """Take the one step whose result is known, from the job's first model. Nothing is trained before it agrees."""
+        """Take the one step whose result is known, from the job's first model. Raises Misuse if the result differs."""
         proof = self._graphs.proof
         first = self._first()
         examples = len(next(iter(proof.columns.values())))
@@ -90,14 +90,14 @@ class OnnxTrainer:
         )
         change = (after - first)[:: max(1, proof.stride)]
         if change.shape != proof.change.shape:
-            raise Misuse("the job's graphs are of another model than the job's")
+            raise Misuse("the job's graphs belong to another model")
         telling = np.isfinite(proof.change)
         length = float(np.linalg.norm(proof.change[telling]))
         error = float(np.linalg.norm((change - proof.change)[telling])) / max(length, 1e-30)
         if not (error <= PROOF_ERROR and abs(loss - proof.loss) <= PROOF_ERROR * (1 + abs(proof.loss))):
             raise Misuse(
-                f"this device computes the job's known batch otherwise than PyTorch: its update differs by {error:.2g}"
-                f" of its length, its loss is {loss:.6g} and not {proof.loss:.6g}; it does not train this job"
+                "this device does not get PyTorch's result for the job's known batch: its update differs by "
+                f"{error:.2g} of its length, its loss is {loss:.6g} and not {proof.loss:.6g}. It cannot train this job"
             )
         self._step.begin(self._parameters)
 
@@ -137,7 +137,7 @@ class OnnxTrainer:
         )
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
-        """Judge held-out examples ``start`` to ``stop`` (not included)."""
+        """Evaluate held-out examples ``start`` to ``stop`` (not included)."""
         began_s = time.monotonic()
         if not 0 <= start < stop <= len(self._test):
             raise Misuse(f"there are {len(self._test)} held-out examples; {start} to {stop} is not a range of them")
@@ -160,8 +160,8 @@ def _count(rows: Any) -> int:
 
 
 def _base(paths: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
-    """The frozen base, by the names that graphs have for it. Mapped: what no graph reads costs no memory."""
-    # Here: few jobs have a base, and this brings what writes files along.
+    """Map the frozen base. Return its tensors by their names in graphs; those that no graph reads cost no memory."""
+    # Imported here: few jobs have a base, and this also imports what writes files.
     from shoal.trainer.whole_file import TYPES_NOTE
 
     found: dict[str, np.ndarray[Any, Any]] = {}

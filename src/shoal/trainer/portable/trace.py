@@ -1,7 +1,7 @@
-"""A task's training step and its evaluation as graphs of few aten operations. Imports torch; knows no ONNX.
+"""A task's training step and its evaluation as graphs of few aten operations. Imports torch, not onnx.
 
-``make_fx`` runs over the whole step: forward, loss, gradients, optimiser, buffers. It runs twice, for autograd cannot
-be traced once in-place operations have become values.
+``make_fx`` runs over the whole step: forward, loss, gradients, optimiser, buffers. It runs twice, because autograd
+cannot be traced once in-place operations have become values.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from shoal.trainer.portable.rules import StepRule
 
 _aten = torch.ops.aten
 
-#: What a step takes: by name, in the order of the graph's inputs.
+#: The inputs of a step by name, in the order of the graph's inputs.
 Inputs: TypeAlias = dict[str, Tensor]
-#: The loss of a batch, or its sums, of columns by name.
+#: Returns the loss of a batch, or its sums, from columns by name.
 Judge: TypeAlias = Callable[[nn.Module, dict[str, Tensor]], Any]
 
-#: Named by torch's own decompositions, but kept whole: ONNX has them, or we have a faster form.
+#: Operations that torch would decompose, but that are kept: ONNX has them, or there is a faster lowering.
 _WHOLE = (
     "addmm", "amax", "avg_pool2d_backward", "convolution_backward", "embedding_dense_backward", "index_put",
     "max_pool2d_with_indices_backward", "mean", "rsub", "squeeze", "stack", "sum", "var", "var_mean",
 )  # fmt: skip
-#: Beside torch's core set.
+#: Operations to decompose in addition to torch's core set.
 _BROKEN_UP = (
     "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_log_softmax", "_log_softmax_backward_data",
     "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_softmax", "_softmax_backward_data",
@@ -57,12 +57,12 @@ _BROKEN_UP = (
 
 
 class Unportable(ShoalError):
-    """Why a task is for PyTorch devices alone."""
+    """Why a task trains only on PyTorch devices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traced:
-    """A graph, and the names of what goes in and comes out, in order."""
+    """A graph, and the names of its inputs and outputs, in order."""
 
     graph: fx.GraphModule
     inputs: Inputs
@@ -72,8 +72,8 @@ class Traced:
 def trace_step(
     judge: Judge, model: nn.Module, placed: Placed, columns: Mapping[str, Tensor], rule: StepRule, *, clip: float
 ) -> Traced:
-    """One step of training: from ``vector``, the optimiser's state, ``rate``, ``weight_decay``, columns and base to the
-    next vector and state, and ``loss``."""
+    """Trace one step of training: from ``vector``, the optimiser's state, ``rate``, ``weight_decay``, columns and base
+    to the next vector and state, and ``loss``."""
     model = copy.deepcopy(model)
     placed = _same_places(placed, model)
     to_training(model, placed)
@@ -103,10 +103,10 @@ def trace_step(
             loss = judge(model, _columns(by_name))
         gradients = torch.autograd.grad(loss, [leaves[name] for name in parameters], allow_unused=True)
         if missing := [name for name, grad in zip(parameters, gradients, strict=True) if grad is None]:
-            raise Unportable(f"parameter {missing[0]} has no part in the loss")
+            raise Unportable(f"the loss does not depend on parameter {missing[0]}")
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients if gradient is not None])
         if clip:
-            # As torch.nn.utils.clip_grad_norm_ has it.
+            # The same formula as torch.nn.utils.clip_grad_norm_.
             flat = flat * (clip / (flat.square().sum().sqrt() + 1e-6)).clamp(max=1.0)
         before = by_name["vector"][:count]
         after, states = rule.step(
@@ -125,7 +125,7 @@ def trace_step(
 
 
 def trace_evaluation(judge: Judge, model: nn.Module, placed: Placed, columns: Mapping[str, Tensor]) -> Traced:
-    """Sums of a batch of held-out examples, each as a number: of ``vector``, columns and base."""
+    """Trace the sums of a batch of held-out examples, each as a number, from ``vector``, columns and base."""
     model = copy.deepcopy(model).eval()
     placed = _same_places(placed, model)
     inputs: Inputs = {
@@ -144,17 +144,17 @@ def trace_evaluation(judge: Judge, model: nn.Module, placed: Placed, columns: Ma
     return Traced(graph=_traced(evaluate, inputs), inputs=inputs, outputs=("sums",))
 
 
-# What a graph takes ------------------------------------------------------------------------------------
+# The inputs of a graph ---------------------------------------------------------------------------------
 
 
 def _same_places(placed: Placed, model: nn.Module) -> Placed:
-    """The places of a model for its copy."""
+    """Return the placement of a model's tensors for a copy of the model."""
     if placed.own:
         raise Unportable(f"{next(iter(placed.own))} is each device's own part of the model")
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     shared = {name: (tensors[name], kind) for name, (_, kind) in placed.shared.items()}
     frozen = {name: tensors[name] for name in placed.frozen}
-    # Modules with frozen running means, found again by the names of those.
+    # Modules with frozen running means, found by the names of the means.
     owners = {name.rpartition(".")[0] for name, tensor in frozen.items() if not isinstance(tensor, nn.Parameter)}
     modules = dict(model.named_modules())
     still = tuple(modules[name] for name in sorted(owners)) if placed.still else ()
@@ -180,20 +180,20 @@ def _values(vector: Tensor, placed: Placed) -> dict[str, Tensor]:
 
 
 def _rest(model: nn.Module, placed: Placed, inputs: Inputs) -> dict[str, Tensor]:
-    """Tensors that are in no vector: the frozen base, from its inputs; counters and tables, as the task builds them."""
+    """Return the tensors that are in no vector: the frozen base from its inputs, and the task's counters and tables."""
     frozen = {name: inputs[f"base.{name}"] for name in placed.frozen if f"base.{name}" in inputs}
     others = {name: buffer.clone() for name, buffer in model.named_buffers() if name not in placed.shared | frozen}
     return frozen | others
 
 
-# How it is traced --------------------------------------------------------------------------------------
+# Tracing -----------------------------------------------------------------------------------------------
 
 
 def _traced(function: Callable[..., Any], inputs: Inputs) -> fx.GraphModule:
     given = tuple(inputs.values())
     with _plainly():
         with torch.enable_grad():
-            # BatchNorm's own schema hides that it changes its buffers: it is broken up before autograd is gone.
+            # BatchNorm's schema does not show that it changes its buffers, so it is decomposed in the first pass.
             first = make_fx(
                 function,
                 decomposition_table=get_decompositions([_aten.native_batch_norm]),  # type: ignore[arg-type]
@@ -208,14 +208,14 @@ def _traced(function: Callable[..., Any], inputs: Inputs) -> fx.GraphModule:
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )(*given)
-    # Its nodes are read and its code is never run: it is not compiled again.
+    # Not recompiled: only the nodes are read, and the code never runs.
     second.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     return second
 
 
 @contextlib.contextmanager
 def _plainly() -> Iterator[None]:
-    """Attention as products and a softmax, layers of recurrence step by step, and no chatter of torch's own."""
+    """Trace attention as products and a softmax, and recurrent layers step by step, without torch's warnings."""
     fast = torch.backends.mha.get_fastpath_enabled()
     loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx")]
     levels = [logger.level for logger in loggers]
@@ -235,7 +235,7 @@ def _plainly() -> Iterator[None]:
 
 
 def _forget_counters(graph: fx.GraphModule) -> None:
-    """BatchNorm counts its batches: a whole number that is no weight, and that nothing reads."""
+    """Remove BatchNorm's count of batches: an integer that is not a weight and that nothing reads."""
     for node in reversed(graph.graph.nodes):
         if node.target is _aten.add_.Tensor and not node.users and not isinstance(node.args[1], fx.Node):
             graph.graph.erase_node(node)
@@ -244,7 +244,7 @@ def _forget_counters(graph: fx.GraphModule) -> None:
 
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Torch takes half a second to find them, and a task is traced four times."""
+    """Return the decompositions, cached: torch takes half a second to find them, and a task is traced four times."""
     table = dict(core_aten_decompositions())
     for name in _BROKEN_UP:
         packet, _, overload = name.partition(".")

@@ -1,9 +1,9 @@
-"""Removes from a device's disk what nothing of an agent without PyTorch opens, and tries training without it.
+"""Removes files from a device's disk that an agent without PyTorch never opens, and tries training without them.
 
-    python -m shoal.trainer.portable.trim          # says what could go
-    python -m shoal.trainer.portable.trim --yes    # removes it; puts all back if an agent cannot train then
+    python -m shoal.trainer.portable.trim          # lists what can be removed
+    python -m shoal.trainer.portable.trim --yes    # removes it, and restores all if an agent then cannot train
 
-Only files that pip wrote for Shoal, onnxruntime and what they need. The next update by pip brings them back.
+Touches only files that pip wrote for Shoal, onnxruntime and what they need. The next update by pip restores them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 _TRIAL_S = 600.0
 _STEPS = 50
-#: Processes of their own: an agent and its command line load, and a graph trains.
+#: Commands to try: an agent and its command line load, and a graph trains.
 TRIALS = (
     (sys.executable, "-c", "import shoal.cli.main, shoal.runtime.agent"),
     (sys.executable, "-m", "shoal.trainer.portable.trim", "--trial"),
@@ -40,15 +40,15 @@ TRIAL_GRAPH = base64.b64decode(
 
 
 def is_unused(place: PurePath) -> bool:
-    """Tests of packages, bytecode, which Python writes again where it is used, and onnxruntime's library for programs
-    in C: its module for Python has all of it once more."""
+    """Whether a file is not needed: a package's tests, bytecode, which Python can write again, and onnxruntime's C
+    library, which its Python module contains a second time."""
     is_test = "tests" in place.parts[:-1]
     return is_test or place.suffix == ".pyc" or place.name.startswith("libonnxruntime.so")
 
 
 def files_of(*names: str) -> Iterator[tuple[Path, PurePath]]:
-    """Files that pip wrote for these packages and all that they need: where they are, and where below site-packages."""
-    # Here: a package of onnxruntime's own, which an agent with PyTorch alone may not have.
+    """Yield the files that pip wrote for these packages and all that they need, and their paths in site-packages."""
+    # Imported here: it comes with onnxruntime, which an agent with PyTorch may not have.
     from packaging.requirements import Requirement
 
     wanted, found = list(names), set[str]()
@@ -69,10 +69,10 @@ def files_of(*names: str) -> Iterator[tuple[Path, PurePath]]:
 
 
 def trim(unused: Sequence[Path]) -> bool:
-    """Remove these files; whether an agent can train without them. If it cannot, all of them are where they were."""
+    """Remove these files. Return whether an agent can train without them; if not, all are restored."""
     root = Path(os.path.commonpath([path.parent for path in unused]))
     is_fine = False
-    # On the same disk: a file is moved by its name alone, and a device that is short of disk has no second place.
+    # On the same disk, so that a move is only a rename: a device that is short of disk has no room for a copy.
     with tempfile.TemporaryDirectory(prefix=".shoal-trim-", dir=root) as folder:
         moved: list[tuple[Path, Path]] = []
         try:

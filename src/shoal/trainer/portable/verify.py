@@ -1,8 +1,8 @@
-"""A captured graph beside PyTorch in double precision, tensor by tensor. Imports torch.
+"""Compares a captured graph with PyTorch in double precision, tensor by tensor. Imports torch.
 
-A step is taken from the job's first model at a rate so high that rounding of the weights is nothing. Of thousands of
-ReLUs some may lie within float32's rounding of zero, where two right answers differ; batches that have such are told
-apart by the control, and others are taken.
+A step is taken from the job's first model at a rate so high that the rounding of the weights is negligible. Some of
+thousands of ReLU inputs may be within float32's rounding of zero, where two correct results differ. The reference
+detects such batches, and others are taken.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 #: The largest distance of an update from PyTorch's, as a part of its length.
 LARGEST_ERROR = 1e-5
-#: Of one tensor alone, over a floor: a bias in front of BatchNorm has no gradient but noise.
+#: The largest error of a single tensor, relative to a floor: the gradient of a bias before BatchNorm is only noise.
 _LARGEST_OF_TENSOR = 1e-3
 _FLOOR = 1e-2
-#: With inputs of a ReLU this near to zero, as a part of their spread, two right answers may differ.
+#: How near to zero, as a part of their spread, inputs of a ReLU may come before two correct results may differ.
 _UNDECIDED = 2e-6
 _LARGEST_UNDECIDED = 0.2
 _RATE = 1024.0
-#: Of Adam: gradients from this part of the usual size on.
+#: The smallest gradient that is compared with Adam, as a part of the typical one.
 _TELLING = 3e-2
 _TRIES = 8
 _PROOF_EXAMPLES = 8
@@ -76,7 +76,7 @@ class Verifier:
         self.error = 0.0
 
     def step(self, built: Built, rows: Rows) -> Proof:
-        """Compare steps on small batches, and one of the job's own size. What a device proves itself by."""
+        """Compare steps on small batches, and one of the job's batch size. Return the proof for devices."""
         graph = GraphRun(built.onnx, threads=1, fixed=self._base)
         size = min(_PROOF_EXAMPLES, self._settings.batch_size)
         for number in range(_TRIES):
@@ -84,19 +84,19 @@ class Verifier:
             if proof is not None:
                 break
         else:
-            raise Unportable(f"in {_TRIES} batches of {size} its step agreed with PyTorch's in none")
+            raise Unportable(f"its step agreed with PyTorch's in none of {_TRIES} batches of {size}")
         self._compared(graph, built, rows, self._settings.batch_size, 0)
         return proof
 
     def _compared(self, graph: GraphRun, built: Built, rows: Rows, size: int, number: int) -> Proof | None:
-        """What was agreed on; None if a ReLU was undecided. Raises Unportable if the two differ."""
+        """Return the proof of a step that agrees, or None if a ReLU was undecided. Raises Unportable if they differ."""
         warm = rows.take(size, start=(2 * number + 1) * size)
         columns = rows.take(size, start=2 * number * size)
         drawn = [draw_all(built.draws, size, seed) for seed in (_SEED + 1, _SEED)]
         decay = self._weight_decay
         ours = StepRun(graph, self._rule.states)
         ours.begin(self._parameters)
-        # A step that does not move: the second then begins with a state.
+        # A step that changes no weights, so that the second begins with an optimiser state.
         vector, _ = ours.step(self._vector, warm, rate=0.0, weight_decay=decay, draws=drawn[0])
         vector, loss = ours.step(vector, columns, rate=_RATE, weight_decay=decay, draws=drawn[1])
         control = Reference(self._task, self._model, self._settings)
@@ -125,7 +125,7 @@ class Verifier:
         return None
 
     def _tensor_errors(self, move: np.ndarray[Any, Any], gap: np.ndarray[Any, Any]) -> dict[str, float]:
-        """Of each tensor. A floor under small ones: a part of a mean tensor of its kind."""
+        """Return the error of each tensor, relative to its size or to a floor: a part of the mean of its kind."""
         spans, place_ = {}, 0
         for name, (tensor, kind) in self._placed.shared.items():
             spans[name] = (slice(place_, place_ + tensor.numel()), kind)
@@ -138,7 +138,7 @@ class Verifier:
         return found
 
     def _proof(self, columns: Mapping[str, Any], draws: Mapping[str, Any]) -> Proof:
-        """One first step, as PyTorch takes it: small enough to send. What tells nothing is no number in it."""
+        """Return a first step as PyTorch takes it, small enough to send. Values that cannot be compared are NaN."""
         theirs = Reference(self._task, self._model, self._settings)
         loss = theirs.step(columns, rate=_RATE, draws=draws)
         change = np.where(theirs.telling(), theirs.vector() - self._vector, np.nan)
@@ -154,7 +154,7 @@ class Verifier:
         )
 
     def evaluation(self, built: Built, metrics: tuple[Metric, ...], rows: Rows) -> None:
-        """Compare sums over batches of several sizes, one example alone among them."""
+        """Compare sums over batches of several sizes, including a single example."""
         graph = GraphRun(built.onnx, threads=1, fixed=self._base)
         model = copy.deepcopy(self._model).eval()
         lease = lease_of(self._task, self._placed)
@@ -215,8 +215,8 @@ class Reference:
         return float(loss.item())
 
     def telling(self) -> np.ndarray[Any, Any]:
-        """Which values of the vector can be compared. Adam divides a gradient by its own size: where that is next to
-        nothing, its step is rounding."""
+        """Return which values of the vector can be compared. Adam divides a gradient by its own size: where that is
+        tiny, its step is rounding."""
         parts = []
         for tensor, _ in self._placed.shared.values():
             square = self._optimiser.state.get(tensor, {}).get("exp_avg_sq")
@@ -237,7 +237,7 @@ class Reference:
 
 
 class Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Hands out given random numbers in the place of torch's, in order. ``doubled``: computes in float64."""
+    """Replaces torch's random numbers with given ones, in order. Computes in float64 if ``doubled``."""
 
     _KINKED = frozenset(
         [
@@ -270,7 +270,7 @@ class Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._look(args[0].detach(), name)
         match name:
             case "bernoulli_" | "bernoulli":
-                # A chance of one half is the usual one, and then not passed on.
+                # A probability of one half is the default, and then not passed on.
                 usual = 0.5 if func._overloadname == "float" else args[0]
                 chance = args[1] if len(args) > 1 else kwargs.get("p", usual)
                 chance = chance if isinstance(chance, Tensor) else torch.tensor(float(np.float32(chance)))
@@ -296,7 +296,7 @@ class Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         spread = x.square().mean().sqrt().item()
         if spread:
             ends = (0.0,) if "relu" in name else (0.0, 1.0, -1.0, 3.0, -3.0, 6.0)
-            # What is zero exactly is zero everywhere.
+            # An exact zero is zero in every precision.
             near = [((x - end).abs()[x != end]) for end in ends]
             least = min((float(each.min()) for each in near if each.numel()), default=float("inf"))
             self.margin = min(self.margin, least / spread)
