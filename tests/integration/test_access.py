@@ -589,7 +589,7 @@ def test_nobody_speaks_for_another_at_a_leaders_door(tmp_path: Path) -> None:
             async with door.channel(one) as channel:
                 code, details = await say(channel, "Control", Hello(node=other.node, incarnation="1"))
             assert code is grpc.StatusCode.INVALID_ARGUMENT
-            assert details == f"{BROKE_CONTRACT}: says it is {other.node}"
+            assert details == f"{BROKE_CONTRACT}: Hello.node is {other.node}; its certificate is for {one.node}"
 
     run(story())
 

@@ -231,8 +231,8 @@ def test_a_node_cannot_speak_for_another(cluster: SharedCluster) -> None:
         before = [node.node for node in (await site.operator.status()).nodes]
         link = GrpcLink(await enrolled(site, "posing"), server_node="manager", endpoint=site.cluster.endpoint)
         told = await asyncio.wait_for(link.run(Caller(says_it_is="device-1")), WAIT_S)
-        assert "broke the contract: says it is device-1" in told
-        await site.event("cluster", "refused", "posing broke the contract: says it is device-1")
+        assert "broke the contract: Hello.node is device-1" in told
+        await site.event("cluster", "refused", "posing broke the contract: Hello.node is device-1")
         assert [node.node for node in (await site.operator.status()).nodes] == before
 
     cluster.run(story)

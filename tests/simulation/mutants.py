@@ -880,7 +880,7 @@ def bar_ignored() -> Patched:
     def keep(self: HostRouter, message: Revoke) -> None:
         pass
 
-    return patch.object(HostRouter, "_on_bar", keep)
+    return patch.object(HostRouter, "_on_revoke", keep)
 
 
 def old_work_done() -> Patched:
@@ -1224,7 +1224,7 @@ def staged_values_taken_twice() -> Patched:
 
 def any_values_will_do() -> Patched:
     """A worker takes values of whichever version for those of its lease."""
-    on_values = Worker._on_values
+    on_values = Worker._on_model_shard
 
     def of_its_lease(self: Worker, sender: str, values: ModelShard) -> None:
         held = self._held
@@ -1232,7 +1232,7 @@ def any_values_will_do() -> Patched:
             values = replace(values, version=held.work.version, tensors=values.tensors)
         on_values(self, sender, values)
 
-    return patch.object(Worker, "_on_values", of_its_lease)
+    return patch.object(Worker, "_on_model_shard", of_its_lease)
 
 
 def any_sum_will_do() -> Patched:

@@ -1,6 +1,7 @@
-"""How a checkpoint travels: one file's bytes with the model, the state, and the history since the checkpoint before.
+"""The message format of a checkpoint: one file's bytes with the model, the state, and the history since the last one.
 
-A leader trusts no disk of its device: the manager's node keeps every version that must not be lost. Pure functions.
+A leader does not rely on its device's disk: the manager's node keeps every version that must not be lost. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ROWS, _NAMES, _AFTER = f"{OURS}applied", "nodes", "after"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredVersion:
-    """A checkpoint, unpacked: a store keeps it, and a leader goes on from it."""
+    """An unpacked checkpoint, which a store keeps and a leader resumes from."""
 
     version: int
     tensors: Tensors
@@ -42,10 +43,9 @@ class StoredVersion:
 
     @property
     def after(self) -> int:
-        """The version after which its rows begin. Rows of later versions that a store has, and that are not among
-        these, are not its history.
+        """The version after which its rows begin. A store drops rows of later versions that are not among them.
 
-        A checkpoint that a leader goes on from brings no rows, and takes none away.
+        A checkpoint that a leader resumes from has no rows, and the store drops none.
         """
         return int(self.state.get(_AFTER, self.version))
 
@@ -55,19 +55,22 @@ class StoredVersion:
 
 
 def gaps_in(state: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Versions between which there is no history: the training went back from the later to the earlier."""
+    """Return pairs of versions with no history between them: the training went back from the second to the first."""
     return tuple((int(kept), int(again)) for kept, again in state.get("went_back", ()))
 
 
 def version_of(save: Save) -> StoredVersion:
-    """The checkpoint of a save, with its history inside."""
+    """Return the checkpoint of a save, with its history inside."""
     rows, names = with_rows(save.applied)
     state = {**save.state, **names, _AFTER: save.after}
     return StoredVersion(version=save.version, tensors={**save.tensors, **rows}, state=state)
 
 
 def packed(version: StoredVersion | None, *, job: str, term: int, number: int = 0) -> Checkpoint:
-    """The message that carries a version to another node; None: there is none yet. ``number``: of a leader's saves."""
+    """Return the message that carries a version to another node. None means that there is no version yet.
+
+    ``number`` counts a leader's saves.
+    """
     if version is None:
         return Checkpoint(job=job, term=term, version=-1)
     file = io.BytesIO()
@@ -78,34 +81,35 @@ def packed(version: StoredVersion | None, *, job: str, term: int, number: int = 
 
 
 def unpacked(checkpoint: Checkpoint) -> StoredVersion | None:
-    """The version in a message, as a copy; None: there is none yet. Raises PeerViolation if it is not whole."""
+    """Return a copy of the version in a message, or None if there is no version yet. Raises PeerViolation if a part is
+    missing or wrong."""
     if checkpoint.version < 0:
         return None
     content = checkpoint.tensors.get(_FILE)
     if content is None or content.dtype != np.uint8 or content.ndim != 1:
-        raise PeerViolation("a checkpoint without its file")
+        raise PeerViolation("checkpoint: its file is missing or is not a vector of bytes")
     try:
         tensors, notes = tensor_files.read(content.tobytes())
         if notes.get(_FORMAT_KEY) != _FORMAT or notes.get("version") != str(checkpoint.version):
-            raise PeerViolation(f"not the checkpoint of version {checkpoint.version} that it says it is")
+            raise PeerViolation(f"checkpoint: its file is not one of version {checkpoint.version}")
         state = json.loads(notes["state"])
         version = StoredVersion(version=checkpoint.version, tensors=tensors, state=state)
         _check(version, checkpoint)
     except (Corrupt, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise PeerViolation(f"a checkpoint that cannot be read: {error}") from error
+        raise PeerViolation(f"checkpoint: its file cannot be read: {error}") from error
     return version
 
 
 def _check(version: StoredVersion, checkpoint: Checkpoint) -> None:
     state = version.state
     if state["job"] != checkpoint.job or state["version"] != checkpoint.version:
-        raise PeerViolation("a checkpoint of another job or version than it says")
+        raise PeerViolation("checkpoint: the job or the version in its file differs from those of the message")
     for name, array in version.tensors.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise PeerViolation(f"a checkpoint with values that are not finite, in {name[:80]}")
+            raise PeerViolation(f"checkpoint: tensor {name[:80]} has values that are not finite")
     after = state.get(_AFTER, checkpoint.version)
     if type(after) is not int or not -1 <= after <= checkpoint.version:
-        raise PeerViolation("a checkpoint whose history begins nowhere")
+        raise PeerViolation(f"checkpoint: after is {after!r}; it must be from -1 to {checkpoint.version}")
     _check_rows(version.tensors[_ROWS], state[_NAMES], after=after, last=checkpoint.version)
     _check_progress(state)
     _check_gaps(state, last=checkpoint.version)
@@ -115,29 +119,29 @@ def _check(version: StoredVersion, checkpoint: Checkpoint) -> None:
         if not all(type(count) is int for count in counts) or not all(
             type(value) in (int, float) for value in measures
         ):
-            raise PeerViolation("a checkpoint with evaluations that are not numbers")
+            raise PeerViolation("checkpoint: an evaluation has a value that is not a number")
 
 
 def _check_progress(state: Mapping[str, Any]) -> None:
     """Check the state that a leader restores besides the model: the manager must not keep a version that no leader can
-    go on from."""
+    resume from."""
     ledger, ending, elapsed_s = state["ledger"], state["ending"], state["elapsed_s"]
     if not isinstance(ledger["batches"], int) or not 0 < ledger["batches"] <= BATCHES_MAX:
-        raise PeerViolation("a checkpoint with a ledger of no size")
+        raise PeerViolation(f"checkpoint: ledger.batches is {ledger['batches']!r}; it must be 1 to {BATCHES_MAX}")
     try:
         Ledger.restore(ledger)
     except Misuse as error:
-        raise PeerViolation(f"a checkpoint with a ledger that cannot be: {error}") from error
+        raise PeerViolation(f"checkpoint: the ledger is invalid: {error}") from error
     if type(elapsed_s) not in (int, float) or not 0 <= elapsed_s <= SECONDS_MAX:
-        raise PeerViolation("a checkpoint that took no time that can be")
+        raise PeerViolation(f"checkpoint: elapsed_s is {elapsed_s!r}; it must be from 0 to {SECONDS_MAX}")
     steps = state.get("outer_steps", 0)
     if type(steps) is not int or not 0 <= steps <= state["version"]:
-        raise PeerViolation("a checkpoint after a number of steps that cannot be")
+        raise PeerViolation(f"checkpoint: outer_steps is {steps!r}; it must be from 0 to the version")
     weight = state.get("mean_weight", 0.0)
     if type(weight) not in (int, float) or not 0 <= weight < math.inf:
         raise PeerViolation(f"checkpoint: mean_weight is {weight!r}; it must be a number from 0")
     if ending is not None and not (isinstance(ending, list) and list(map(type, ending)) == [str, str]):
-        raise PeerViolation("a checkpoint with an end that is none")
+        raise PeerViolation(f"checkpoint: ending is {ending!r:.80}; it must be None or two texts")
 
 
 def _check_gaps(state: Mapping[str, Any], *, last: int) -> None:
@@ -145,29 +149,29 @@ def _check_gaps(state: Mapping[str, Any], *, last: int) -> None:
     if not isinstance(gaps, list) or not all(
         isinstance(gap, list) and list(map(type, gap)) == [int, int] for gap in gaps
     ):
-        raise PeerViolation("a checkpoint that went back between what are no versions")
+        raise PeerViolation("checkpoint: went_back must be a list of pairs of versions")
     if not all(0 <= kept < again <= last for kept, again in gaps):
-        raise PeerViolation("a checkpoint that went back to a version that is not before it")
+        raise PeerViolation(f"checkpoint: each pair of went_back must rise, within 0 to {last}")
 
 
 def _check_rows(rows: np.ndarray, names: object, *, after: int, last: int) -> None:
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 5:
-        raise PeerViolation("a checkpoint with history that is not rows of five numbers")
+        raise PeerViolation("checkpoint: the history must be rows of five integers")
     if not isinstance(names, list) or not all(isinstance(name, str) and is_id(name) for name in names):
-        raise PeerViolation("a checkpoint with history of nodes that have no names")
+        raise PeerViolation("checkpoint: the history's list of nodes has an entry that is not a node's name")
     if not len(rows):
         return
     if rows.min() < 0 or rows[:, 3].max() >= len(names):
-        raise PeerViolation("a checkpoint with history that cannot be")
+        raise PeerViolation("checkpoint: the history has a number below 0 or a node that is not listed")
     if rows[:, 2].max() > last or rows[:, 2].min() <= after:
-        raise PeerViolation("a checkpoint with history of other versions than it says")
+        raise PeerViolation(f"checkpoint: the history has a version outside {after + 1} to {last}")
 
 
 # History inside a checkpoint ------------------------------------------------------------------------
 
 
 def with_rows(applied: Sequence[Applied]) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
-    """Rows of history as they travel inside a checkpoint: numbers as a tensor, names beside the state."""
+    """Return rows of history as they are inside a checkpoint: numbers as a tensor, names next to the state."""
     names = sorted({row.node for row in applied})
     places = {name: place for place, name in enumerate(names)}
     rows = [[r.epoch, r.batch, r.version, places[r.node], r.lease] for r in applied]

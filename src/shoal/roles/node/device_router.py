@@ -1,6 +1,6 @@
 """A device between its sessions and its workers: one session to the manager, one to each leader and aggregator.
 
-Pure state that both drivers share, as the switchboard is for the roles that a node hosts. Each input returns a list of
+Pure state that both drivers share, as the host router is for the roles that a node hosts. Each input returns a list of
 duties in order, which a driver carries out.
 """
 
@@ -33,16 +33,16 @@ from shoal.wire.messages import (
     clip,
 )
 
-#: How long a device waits for its goodbye to be heard.
+#: How long a device waits for the answer to its goodbye.
 GOODBYE_TIMEOUT_S = 1.0
 
-#: Attempts in vain before the manager hears that a leader cannot be reached from here.
+#: Failed attempts before the device reports to the manager that it cannot reach a leader.
 ATTEMPTS_TOLD = 3
 
-#: The manager hears so again after this many more: its answer may not have reached us.
+#: Failed attempts before the device reports it again: the manager's answer may not have arrived.
 ATTEMPTS_TOLD_AGAIN = 10
 
-#: No formation of a term has a number as high as this.
+#: A number above that of any formation of a term.
 FORMATIONS_END = 1 << 40
 
 
@@ -61,7 +61,7 @@ class Employ:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """To this peer, on the lane of the message."""
+    """Send to this peer, on the lane of the message."""
 
     to: str
     message: Message
@@ -69,7 +69,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Hold a session to this leader or aggregator from now on, again and again, until ``DropSession``."""
+    """Hold a session to this leader or aggregator, and dial again whenever it ends, until ``DropSession``."""
 
     node: str
     endpoint: str
@@ -77,7 +77,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class DropSession:
-    """This node leads no job here any longer, in whole or in part: end the session, and stop dialling."""
+    """End the session to a node that no longer leads or aggregates for a job here, and stop dialling it."""
 
     node: str
     reason: str
@@ -85,7 +85,7 @@ class DropSession:
 
 @dataclass(frozen=True, slots=True)
 class Redial:
-    """End this session; dial again after a while."""
+    """End this session, and dial again after a while."""
 
     node: str
     reason: str
@@ -93,14 +93,14 @@ class Redial:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Send a heartbeat to this peer now: it wants more of them than before."""
+    """Send a heartbeat to this peer now: it asked for shorter intervals."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToHosted:
-    """The manager speaks to the leaders on this node, or makes it one; or a leader speaks to its aggregator here."""
+    """Pass a message to the roles on this node: from the manager to a leader, or from a leader to its aggregator."""
 
     message: Message
     sender: str = ""
@@ -117,15 +117,15 @@ class DeviceRouter:
         self._dial_states = {manager: DialState(node=node, incarnation=incarnation, peer="the manager")}
         #: Job -> the last role that the manager assigned.
         self._assigned: dict[str, Assign] = {}
-        #: Job -> the newest term whose leader the manager heard to be out of reach.
+        #: Job -> the newest term whose leader this device reported as unreachable.
         self._complained: dict[str, int] = {}
         #: Job -> formation -> the aggregators that its updates go to.
         self._routes: dict[str, dict[int, Route]] = {}
-        #: Jobs that this node was made an aggregator of.
+        #: Jobs for which this node is an aggregator.
         self._aggregating: set[str] = set()
         #: Where each leader and aggregator is dialled.
         self._endpoints: dict[str, str] = {}
-        #: What this input has decided so far.
+        #: The duties that this input has decided on so far.
         self._duties: list[Duty] = []
 
     @property
@@ -157,16 +157,16 @@ class DeviceRouter:
 
     @property
     def is_sent_away(self) -> bool:
-        """The manager said when to come again, and that is not yet."""
+        """Whether the manager said when to come again, and that time has not come."""
         return self._dial_states[self._manager].is_sent_away
 
     def know_manager(self, endpoint: str, managers: tuple[str, ...]) -> None:
-        """Where the manager was reached last, and where this cluster has managers; none: that one is alone."""
+        """Note where the manager was reached last, and where the cluster's managers are (none if it has only one)."""
         self._dial_states[self._manager].know(endpoint, managers)
 
     @property
     def manager_endpoint(self) -> str:
-        """Where to dial the manager now."""
+        """The address at which to dial the manager now."""
         return self._dial_states[self._manager].endpoint
 
     def backoff_s(self, peer: str) -> float:
@@ -176,7 +176,7 @@ class DeviceRouter:
     def on_opened(
         self, peer: str, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = (), lends: bool = False
     ) -> list[Duty]:
-        """There is a control stream to this peer."""
+        """Greet a peer on a new control stream."""
         if peer not in self._dial_states:
             return [Redial(peer, "nobody needs it any more")]
         jobs = self.jobs
@@ -185,7 +185,7 @@ class DeviceRouter:
         return [Say(peer, self._dial_states[peer].on_opened(facts, now_s, leads=leads, lends=lends, jobs=jobs))]
 
     def on_closed(self, peer: str, *, reason: str = "the connection ended") -> list[Duty]:
-        """The connection is over, or could not be made."""
+        """Handle a connection that ended or could not be made."""
         dial_state = self._dial_states.get(peer)
         if dial_state is None:
             return []
@@ -196,7 +196,8 @@ class DeviceRouter:
         return self._take_duties()
 
     def _complain(self, leader: str, reason: str, *, again: bool) -> None:
-        """Tell the manager once a term, and now and then: it may find another leader, another job for us, or none."""
+        """Report an unreachable leader to the manager, once per term and now and then. The manager may answer with
+        another leader or another job."""
         for job in self._led_by(leader):
             term = self._assigned[job].term
             if self.welcomed and (again or self._complained.get(job, 0) < term):
@@ -215,21 +216,22 @@ class DeviceRouter:
         hosts: bool = False,
         preparing: str = "",
     ) -> list[Duty]:
-        """To be called every ``heartbeat_s`` while connected. A peer that stops answering is given up.
+        """Send a heartbeat, or give up a peer that stopped answering. To be called every ``heartbeat_s`` while
+        connected.
 
-        ``hosts``: a leader or an aggregator is here, or this device lends its processor."""
+        ``hosts`` is true if a leader or an aggregator is here, or this device multiplies for others."""
         dial_state = self._dial_states.get(peer)
         if dial_state is None:
             return []
         if dial_state.is_heard() and not self._is_watched_by(peer):
-            # In a shard each member has a session to each: their heartbeats would cost as much as their pieces.
+            # In a shard all members have sessions to each other: heartbeats would cost as much as the values.
             return []
         beat, hang_up = dial_state.beat(
             now_s,
             load=load,
             memory_free_mb=memory_free_mb,
             link_bytes_per_s=link_bytes_per_s,
-            # A leader elsewhere hears only devices that work for it.
+            # Only devices that work for a leader elsewhere send it heartbeats.
             is_idle=peer == self._manager and not hosts and not self._assigned,
             preparing=preparing if peer == self._manager else "",
         )
@@ -240,7 +242,7 @@ class DeviceRouter:
         return self._take_duties()
 
     def leave(self, reason: str) -> list[Duty]:
-        """Say goodbye, so that no peer waits for us. The manager hangs up in answer."""
+        """Say goodbye, so that no peer waits for this device. The manager hangs up in answer."""
         leaders = [peer for peer in self._dial_states if peer != self._manager]
         return [Say(peer, Leave(reason=reason)) for peer in (*leaders, self._manager)]
 
@@ -249,7 +251,7 @@ class DeviceRouter:
         return assign is not None and assign.leader == peer
 
     def expects(self, message: Message, peer: str) -> bool:
-        """Whether tensors may follow this message from this peer: a model or places from a leader, values from an
+        """Whether tensors may follow this message from this peer: a model or indices from a leader, values from an
         aggregator."""
         job, term = str(getattr(message, "job", "")), int(getattr(message, "term", 0))
         if job not in self._assigned or term > self._assigned[job].term:
@@ -259,14 +261,14 @@ class DeviceRouter:
         return isinstance(message, Work | Bind | SetUpAggregator | RelayModel) and self.is_led_by(job, peer)
 
     def _is_watched_by(self, peer: str) -> bool:
-        """Whether the peer must know when this node is lost. An aggregator need not: its leader knows."""
+        """Whether the peer must notice when this node is lost. An aggregator need not: its leader notices."""
         return peer == self._manager or bool(self._led_by(peer))
 
     def _led_by(self, peer: str) -> list[str]:
         return [job for job, assign in self._assigned.items() if assign.leader == peer]
 
     def _served_by(self, peer: str) -> list[str]:
-        """The jobs that this peer leads, or is an aggregator of."""
+        """Return the jobs that this peer leads or aggregates for."""
         hopping = {job for job in self._routes if any(self._is_hop(job, number, peer) for number in self._routes[job])}
         return [job for job in self._assigned if job in hopping or self._assigned[job].leader == peer]
 
@@ -277,7 +279,7 @@ class DeviceRouter:
     # Messages --------------------------------------------------------------------------------------------
 
     def on_received(self, event: Received, *, hosts: bool = False) -> list[Duty]:
-        """``hosts``: as in ``beat``."""
+        """Handle a message from a peer. ``hosts`` means the same as in ``beat``."""
         dial_state = self._dial_states.get(event.sender)
         if dial_state is None:
             return []
@@ -287,12 +289,12 @@ class DeviceRouter:
                     heartbeat_s=welcome.heartbeat_s,
                     lost_after_s=welcome.lost_after_s,
                     redial_s=welcome.redial_s,
-                    # A leader has no say in where managers are.
+                    # Only the manager may say where managers are.
                     managers=welcome.managers if event.sender == self._manager else (),
                 )
                 self._on_welcomed(event.sender)
                 if welcome.come_s and event.sender == self._manager and not hosts and not self._assigned:
-                    # The manager hangs up in answer: it knows then that nothing is held here.
+                    # The manager hangs up in answer: it then knows that this device holds no lease.
                     dial_state.on_sent_away(welcome.come_s)
                     self._do(Say(event.sender, Leave(reason="there is no work", come_s=welcome.come_s)))
             case HeartbeatSeen() as seen:
@@ -306,7 +308,7 @@ class DeviceRouter:
 
     def _on_welcomed(self, peer: str) -> None:
         if peer == self._manager:
-            # The manager may be another process now, or may have been deaf to the complaints.
+            # The manager may be a new process, or may not have got the reports.
             self._complained.clear()
         for job in self._served_by(peer):
             self._do(ToWorker(job, Connected(node=peer)))
@@ -318,12 +320,12 @@ class DeviceRouter:
             self._do(ToWorker(said.job, event))
 
     def _on_order(self, event: Received) -> None:
-        """A leader speaks to its worker or aggregator here, or the manager to this node."""
+        """Route a message from a leader to its worker or aggregator here, or from the manager to this node."""
         message, sender = event.message, event.sender
         recipient, job = message.rule.to, str(getattr(message, "job", ""))
         if recipient in ("worker", "aggregator"):
-            # A former leader has no say over its worker any longer. Nor has a leader under a term that the manager did
-            # not give it: the worker would hear no leader after that.
+            # A former leader must not direct its worker any longer. Nor may a leader with a term that the manager did
+            # not give it: the worker would then ignore every later leader.
             if not self.is_led_by(job, sender) or getattr(message, "term", 0) > self._assigned[job].term:
                 return
             if recipient == "aggregator":
@@ -333,32 +335,32 @@ class DeviceRouter:
                 self._on_said_to_worker(job, event)
             return
         if sender != self._manager:
-            raise PeerViolation(f"{type(message).__name__} is not for a leader to say", peer=sender)
+            raise PeerViolation(f"{type(message).__name__} must not come from a leader", peer=sender)
         match message:
             case Assign(role="worker" | "hub"):
                 self._on_assigned(message)
             case Dismiss(job=""):
-                self._on_let_go(message)
+                self._on_dismiss(message)
             case Dismiss():
                 if message.job in self._assigned:
                     self._do(ToWorker(message.job, StopRequested(reason=message.reason)))
             case _:
                 self._do(ToHosted(message))
 
-    def _on_let_go(self, message: Dismiss) -> None:
-        """The manager does not serve this node, or another manager has work for it."""
+    def _on_dismiss(self, message: Dismiss) -> None:
+        """Leave a manager that does not serve this node, or that sends it to another manager."""
         dial_state = self._dial_states[self._manager]
         if message.endpoint:
             dial_state.refer(message.endpoint)
         if message.endpoint and dial_state.welcomed:
-            # The manager hangs up in answer, and knows then that nothing is held here.
+            # The manager hangs up in answer, and then knows that this device holds no lease.
             self._do(Say(self._manager, Leave(reason=message.reason)))
         else:
-            # A manager that takes over the job meanwhile must not hear that this node has left it.
+            # No Leave: a manager that takes over the job meanwhile would take it that this node left.
             self._do(Redial(self._manager, f"dismissed: {message.reason}"))
 
     def on_worker_ended(self, job: str) -> list[Duty]:
-        """The worker of this job is done."""
+        """End the formations of a job whose worker is done."""
         self._complained.pop(job, None)
         assign = self._assigned.pop(job, None)
         if assign is not None:
@@ -384,7 +386,7 @@ class DeviceRouter:
                 pass
 
     def _on_route(self, job: str, route: Route) -> None:
-        """Dial every aggregator of a route, as a leader would be."""
+        """Dial every aggregator of a route, like a leader."""
         self._routes.setdefault(job, {})[route.formation] = route
         for hop in route.hops:
             known = self._dial_states.get(hop.node)
@@ -399,7 +401,7 @@ class DeviceRouter:
             self._dial(hop.node, hop.endpoint)
 
     def _part_from_old_process(self, node: str) -> None:
-        """The node is another process now, behind another port, for every job."""
+        """End all sessions to a node that is now another process behind another port."""
         reason = "it is dialled elsewhere now"
         self._disconnect(self._served_by(node), node, reason)
         del self._dial_states[node]
@@ -430,7 +432,7 @@ class DeviceRouter:
             self._tear_down(job, before.term, "it has a new leader")
         is_moved = before is not None and (before.leader, before.leader_endpoint) != (leader, assign.leader_endpoint)
         if before is not None and is_moved:
-            # A leader that is dialled elsewhere now is so for every job here.
+            # A leader with a new address has it for every job here.
             parted = self._led_by(leader) if before.leader == leader else [job]
             self._disconnect(parted, before.leader, "the job is led elsewhere now")
             self._part_unless_needed(before.leader, is_moved=before.leader == leader)
@@ -450,7 +452,7 @@ class DeviceRouter:
             self._part_unless_needed(node)
 
     def _part_unless_needed(self, node: str, *, is_moved: bool = False) -> None:
-        """A node elsewhere is dialled as long as it leads a job here, in whole or in part, and at that endpoint."""
+        """Stop dialling a node that no longer leads or aggregates for a job here, or that has a new address."""
         if node == self._manager or node not in self._dial_states or (self._served_by(node) and not is_moved):
             return
         del self._dial_states[node]
@@ -467,6 +469,6 @@ class DeviceRouter:
         self._duties.append(duty)
 
     def _take_duties(self) -> list[Duty]:
-        """Everything decided since the last call, in order."""
+        """Return everything decided since the last call, in order."""
         duties, self._duties = self._duties, []
         return duties

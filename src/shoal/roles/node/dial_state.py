@@ -1,4 +1,4 @@
-"""This node's side of a session that it dialled: says hello, sends heartbeats, decides when to give up and try again.
+"""This node's side of a session that it dialled: sends hello and heartbeats, decides when to give up and try again.
 
 Pure state; the driver owns the connection.
 """
@@ -15,28 +15,28 @@ from shoal.wire.messages import Facts, Heartbeat, Hello, Leads
 #: Waits between attempts to reach a peer. The first is short: a peer that restarts is back at once.
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
-#: A manager's core lets in so many devices within a second or two, whenever they come. Of more it lets in so many a
-#: second (277 were measured, with handshakes of TLS); devices that would have to wait for longer than a handshake may
-#: take dial again, in vain: so they are asked to come later.
+#: How many devices a manager's core lets in within a second or two, and how many per second beyond that (277 were
+#: measured, with TLS handshakes). A device that waits longer than a handshake may take would only dial again, so the
+#: rest are asked to come later.
 REDIAL_SPARED = 300
 REDIALS_PER_S = 200
 
-#: Where another manager takes over within seconds, the longest wait between two turns of all their addresses, for so
-#: many turns.
+#: If another manager takes over within seconds: the longest wait between two rounds through all their addresses, and
+#: for how many rounds.
 SUCCESSOR_WAIT_S = 0.5
 SUCCESSOR_TURNS = 30
 
-#: The longest wait of all.
+#: The longest wait in any case.
 REDIAL_MOST_S = 600.0
 
-#: The same if another device has connected under our name: it will not leave soon.
+#: Waits between attempts while another device is connected under our name: it will not leave soon.
 TWICE_BACKOFF_S = (10.0, 60.0, 180.0, 300.0)
 
 #: How long an attempt may take: the first one, and later ones, which get longer.
 CONNECT_FIRST_S = 2.0
 CONNECT_LONGEST_S = 20.0
 
-#: By how much the load, and by what share free memory and the rate of the link have to change to be worth telling.
+#: By how much the load, and by what share free memory and the link's rate, must change before a heartbeat reports them.
 LOAD_STEP = 0.25
 MEMORY_STEP = 0.125
 RATE_STEP = 0.125
@@ -46,7 +46,7 @@ WELCOME_TIMEOUT_S = 15.0
 
 
 def redial_s(devices: int) -> float:
-    """Over how long the devices of a fleet are to spread their second attempts to connect; 0: few need not wait."""
+    """Return over how many seconds a fleet's devices should spread their second attempts, or 0 if they are few."""
     return 0.0 if devices <= REDIAL_SPARED else min(devices / REDIALS_PER_S, REDIAL_MOST_S)
 
 
@@ -57,19 +57,19 @@ class DialState:
         #: The peer's name as people read it.
         self._peer = peer
         self.welcomed = False
-        #: Where the peer may be dialled, in order; empty: where its driver knows.
+        #: Addresses of the peer, in the order to dial them. Empty if only the driver has the address.
         self._endpoints: tuple[str, ...] = ()
-        #: If the peer is gone, another takes its place.
+        #: Whether another manager takes over if the peer fails.
         self._has_successor = False
-        #: A manager sent this node to another one, which is dialled next; empty: none did.
+        #: The manager to dial next, to which another one sent this node. Empty if none did.
         self._referred = ""
-        #: It was sent there in the session that is about to end.
+        #: Whether it was sent there in the session that is about to end.
         self._is_going = False
-        #: Over how long the peer wants attempts to be spread; 0: it did not say.
+        #: Over how many seconds the peer wants attempts to be spread, or 0 if it did not say.
         self._redial_s = 0.0
-        #: The peer has no work: how long after this session it is dialled again; 0: it did not say.
+        #: How many seconds after this session to dial a peer that has no work, or 0 if it did not say.
         self._come_s = 0.0
-        #: How often the peer wants a heartbeat: by its welcome, and by its last answer.
+        #: The interval of heartbeats by the peer's welcome, and by its last answer.
         self._welcome_s = 1.0
         self.heartbeat_s = 1.0
         self._lost_after_s = 8.0
@@ -81,15 +81,15 @@ class DialState:
         self._seq = 0
         #: (number, interval) of the heartbeats that the peer has not answered.
         self._unanswered: deque[tuple[int, float]] = deque()
-        #: This node had nothing to do at the last heartbeat.
+        #: Whether this node had nothing to do at the last heartbeat.
         self._is_idle = False
-        #: It is given up because it does not answer.
+        #: Whether the peer was given up because it did not answer.
         self._is_silent = False
-        #: The peer said something else since the last heartbeat was due.
+        #: Whether the peer sent another message since the last heartbeat was due.
         self._is_heard = False
-        #: Load, memory, rate and whether it waited, as the peer knows them.
+        #: Load, memory, rate and whether this node waited, as last sent to the peer.
         self._told: tuple[float, int, float, bool] | None = None
-        #: The peer said in this session how often it wants heartbeats: so it knows one that leaves out what it knows.
+        #: Whether the peer set an interval in this session: it then accepts heartbeats without unchanged values.
         self._is_paced = False
 
     def on_opened(
@@ -101,7 +101,7 @@ class DialState:
         lends: bool = False,
         jobs: tuple[str, ...] = (),
     ) -> Hello:
-        """There is a control stream. ``jobs``: those that this node works for."""
+        """Return the hello for a new control stream. ``jobs`` are those that this node works for."""
         self.welcomed = False
         self._come_s = 0.0
         self._opened_s = now_s
@@ -115,41 +115,41 @@ class DialState:
             facts=facts,
             leads=leads,
             lends=lends,
-            # A manager that is alone has every job.
+            # The only manager has every job.
             jobs=jobs if self._has_successor or self._referred else (),
             is_referred=bool(self._referred),
         )
 
     def know(self, endpoint: str, managers: tuple[str, ...] = ()) -> None:
-        """Where the peer was reached last, and where it or its successors may be; none: it is alone."""
+        """Note where the peer was reached last, and the addresses of it and its successors (none if it has none)."""
         if {endpoint, *managers} != set(self._endpoints):
             others = [each for each in dict.fromkeys(managers) if each != endpoint]
-            # Devices whose manager is gone spread over the others.
+            # Devices whose manager failed spread over the others.
             first = hashlib.sha256(self._node.encode()).digest()[1] % max(1, len(others))
             self._endpoints = (endpoint, *others[first:], *others[:first])
         self._has_successor = bool(managers)
 
     def refer(self, endpoint: str) -> None:
-        """The peer sends this node to another manager, which is tried once before the turn of all."""
+        """Dial another manager, to which the peer sent this node, once before the round through all."""
         self._referred, self._is_going = endpoint, True
 
     @property
     def endpoint(self) -> str:
-        """Where to dial now. After a session first its manager, unless it fell silent, then the others in turn."""
+        """The address to dial now: after a session first the same manager, unless it fell silent, then the others."""
         if self._referred:
             return self._referred
         return self._endpoints[self.attempts % len(self._endpoints)] if self._endpoints else ""
 
     @property
     def _turns(self) -> int:
-        """How often all addresses were tried in vain."""
+        """The number of times that all addresses failed."""
         return self.attempts // max(1, len(self._endpoints))
 
     def on_welcome(
         self, *, heartbeat_s: float, lost_after_s: float, redial_s: float = 0.0, managers: tuple[str, ...] = ()
     ) -> None:
         if self._endpoints:
-            # It counts from the manager that answered. A proxy would lead to any of them.
+            # The order starts at the manager that answered, as a proxy may lead to any of them.
             answered = managers[0] if managers else self.endpoint
             self._endpoints, self.attempts = (), 0
             self.know(answered, managers)
@@ -160,7 +160,7 @@ class DialState:
         self.welcomed = True
 
     def on_sent_away(self, come_s: float) -> None:
-        """The peer has no work for this node, which says goodbye now."""
+        """Note that the peer has no work for this node, which says goodbye now."""
         self._come_s = come_s
 
     @property
@@ -168,49 +168,52 @@ class DialState:
         return self._come_s > 0
 
     def on_answered(self, seq: int, *, next_s: float = 0.0) -> bool:
-        """The peer heard a heartbeat, and says how often it wants them; 0: as its welcome said. Whether the next one is
-        to be sent at once: the peer wants more of them than before."""
+        """Note the answer to a heartbeat. ``next_s`` is the interval that the peer wants, or 0 for that of its welcome.
+
+        Returns whether to send the next heartbeat at once, because the peer wants a shorter interval."""
         while self._unanswered and self._unanswered[0][0] <= seq:
             self._unanswered.popleft()
         self._is_paced = self._is_paced or next_s > 0
         before_s, self.heartbeat_s = self.heartbeat_s, next_s or self._welcome_s
         if self.heartbeat_s < before_s:
-            # A heartbeat that left a moment ago stands for a long time to come, which is not to be waited for any more.
+            # Heartbeats that already left were to cover the longer interval; now they count for the shorter one.
             shorter = ((sent, min(every_s, self.heartbeat_s)) for sent, every_s in self._unanswered)
             self._unanswered = deque(shorter, self._unanswered.maxlen)
         return self.heartbeat_s < before_s
 
     def on_heard(self) -> None:
-        """The peer said something that is as good as an answer to a heartbeat."""
+        """Note a message of the peer that counts as an answer to a heartbeat."""
         self._is_heard = True
 
     def is_heard(self) -> bool:
-        """Whether it did since this was asked last."""
+        """Return whether the peer sent such a message since the last call."""
         heard, self._is_heard = self._is_heard, False
         return heard
 
     def on_closed(self, reason: str | None = None) -> None:
         """The connection is over, or could not be made."""
         self._twice = self._twice + 1 if reason is not None and TWICE in reason else 0
-        # A peer that fell silent may be frozen: its port accepts connections, and nothing comes of them.
+        # A peer that fell silent may be frozen: its port accepts connections, but it does not answer.
         first = 1 if self._is_silent and len(self._endpoints) > 1 else 0
         self.attempts = first if self.welcomed else self.attempts + 1
         self._is_silent = False
         if not self._is_going:
             self._referred = ""
         self._is_going = False
-        # The next session begins with a welcome, and with its interval: a device that was told to send few heartbeats
-        # would be lost before its first one otherwise.
+        # The next session begins with the interval of its welcome. With a longer one from this session, the device
+        # would be lost before its first heartbeat.
         self.heartbeat_s = self._welcome_s
         if not self.welcomed:
-            # It came when it was told to, in vain.
+            # It dialled at the time it was given, and failed.
             self._come_s = 0.0
         self.welcomed = False
 
     def backoff_s(self) -> float:
-        """How long to wait before the next attempt: longer each time, and different for each device, so that devices do
-        not storm a peer that restarts. One that was sent away comes when it was told to: its peer has spread them. A
-        peer with several addresses is tried at all of them before a wait, unless many devices without work would."""
+        """Return how long to wait before the next attempt: longer each time, and different for each device, so that
+        devices do not storm a peer that restarts.
+
+        A device that was sent away comes at the time its peer set. A peer with several addresses is tried at all of
+        them before a wait, unless many devices without work would do so."""
         if self._come_s:
             return self._come_s
         if self._referred:
@@ -227,14 +230,14 @@ class DialState:
         digest = hashlib.sha256(f"{self._node}/{self.attempts}".encode()).digest()
         wait_s = base_s * (0.75 + 0.5 * digest[0] / 255)
         if self._redial_s and (turns or (is_patient and self.attempts)) and not self._twice:
-            # The first attempt is at once: a session that breaks alone is back before its leases are given away. Then
-            # anywhere within the time that all need ("full jitter"), which grows as long as they come in vain.
+            # The first attempt is immediate: a single broken session is back before its leases are given away. Later
+            # ones are at random within the time that all devices need ("full jitter"), which grows while they fail.
             span_s = min(self._redial_s * 2.0 ** min(max(0, turns - 1), 10), REDIAL_MOST_S)
             wait_s = max(wait_s, span_s * int.from_bytes(digest[1:4], "big") / (1 << 24))
         return wait_s
 
     def connect_timeout_s(self) -> float:
-        """How long an attempt may take: short at first, as TCP resends lost packets ever more slowly."""
+        """Return how long an attempt may take: short at first, as TCP resends lost packets ever more slowly."""
         return min(CONNECT_FIRST_S * 2.0 ** min(self._turns, 10), CONNECT_LONGEST_S)
 
     def beat(
@@ -247,7 +250,7 @@ class DialState:
         is_idle: bool = False,
         preparing: str = "",
     ) -> tuple[Heartbeat | None, str | None]:
-        """To be called every ``heartbeat_s`` while connected: the heartbeat to send, and why to hang up, if at all."""
+        """Return the heartbeat to send, or why to hang up. To be called every ``heartbeat_s`` while connected."""
         if not self.welcomed:
             if now_s - self._opened_s < WELCOME_TIMEOUT_S:
                 return None, None
@@ -268,7 +271,7 @@ class DialState:
                 is_idle=is_idle,
                 preparing=preparing,
             )
-        # Counted in heartbeats: a device that slept has not waited.
+        # Counted in heartbeats: the time that a device slept is not silence of its peer.
         lost_after_s = longer_after_s(self._lost_after_s, heartbeat_s=self._welcome_s, every_s=self.heartbeat_s)
         if sum(every_s for _, every_s in self._unanswered) > lost_after_s:
             self._is_silent = True
@@ -277,7 +280,7 @@ class DialState:
 
 
 def _is_about(state: tuple[float, int, float, bool], told: tuple[float, int, float, bool]) -> bool:
-    """Whether nobody would decide otherwise by the newer figures."""
+    """Whether the newer values are so close to those last sent that they would change no decision."""
     load, memory_mb, rate, is_idle = state
     told_load, told_memory_mb, told_rate, was_idle = told
     return (

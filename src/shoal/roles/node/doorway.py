@@ -1,8 +1,7 @@
-"""One process a node: whether a second process of the same name may connect. Pure state that both drivers share.
+"""One process per node: whether a second process of the same name may connect. Pure state that both drivers share.
 
-A device that reconnects, or restarts, takes its own place at once or after a moment. A second device with a copy of its
-identity (its SD card was cloned after joining) does not: it would throw the first device out, and be thrown out by it,
-without an end.
+A device that reconnects or restarts replaces its old process at once or after a moment. A second device with a copy of
+its identity (its SD card was cloned after joining) may not: the two would disconnect each other forever.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from enum import StrEnum
 from shoal.roles.events import Liveness
 from shoal.roles.node.failure_detector import FailureDetector
 
-#: How the reason begins for which the second device is refused: it waits for minutes before it tries again.
+#: How the reason begins when the second device is refused: it then waits for minutes before it tries again.
 TWICE = "two devices use the identity of"
 
 #: How often the driver asks again for a process that has to wait.
@@ -24,7 +23,7 @@ class Door(StrEnum):
     """Whether a process may connect."""
 
     OPEN = "open"
-    #: The process before has to show whether it lives: ask again.
+    #: The process before it may still be alive: ask again.
     WAIT = "wait"
     SHUT = "shut"
 
@@ -34,14 +33,14 @@ class Caller:
     """A process that connects."""
 
     node: str
-    #: A new one for each process.
+    #: Differs for each process.
     incarnation: str
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Knock:
-    """A process that wants to connect, and when a process of that name was last heard by then; None: never."""
+    """A process that wants to connect, and when a process of that name was last seen before, or `None` if never."""
 
     caller: Caller
     heard_s: float | None
@@ -57,7 +56,8 @@ class Doorway:
         return Knock(caller, self._membership.heard_s(caller.node))
 
     def ask(self, knock: Knock) -> tuple[Door, str | None]:
-        """Whether the process may connect, and why not. ``WAIT`` ends when the process inside speaks or is suspect."""
+        """Return whether the process may connect, and why not. ``WAIT`` lasts until the process inside sends something
+        or is suspect."""
         caller = knock.caller
         inside = self._inside.get(caller.node)
         if inside is None or inside.incarnation == caller.incarnation:
@@ -73,10 +73,10 @@ class Doorway:
         )
 
     def is_taken(self, caller: Caller) -> bool:
-        """Whether another process of this name is inside, as far as is known."""
+        """Whether another process of this name is connected, as far as is known."""
         inside = self._inside.get(caller.node)
         return inside is not None and inside.incarnation != caller.incarnation
 
     def on_entered(self, caller: Caller) -> None:
-        """The control session of a process is open."""
+        """Note that the control session of a process is open."""
         self._inside[caller.node] = caller

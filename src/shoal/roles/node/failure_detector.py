@@ -1,7 +1,7 @@
-"""Which peers are alive, as far as heartbeats tell. Pure state shared by both drivers; time is monotonic, an argument.
+"""Which peers are alive, by their heartbeats. Pure state shared by both drivers; monotonic time is an argument.
 
-Peers are queued by when they are to be looked at, so that a check looks only at peers whose time may have come. A sign
-of life moves nobody in the queue: a peer that was heard meanwhile is put back when its old time comes.
+Peers are queued by the time of their next check, so that a check visits only peers whose time has come. A sign of life
+does not change the queue: a peer that sent one meanwhile is put back when its old time comes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from shoal.roles.events import Liveness, PeerChanged
 #: Compared for every sign of life, up to 100,000 times a second: looking a member up in its enum is slow.
 _ALIVE = Liveness.ALIVE
 
-#: Why a process is lost whose node speaks as another one.
+#: Why a process is lost whose node connects with a new one.
 RESTARTED = "restarted"
 
 #: A dormant peer may come this much after its time: its clock may run slowly, and its first attempts fail.
 OVERSLEPT_S = 900.0
 
-#: Peers are looked at so much before their time: sums of seconds are not exact, and the differences decide.
+#: How much early peers are checked: sums of seconds are not exact, and the decision depends on their differences.
 _EARLY_S = 1e-6
 
 
@@ -37,9 +37,9 @@ class Patience:
 
 
 def longer_after_s(after_s: float, *, heartbeat_s: float, every_s: float) -> float:
-    """A limit on silence that holds for heartbeats each ``heartbeat_s``, for a peer that sends them each ``every_s``.
+    """Convert a limit on silence from heartbeats every ``heartbeat_s`` to heartbeats every ``every_s``.
 
-    One heartbeat may be missing and the next one late, whatever the interval is; the time beyond these stays."""
+    With any interval, one heartbeat may be missing and the next one late; the time beyond these stays the same."""
     return after_s + 2.0 * (every_s - heartbeat_s)
 
 
@@ -47,17 +47,17 @@ def longer_after_s(after_s: float, *, heartbeat_s: float, every_s: float) -> flo
 class _Peer:
     heard_s: float
     state: Liveness
-    #: How often it was told to send heartbeats.
+    #: The interval at which it was told to send heartbeats.
     every_s: float
-    #: Silence before this is not counted: it was told then to send more heartbeats, or nobody here listened.
+    #: Silence before this moment does not count: it was then told to send more heartbeats, or this process stood still.
     hurried_s: float = -math.inf
     #: When its session broke, while it has none.
     closed_s: float | None = None
-    #: When it is to be looked at; infinite: it is lost.
+    #: When to check it next, or infinity if it is lost.
     look_s: float = math.inf
     #: Why it is in this state.
     reason: str | None = None
-    #: The process it runs in; None: it has not said hello.
+    #: The process it runs in, or `None` if it has not sent a hello.
     incarnation: str | None = None
     #: While it is dormant: when it comes again.
     back_s: float = math.inf
@@ -69,13 +69,13 @@ class FailureDetector:
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._peers: dict[str, _Peer] = {}
-        #: (when to look, peer). An entry counts if it names the time that its peer has.
+        #: (time of the check, peer). An entry is valid if its time is that of the peer.
         self._looks: list[tuple[float, str]] = []
         #: Peers that are not lost.
         self.present = 0
 
     def on_heard(self, node: str, now_s: float, *, incarnation: str | None = None) -> list[PeerChanged]:
-        """Any sign of life. A new incarnation is a new process: the process before is lost, with everything it held."""
+        """Note a sign of life. A new incarnation is a new process: the old one is lost, with everything it held."""
         peer = self._peers.get(node)
         if peer is not None and peer.state is _ALIVE and (incarnation is None or incarnation == peer.incarnation):
             peer.heard_s = now_s
@@ -83,7 +83,7 @@ class FailureDetector:
         return self._on_news(node, now_s, incarnation)
 
     def _on_news(self, node: str, now_s: float, incarnation: str | None) -> list[PeerChanged]:
-        """A sign of life that may change something."""
+        """Note a sign of life that may change the peer's state."""
         peer = self._peers.get(node)
         if peer is None:
             peer = self._peers[node] = _Peer(now_s, Liveness.LOST, self._patience.heartbeat_s)
@@ -104,7 +104,7 @@ class FailureDetector:
         return [*ended, PeerChanged(node=node, state=Liveness.ALIVE, reason=peer.reason)]
 
     def on_closed(self, node: str, now_s: float, *, reason: str) -> list[PeerChanged]:
-        """The session of a peer broke. It has a moment to come back under the same identity."""
+        """Note that the session of a peer broke. It has a moment to come back under the same identity."""
         peer = self._peers.get(node)
         if peer is None or peer.state.is_gone:
             return []
@@ -117,14 +117,14 @@ class FailureDetector:
         return [PeerChanged(node=node, state=Liveness.SUSPECT, reason=reason)]
 
     def on_left(self, node: str, *, reason: str) -> list[PeerChanged]:
-        """A peer said goodbye, or an operator revoked it."""
+        """Note that a peer said goodbye, or that an operator revoked it."""
         peer = self._peers.get(node)
         if peer is None or peer.state is Liveness.LOST:
             return []
         return [self._lose(node, peer, reason, is_certain=True)]
 
     def on_rests(self, node: str, now_s: float, *, come_s: float) -> list[PeerChanged]:
-        """A peer has nothing to do, hangs up, and comes again after so long. It holds nothing."""
+        """Note that a peer without work hangs up and comes again after ``come_s``. It holds no lease."""
         peer = self._peers.get(node)
         if peer is None or peer.state.is_gone:
             return []
@@ -136,9 +136,9 @@ class FailureDetector:
         return [PeerChanged(node=node, state=peer.state, reason=reason)]
 
     def expect(self, node: str, every_s: float, now_s: float) -> None:
-        """The peer is told to send a heartbeat each ``every_s`` from now on, and silence is judged by that.
+        """Expect a heartbeat every ``every_s`` from now on, as the peer was told.
 
-        A peer that is told to send more of them sends one at once: its silence is counted from now on."""
+        A peer that is told a shorter interval sends one at once: its silence counts from now on."""
         peer = self._peers.get(node)
         if peer is None or peer.every_s == every_s:
             return
@@ -149,14 +149,14 @@ class FailureDetector:
             self._look_in_time(node, peer)
 
     def every_s(self, node: str) -> float:
-        """How often this peer was told to send heartbeats."""
+        """Return the interval at which this peer was told to send heartbeats."""
         peer = self._peers.get(node)
         return peer.every_s if peer else self._patience.heartbeat_s
 
     def pass_over(self, unheard_s: float, now_s: float) -> None:
-        """This process itself stood still for so long, until now: that was no silence of its peers.
+        """Do not count the time for which this process stood still as silence of its peers.
 
-        They may have spoken all the while, and could not have come back.
+        They may have sent messages all the while, and could not reconnect.
         """
         for peer in self._peers.values():
             if peer.state is Liveness.DORMANT:
@@ -180,7 +180,7 @@ class FailureDetector:
                 changes.append(change)
             if peer.state is not Liveness.LOST:
                 looked_at.append((node, peer))
-        # Not before all were looked at: a peer whose time has not quite come would be looked at again and again.
+        # Only after all were checked: a peer whose time has not quite come would be checked again and again.
         for node, peer in looked_at:
             self._look_in_time(node, peer)
         return sorted(changes, key=lambda change: change.node)
@@ -196,7 +196,7 @@ class FailureDetector:
         return peer.reason
 
     def heard_s(self, node: str) -> float | None:
-        """When it was last heard; None: never."""
+        """Return when a peer last sent something, or None if never."""
         peer = self._peers.get(node)
         return peer.heard_s if peer else None
 
@@ -207,7 +207,7 @@ class FailureDetector:
     # One peer ---------------------------------------------------------------------------------------------
 
     def _judged(self, node: str, peer: _Peer, now_s: float) -> PeerChanged | None:
-        """What silence makes of a peer; None: nothing has changed."""
+        """Return the new state of a peer by its silence, or None if it has not changed."""
         patience = self._patience
         if peer.state is Liveness.DORMANT:
             late_s = now_s - peer.back_s
@@ -224,7 +224,7 @@ class FailureDetector:
         return None
 
     def _look_in_time(self, node: str, peer: _Peer) -> None:
-        """Look at a peer when its state may change next, or before."""
+        """Schedule the next check of a peer, no later than its state may change."""
         patience = self._patience
         if peer.state is Liveness.DORMANT:
             peer.look_s = peer.back_s + OVERSLEPT_S - _EARLY_S

@@ -1,7 +1,7 @@
-"""How often a device is asked for a heartbeat: by what it does, and by how many devices there are. Pure functions.
+"""How often a device should send a heartbeat: by what it does, and by how many devices there are. Pure functions.
 
-A device that works is lost with its lease, and every second counts. A device that waits holds nothing: the break of its
-session is noticed at once, as before, and a silent one is found out when it is given work, as fast as any other.
+If a device that works is lost, its lease is lost too, and every second counts. A device that waits holds no lease: a
+broken session is noticed at once, and a silent device when it is given work, as fast as any other.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 
 from shoal.roles.node.failure_detector import Patience
 
-#: Heartbeats a second from devices that work. With fewer such devices each sends one every ``Patience.heartbeat_s``.
+#: Heartbeats per second from all devices that work. If they are few, each sends one every ``Patience.heartbeat_s``.
 WORKING_PER_S = 500
 
-#: The same from devices that wait: of so many at most a heartbeat a second is heard.
+#: Heartbeats per second from all devices that wait.
 IDLE_PER_S = 100
 
 #: A device that waits sends at least this many times fewer.
@@ -25,9 +25,10 @@ IDLE_MOST_S = 60.0
 
 
 def interval_s(patience: Patience, *, devices: int, is_idle: bool) -> float:
-    """The seconds between two heartbeats of a device in a fleet of this size, as a multiple of the shortest ones.
+    """Return the seconds between two heartbeats of a device in a fleet of this size.
 
-    Whole multiples: with every device that comes or goes all others would be told another interval otherwise."""
+    They are an integer multiple of the shortest interval: otherwise every device that comes or goes would change the
+    interval of all others."""
     least_s = patience.heartbeat_s
     if is_idle:
         times = max(IDLE_FACTOR, math.ceil(devices / IDLE_PER_S / least_s))

@@ -1,8 +1,8 @@
 """A node between its sessions and the roles it hosts: which peers are alive, and which role a message is for.
 
-The manager's node has a switchboard, with the manager and the leaders on that node; so has every other node that leads.
-It is pure state that both drivers share, so that the simulator breaks the code that devices run. It decides where
-messages and events go; a driver takes them there.
+The manager's node has a host router for the manager and the leaders on that node, and so has every other node that
+leads. It is pure state that both drivers share, so that the simulator tests the code that devices run. It decides where
+messages and events go; a driver delivers them.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from shoal.wire.messages import (
 
 _NO_BUSINESS = "no job that it works for is led here"
 
-#: Two looks at peers prove at most so many heartbeats of silence, however far apart they are: this process may have
-#: been stopped, or starved, in between. As a manager judges a silent one (``seat_watch.GAP_MAX_S``).
+#: The most heartbeats of silence that two checks of peers prove, however far apart they are: this process may have
+#: been stopped, or starved, in between. Managers treat silent managers the same way (``seat_watch.GAP_MAX_S``).
 LATE_HEARTBEATS = 1.5
 
-#: How often an aggregator hears from the members of its formation. In a shard all members have sessions to all.
+#: The heartbeats of an aggregator's members. They are rare, since in a shard all members have sessions to each other.
 SELDOM = Patience(heartbeat_s=5.0, suspect_after_s=15.0, lost_after_s=25.0)
 
 
@@ -79,7 +79,7 @@ class ToLeader:
 
 @dataclass(frozen=True, slots=True)
 class ToPeer:
-    """Send over the session to this node. Without one the message is lost, and the roles hear that the node is."""
+    """Send over the session to this node. Without one the message is lost, and the roles learn that the node is."""
 
     node: str
     message: Message
@@ -89,7 +89,7 @@ class ToPeer:
 class Lead:
     """Set up the leader of a job here. Messages for it wait until it is set up.
 
-    On the manager's node it goes on from the version on the disk. Elsewhere the switchboard asks the manager for that
+    On the manager's node it resumes from the version on the disk. Elsewhere the host router asks the manager for that
     version, which comes with ``Resume``.
     """
 
@@ -98,7 +98,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The version to go on from has come: begin, and call ``on_leading`` or ``on_failed``."""
+    """Begin from this version, which the manager sent, and call ``on_leading`` or ``on_failed``."""
 
     assign: Assign
     checkpoint: Checkpoint
@@ -106,7 +106,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Let go of the leader of this job without a word: another node leads it."""
+    """End the leader of this job without notice: another node leads it."""
 
     job: str
     reason: str
@@ -129,7 +129,7 @@ class ToAggregator:
 
 @dataclass(frozen=True, slots=True)
 class DropAggregator:
-    """Let go of the aggregator: its formation is over."""
+    """End the aggregator: its formation is over."""
 
     job: str
     formation: int
@@ -148,7 +148,7 @@ Delivery = (
 
 @dataclass(frozen=True, slots=True)
 class _Sub:
-    """A formation in which this node sums up a share of the updates."""
+    """A formation in which this node sums a part of the updates."""
 
     term: int
     leader: str
@@ -160,23 +160,23 @@ class _Led:
     """A job led here, or about to be."""
 
     assign: Assign
-    #: The version to go on from has come.
+    #: Whether the version to resume from has come.
     resumed: bool = False
     #: Its announcement, once it leads.
     leads: Leads | None = None
-    #: The version that the manager was asked to keep, and has not answered for.
+    #: The version that the manager was asked to keep and has not confirmed.
     saving: int | None = None
-    #: How many saves the manager was asked for: it answers each by its number.
+    #: How many saves were sent to the manager, which answers each by its number.
     saves: int = 0
 
     def is_saving(self, answer: CheckpointKept | CheckpointRefused) -> bool:
-        """Whether this answers the save under way, and not one that was given up with a session."""
+        """Whether this answers the current save, and not one that ended with an earlier session."""
         return (answer.term, answer.version, answer.number) == (self.assign.term, self.saving, self.saves)
 
 
 @functools.lru_cache(maxsize=4096)
 def _seen(seq: int, next_s: float) -> HeartbeatSeen:
-    """Every node counts its heartbeats from one: most answers have been made before."""
+    """Return the answer to a heartbeat, cached: every node counts from one, so most answers repeat."""
     return HeartbeatSeen(seq=seq, next_s=next_s)
 
 
@@ -186,14 +186,14 @@ P = ParamSpec("P")
 def _entry(
     method: Callable[Concatenate[HostRouter, P], None],
 ) -> Callable[Concatenate[HostRouter, P], list[Delivery]]:
-    """An input of the switchboard: it returns the deliveries that the method decided on, in order."""
+    """Make a method an input of the host router that returns the deliveries it decided on, in order."""
 
     @functools.wraps(method)
     def enter(self: HostRouter, /, *args: P.args, **kwargs: P.kwargs) -> list[Delivery]:
         try:
             method(self, *args, **kwargs)
         finally:
-            # Nothing follows from an input that broke a rule: what it had decided so far is dropped with the error.
+            # An input that broke a rule has no effect: its deliveries are dropped.
             deliveries = self.take_actions()
         return deliveries
 
@@ -202,7 +202,7 @@ def _entry(
 
 class HostRouter(Decider[Delivery]):
     def __init__(self, *, node: str, patience: Patience, manager: str | None = None) -> None:
-        """``manager``: the manager's node; None: this one."""
+        """``manager`` is the manager's node, or None for this one."""
         super().__init__()
         self._node = node
         self._manager = manager or node
@@ -212,32 +212,32 @@ class HostRouter(Decider[Delivery]):
         self.membership = FailureDetector(patience)
         #: Lets in one of two processes of one node.
         self.doorway = Doorway(self.membership)
-        #: How often the driver is to call ``check``, and when it last did.
+        #: How often the driver must call ``check``, and when it last did.
         self.check_every_s = patience.heartbeat_s / 2
         self._checked_s: float | None = None
         #: The jobs led here, in the order they were given.
         self._led: dict[str, _Led] = {}
         #: Job -> the last term it was led under here. A term is never led twice.
         self._over: dict[str, int] = {}
-        #: Jobs that are led elsewhere now: their workers hear where from the manager, not from here.
+        #: Jobs that are led elsewhere now: the manager tells their workers where, not this node.
         self._moved: set[str] = set()
         #: Job -> the nodes that may speak to its leader. On the manager's node, every member may.
         self._admitted: dict[str, set[str]] = {}
         #: Job -> requests for work of nodes that the manager has not admitted yet.
         self._early: dict[str, dict[str, Received]] = {}
-        #: Nodes that were welcomed as members of a formation alone.
+        #: Nodes that were welcomed only as members of a formation.
         self._seldom: set[str] = set()
-        #: (job, formation) in which this node sums up a share.
+        #: (job, formation) in which this node is an aggregator.
         self._subs: dict[tuple[str, int], _Sub] = {}
-        #: Job -> the last word of its leader, which the manager must hear before this node may forget the job.
+        #: Job -> the final message of its leader, which the manager must confirm before this node may forget the job.
         self._last_words: dict[str, Progress | SteppedDown] = {}
         self._in_touch = True
         #: Node -> when it was last known to have work, or given some. A node that is not here has waited for a while.
         self._busy_s: dict[str, float] = {}
-        #: The intervals of nodes that work and of nodes that wait, for so many nodes: reckoned again when these change.
+        #: The intervals of nodes that work and of nodes that wait, and the number of nodes they were computed for.
         self._intervals_of = -1
         self._intervals_s = (0.0, 0.0)
-        #: Heartbeats that the manager has not heard yet: node, time and message.
+        #: Heartbeats that were not passed to the manager yet: node, time and message.
         self._heard: list[tuple[str, float, Heartbeat]] = []
 
     @property
@@ -251,7 +251,7 @@ class HostRouter(Decider[Delivery]):
 
     @property
     def is_idle(self) -> bool:
-        """No job is led here, and the manager has heard every last word."""
+        """Whether no job is led here and the manager has confirmed every final message."""
         return not self._led and not self._subs and not self._last_words
 
     def leads(self) -> tuple[Leads, ...]:
@@ -265,19 +265,19 @@ class HostRouter(Decider[Delivery]):
         return any(node in sub.members for (job, _), sub in self._subs.items() if self._is_led(job, sub))
 
     def _is_led(self, job: str, sub: _Sub) -> bool:
-        """Whether the leader of a formation may still lead it. A leader that was here and has ended does not: members
-        that kept their session for the aggregator's sake would never ask where their leader is."""
+        """Whether the leader of a formation may still lead it. One that was here and has ended does not: members that
+        kept their session only for the aggregator would never ask where their leader is."""
         return sub.leader != self._node or job in self._led
 
     def _is_watched(self, node: str) -> bool:
-        """Whether a role here must know when the node is lost. Members of a formation are watched by their leader."""
+        """Whether a role here must notice when the node is lost. Their leader watches the members of a formation."""
         return self.is_home or any(node in nodes for nodes in self._admitted.values())
 
     # Peers ---------------------------------------------------------------------------------------------
 
     @_entry
     def on_received(self, event: Received, now_s: float) -> None:
-        """A message from a peer whose identity is proven."""
+        """Handle a message from a peer whose identity is proven."""
         self.now_s = now_s
         sender, message = event.sender, event.message
         if type(message) is Heartbeat and self.is_home:
@@ -285,13 +285,13 @@ class HostRouter(Decider[Delivery]):
             return
         match message:
             case Hello() if message.node != sender:
-                raise PeerViolation(f"says it is {message.node}", peer=sender)
+                raise PeerViolation(f"Hello.node is {message.node}; its certificate is for {sender}", peer=sender)
             case Leave():
                 if message.come_s and self.is_home:
                     self._report(self.membership.on_rests(sender, now_s, come_s=message.come_s))
                 else:
                     self._expel(sender, f"left: {message.reason}")
-                # Hanging up is the sign that the goodbye was heard: the peer waits for it before it disconnects.
+                # Hanging up confirms the goodbye: the peer waits for it before it disconnects.
                 self.act(HangUp(sender, "it said goodbye"))
                 return
             case Heartbeat() if not self.admits(sender):
@@ -307,13 +307,13 @@ class HostRouter(Decider[Delivery]):
             incarnation = (message.incarnation or None) if isinstance(message, Hello) else None
             self._report(self.membership.on_heard(sender, now_s, incarnation=incarnation))
         if isinstance(message, Hello) and self.is_home:
-            # It will be welcomed, and sends heartbeats as the welcome says until it is told otherwise.
+            # It will be welcomed, and sends heartbeats at the welcome's interval until it is told another.
             self._busy_s[sender] = now_s
             self.membership.expect(sender, self._patience.heartbeat_s, now_s)
         self._route(event)
 
     def _on_heartbeat(self, sender: str, beat: Heartbeat) -> None:
-        """A heartbeat at the manager's node: answer it, and say how often the next ones are wanted."""
+        """Answer a heartbeat at the manager's node with the interval for the next ones."""
         now_s, members = self.now_s, self.membership
         every_s = self._wanted_s(sender, is_idle=beat.is_idle)
         self._actions.append(ToPeer(sender, _seen(beat.seq, every_s)))
@@ -321,12 +321,12 @@ class HostRouter(Decider[Delivery]):
         members.expect(sender, every_s, now_s)
         if changes:
             self._report(changes)
-        # The manager hears of many at once: what each of them tells it can wait for a moment.
+        # Passed to the manager in batches: the values in a heartbeat can wait for a moment.
         self._heard.append((sender, now_s, beat))
 
     def _wanted_s(self, node: str, *, is_idle: bool) -> float:
-        """How often a node is to send heartbeats. A node that waits is asked for fewer once it has waited for a while:
-        word of its work may be under way, in either direction."""
+        """Return the interval of heartbeats for a node. A node without work gets a longer one only after a while: a
+        message about its work may be under way, in either direction."""
         if not is_idle:
             self._busy_s[node] = self.now_s
         elif (busy_s := self._busy_s.get(node)) is not None and self.now_s - busy_s > self._patience.lost_after_s:
@@ -342,7 +342,7 @@ class HostRouter(Decider[Delivery]):
         return self._intervals_s[is_idle]
 
     def _hurry(self, node: str) -> None:
-        """A node is to show at once that it lives, and as often as nodes that work from then on."""
+        """Ask a node for a heartbeat at once, and then at the interval of nodes that work."""
         self._busy_s[node] = self.now_s
         every_s = self._interval_s(is_idle=False)
         if self.membership.every_s(node) > every_s:
@@ -351,19 +351,19 @@ class HostRouter(Decider[Delivery]):
 
     @_entry
     def on_knock(self, caller: Caller) -> None:
-        """A process wants to connect. Another one of its name that is inside is asked to show that it lives."""
+        """Ask the connected process of this name, if there is one, for a sign of life: another wants to connect."""
         if self.is_home and self.doorway.is_taken(caller):
             self._hurry(caller.node)
 
     @_entry
     def on_closed(self, node: str, now_s: float, *, reason: str) -> None:
-        """The control session of a node is over."""
+        """Note that the control session of a node ended."""
         self.now_s = now_s
         self._report(self.membership.on_closed(node, now_s, reason=reason))
 
     @_entry
     def on_expelled(self, node: str, *, reason: str) -> None:
-        """An operator revoked a member: the work that it holds returns at once."""
+        """Give up a member that an operator revoked: its leases return at once."""
         self._expel(node, reason)
 
     def _expel(self, node: str, reason: str) -> None:
@@ -382,9 +382,9 @@ class HostRouter(Decider[Delivery]):
         self._tell_heard()
         self._report(changes)
         if self.is_home:
-            # The manager gives its role back to a node that was lost and is heard again.
+            # The manager assigns a node that was lost its role again when it comes back.
             return
-        # Here a lost node has to say hello again.
+        # Here a lost node has to send a hello again.
         self.act(*(HangUp(change.node, change.reason) for change in changes if change.state is Liveness.LOST))
 
     def _report(self, changes: list[PeerChanged]) -> None:
@@ -393,14 +393,14 @@ class HostRouter(Decider[Delivery]):
             if self.is_home:
                 self._tell_manager(change)
             if change.state is Liveness.DORMANT:
-                # A leader knows who works for it, and such a node does not.
+                # A dormant node works for no leader, so leaders treat it as lost.
                 change = PeerChanged(node=change.node, state=Liveness.LOST, reason=change.reason)
             for job in self._led:
                 self.act(ToLeader(job, change))
 
     def _tell_manager(self, event: Event) -> None:
-        """In the order of what happened: the manager weighs which nodes were heard since a leader fell silent, and
-        whether a node was heard since its leader let it go."""
+        """Pass an event to the manager, after the heartbeats before it. The order matters: the manager checks which
+        nodes sent something since a leader fell silent, or since their leader released them."""
         self._tell_heard()
         self.act(ToManager(event))
 
@@ -410,7 +410,7 @@ class HostRouter(Decider[Delivery]):
             self.act(ToManager(Heard(beats=heard)))
 
     def _route(self, event: Received) -> None:
-        """Deliver a message of a peer to the role that it is for."""
+        """Deliver a message from a peer to the role that it is for."""
         message, sender = event.message, event.sender
         recipient = message.rule.to
         if recipient == "manager":
@@ -423,8 +423,8 @@ class HostRouter(Decider[Delivery]):
         if recipient != "leader":
             raise PeerViolation(f"{type(message).__name__} is not for this node", peer=sender)
         if self.membership.state(sender).is_gone:
-            # The sender left, or was given up, while this was on its way: a leader would lend to a node that is gone.
-            # A node that is back after all is assigned its role again, and speaks then.
+            # The sender left, or was given up, while this was on its way: a leader would lease to a lost node. A node
+            # that comes back is assigned its role again, and sends again then.
             return
         job = str(getattr(message, "job", ""))
         if job in self._moved:
@@ -437,13 +437,13 @@ class HostRouter(Decider[Delivery]):
             self._early.setdefault(job, {})[sender] = event
 
     def awaits_shard(self, sender: str, shard: UpdateShard) -> bool:
-        """Whether an aggregator here sums up for this member."""
+        """Whether an aggregator here waits for this member's shard."""
         sub = self._subs.get((shard.job, shard.formation))
         return sub is not None and sub.term == shard.term and sender in sub.members
 
     def _misdirected(self, event: Received, job: str) -> None:
-        """A worker speaks to a leader that was here. It will hear, or has heard, where the job is led now; unless it
-        was away when its job ended, which the manager knows."""
+        """Handle a message for a leader that was here. The worker gets, or already got, the new leader's address. If it
+        was disconnected when its job ended, the manager answers it."""
         if not self.is_home:
             return
         term = int(getattr(event.message, "term", 0))
@@ -465,13 +465,13 @@ class HostRouter(Decider[Delivery]):
             case Heartbeat():
                 pass
             case _:
-                raise PeerViolation(f"{type(event.message).__name__} is for the manager", peer=event.sender)
+                raise PeerViolation(f"{type(event.message).__name__} must go to the manager", peer=event.sender)
 
-    # The manager speaks to leaders here ------------------------------------------------------------------
+    # Messages from the manager to leaders here -----------------------------------------------------------
 
     @_entry
     def on_manager_message(self, message: Message) -> None:
-        """The manager speaks to a leader on this node."""
+        """Handle a message from the manager to a leader on this node."""
         self._on_manager_message(message)
 
     def _on_manager_message(self, message: Message) -> None:
@@ -485,14 +485,14 @@ class HostRouter(Decider[Delivery]):
             case Admit():
                 self._on_admit(message)
             case Revoke():
-                self._on_bar(message)
+                self._on_revoke(message)
             case _:
                 led = self._led.get(str(getattr(message, "job", "")))
                 if led is not None:
                     self._on_request(led, message)
 
     def _on_request(self, led: _Led, message: Message) -> None:
-        """The manager asks a leader here for something, or answers it."""
+        """Handle the manager's request to a leader here, or its answer."""
         job = led.assign.job
         match message:
             case StopRequest():
@@ -509,13 +509,13 @@ class HostRouter(Decider[Delivery]):
                 pass
 
     def _on_assign(self, assign: Assign) -> None:
-        """This node is to lead a job."""
+        """Begin to lead a job."""
         job, led = assign.job, self._led.get(assign.job)
         if led is not None and led.assign.term >= assign.term:
             return
         spoken = self._last_words.get(job)
         if spoken is not None and spoken.term >= assign.term:
-            # The manager may not have heard the last word about this term.
+            # The manager may not have got the final message of this term.
             self.act(ToPeer(self._manager, spoken))
             return
         if self._over.get(job, 0) >= assign.term:
@@ -524,14 +524,14 @@ class HostRouter(Decider[Delivery]):
         if led is not None:
             self._drop(job, "it leads under a new term")
         self._led[job] = _Led(assign)
-        # The last word of an older term is of no use: the manager has given out this one.
+        # The final message of an older term is obsolete: the manager has given out this term.
         self._last_words.pop(job, None)
         self._moved.discard(job)
         self.act(Lead(assign))
         self._ask_checkpoint(job)
 
     def _ask_checkpoint(self, job: str) -> None:
-        """Ask the manager for the version to go on from. On the manager's node, the disk has it."""
+        """Ask the manager for the version to resume from. On the manager's node, the disk has it."""
         led = self._led[job]
         if not self.is_home and not led.resumed:
             self.act(ToPeer(self._manager, AskCheckpoint(job=job, term=led.assign.term)))
@@ -558,17 +558,17 @@ class HostRouter(Decider[Delivery]):
         self.act(Drop(job, reason))
 
     def _on_admit(self, message: Admit) -> None:
-        """The manager lists nodes that may speak to the leader of a job here."""
+        """Admit the nodes that the manager lists to the leader of a job here."""
         led = self._led.get(message.job)
         if led is None or led.assign.term != message.term:
             return
         admitted = self._admitted.setdefault(message.job, set())
         gone = sorted(admitted - set(message.nodes)) if message.anew else []
         for node in gone:
-            self._on_bar(
+            self._on_revoke(
                 Revoke(job=message.job, term=message.term, node=node, reason="it does not work there any longer")
             )
-        # Nodes that were told to send few heartbeats connect again, and are told to send more.
+        # Nodes with a long heartbeat interval connect again, and get a shorter one.
         again = [node for node in message.nodes if node in self._seldom]
         self._seldom.difference_update(again)
         self.act(*(HangUp(node, "it works for a leader here now") for node in again))
@@ -578,8 +578,8 @@ class HostRouter(Decider[Delivery]):
         alive = [event for event in events if not self.membership.state(event.sender).is_gone]
         self.act(*(ToLeader(message.job, event) for event in alive))
 
-    def _on_bar(self, message: Revoke) -> None:
-        """The manager gave a worker up: the leader here lets it go."""
+    def _on_revoke(self, message: Revoke) -> None:
+        """Have the leader here release a worker that the manager gave up."""
         job, node = message.job, message.node
         led = self._led.get(job)
         if led is None or led.assign.term != message.term:
@@ -592,14 +592,14 @@ class HostRouter(Decider[Delivery]):
         self._expel(node, message.reason)
         self.act(HangUp(node, message.reason))
 
-    # A leader speaks to aggregators here -----------------------------------------------------------------
+    # Messages from a leader to aggregators here ----------------------------------------------------------
 
     @_entry
     def on_leader_message(self, leader: str, message: Message) -> None:
-        """The leader of a job that this node works for makes it an aggregator, or speaks to it as one."""
+        """Handle a message from the leader of a job that this node works for to its aggregator here."""
         match message:
             case SetUpAggregator():
-                self._on_form(leader, message)
+                self._on_set_up_aggregator(leader, message)
             case TearDown():
                 over = [key for key, sub in self._subs.items() if key[0] == message.job and sub.term <= message.term]
                 for key in over:
@@ -613,12 +613,12 @@ class HostRouter(Decider[Delivery]):
             case _:
                 pass
 
-    def _on_form(self, leader: str, form: SetUpAggregator) -> None:
+    def _on_set_up_aggregator(self, leader: str, form: SetUpAggregator) -> None:
         key = (form.job, form.formation)
         known = self._subs.get(key)
         if known is not None and known.term > form.term:
             return
-        # A formation of an older term is of a leader that has ended, whatever its number.
+        # A formation of an older term belongs to a leader that has ended, whatever its number.
         for old in [old for old, sub in self._subs.items() if old[0] == form.job and sub.term < form.term]:
             self._drop_sub(old)
         self._subs[key] = _Sub(form.term, leader, frozenset(form.members))
@@ -635,7 +635,7 @@ class HostRouter(Decider[Delivery]):
     def on_aggregator_set_up(
         self, form: SetUpAggregator, *, endpoint: str | None = None, reason: str | None = None
     ) -> None:
-        """An aggregator is set up and its members may dial it at the endpoint; None: it could not be set up."""
+        """Report to the leader that an aggregator is set up at this endpoint, or that it failed if there is none."""
         key = (form.job, form.formation)
         sub = self._subs.get(key)
         if sub is None or sub.term != form.term:
@@ -655,7 +655,7 @@ class HostRouter(Decider[Delivery]):
 
     @_entry
     def on_manager_reached(self) -> None:
-        """The manager has welcomed this node (again): repeat everything that it may not have heard."""
+        """Repeat everything that the manager may not have got, when it welcomes this node (again)."""
         was_in_touch, self._in_touch = self._in_touch, True
         self.act(*(ToPeer(self._manager, word) for word in self._last_words.values()))
         for job in self._led:
@@ -666,7 +666,7 @@ class HostRouter(Decider[Delivery]):
 
     @_entry
     def on_manager_lost(self, *, reason: str) -> None:
-        """The session to the manager is over: a version that it was to keep may not have arrived."""
+        """Note that the session to the manager ended: a version that it should keep may not have arrived."""
         was_in_touch, self._in_touch = self._in_touch, False
         for job, led in self._led.items():
             if was_in_touch:
@@ -675,11 +675,11 @@ class HostRouter(Decider[Delivery]):
                 self.act(ToLeader(job, SaveFailed(version=led.saving, reason=reason)))
                 led.saving = None
 
-    # Roles here act --------------------------------------------------------------------------------------
+    # Actions of roles here -------------------------------------------------------------------------------
 
     @_entry
     def on_send(self, to: str, message: Message) -> None:
-        """A role here sends a message."""
+        """Deliver a message that a role here sends."""
         if to != self._manager:
             if self.is_home and isinstance(message, Assign):
                 self._hurry(to)
@@ -702,7 +702,7 @@ class HostRouter(Decider[Delivery]):
 
     @_entry
     def on_save(self, job: str, save: Save) -> None:
-        """A leader on a device wants a version kept: the manager keeps it, because a device may never come back."""
+        """Have the manager keep a version of a leader on this device, which may never come back."""
         led = self._led.get(job)
         if led is None:
             return
@@ -727,7 +727,7 @@ class HostRouter(Decider[Delivery]):
 
     @_entry
     def on_leading(self, job: str, *, endpoint: str) -> None:
-        """The leader of this job is set up, and workers may dial it at the endpoint."""
+        """Note that the leader of this job is set up and workers may dial it at the endpoint."""
         led = self._led.get(job)
         if led is None:
             return
@@ -736,7 +736,7 @@ class HostRouter(Decider[Delivery]):
 
     @_entry
     def on_failed(self, job: str, *, reason: str) -> None:
-        """The leader of this job could not be set up here."""
+        """Note that the leader of this job could not be set up here."""
         led = self._led.get(job)
         if led is None:
             return
@@ -744,7 +744,7 @@ class HostRouter(Decider[Delivery]):
         self._say_last(SteppedDown(job=job, term=led.assign.term, reason=clip(reason), failed=True))
 
     def on_ended(self, job: str) -> None:
-        """The job is not led here any more."""
+        """Note that the job is not led here any more."""
         led = self._led.pop(job, None)
         if led is not None:
             self._over[job] = max(self._over.get(job, 0), led.assign.term)
@@ -752,7 +752,7 @@ class HostRouter(Decider[Delivery]):
         self._early.pop(job, None)
 
     def _say_last(self, word: Progress | SteppedDown) -> None:
-        """Tell the manager the last word of a leader, and repeat it until the manager has heard it."""
+        """Send the final message of a leader to the manager, and repeat it until the manager confirms it."""
         if isinstance(word, SteppedDown):
             self._moved.add(word.job)
         if self.is_home:

@@ -1,4 +1,4 @@
-"""What the tables of a node ask of a host: the object of a driver that runs one role."""
+"""What the tables of a node need from a host: the object of a driver that runs one role."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class RoleRunner(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the role was let go: nothing more is carried out for it."""
+        """Whether the role was released: its actions are not carried out any more."""
         ...
 
     def post(self, event: Event) -> None:
-        """Hand the role an event; before the role is there, the event waits."""
+        """Hand the role an event. Until the role is set up, the event waits."""
         ...
 
     def start(self, role: Role) -> None: ...

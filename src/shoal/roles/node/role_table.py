@@ -1,6 +1,6 @@
-"""The leaders and aggregators that a node hosts: which of them a delivery is for, which are set up and let go.
+"""The leaders and aggregators that a node hosts: which of them a delivery is for, which are set up and released.
 
-Both drivers use this table. It knows no socket, no task and no clock: the driver has them, and the table calls it.
+Both drivers use this table. The driver has the sockets, the tasks and the clock, and the table calls it.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class NodeApi(Protocol[_H]):
         ...
 
     def say(self, to: str, message: Message) -> None:
-        """Send over the line that this node dialled: to the manager elsewhere, or to a leader that it works for."""
+        """Send over a session that this node dialled: to the manager elsewhere, or to a leader that it works for."""
         ...
 
     def set_up_leader(self, host: _H, assign: Assign) -> None:
-        """Read where the job stands and ``begin``; or, on a device, wait for ``resume``."""
+        """Read the job's checkpoint and ``begin``; or, on a device, wait for ``resume``."""
         ...
 
     def resume(self, host: _H, assign: Assign, checkpoint: Checkpoint) -> None:
@@ -72,7 +72,7 @@ class NodeApi(Protocol[_H]):
         ...
 
     def save(self, host: _H, job: str, save: Save) -> None:
-        """Make a version durable; the host hears whether it is."""
+        """Make a version durable, and report the result to the host."""
         ...
 
     def record(self, job: str, record: Record) -> None: ...
@@ -82,7 +82,7 @@ class HostDriver(Protocol[H]):
     """The sessions and the hosts of a node."""
 
     def post(self, node: str, message: Message) -> None:
-        """Send over the session of a node that called this one, if there is a session."""
+        """Send over the session that a node opened to this one, if there is one."""
         ...
 
     def hang_up(self, node: str, reason: str) -> None: ...
@@ -92,11 +92,11 @@ class HostDriver(Protocol[H]):
     def aggregator_host(self, form: SetUpAggregator) -> H: ...
 
     def set_up_aggregator(self, host: H, form: SetUpAggregator, leader: str) -> None:
-        """Start the role, open the door to its members, and call ``formed``."""
+        """Start the role, listen for its members, and call ``formed``."""
         ...
 
     def end(self, host: H) -> None:
-        """Let a host go; ``ended`` is true from now on."""
+        """Release a host; ``ended`` is true from now on."""
         ...
 
 
@@ -105,7 +105,7 @@ class _Led(Generic[H]):
     """A job led on this node, or about to be."""
 
     host: H
-    #: Set once it is there.
+    #: Set once it is set up.
     leader: Leader | None = None
 
 
@@ -149,9 +149,9 @@ class RoleTable(Generic[H]):
     # Deliveries ----------------------------------------------------------------------------------------
 
     def reading(self, delivery: Delivery) -> tuple[H, Received] | None:
-        """The host that reads a message, and the message; None for every other delivery.
+        """Return the host that reads a message, and the message, or None for every other delivery.
 
-        A driver with real memory waits until the role has read a message: the memory is used again after that.
+        A driver with real memory waits until the role has read a message, because it then reuses the memory.
         """
         match delivery:
             case ToLeader(event=Received() as event) if (led := self._led.get(delivery.job)) is not None:
@@ -163,7 +163,7 @@ class RoleTable(Generic[H]):
                 return None
 
     def carry(self, deliveries: Iterable[Delivery]) -> None:
-        """Carry out what the switchboard decided, in order."""
+        """Carry out the host router's deliveries, in order."""
         for delivery in deliveries:
             match delivery:
                 case ToManager():
@@ -191,15 +191,16 @@ class RoleTable(Generic[H]):
                     self._driver.hang_up(delivery.node, delivery.reason)
 
     def post(self, node: str, message: Message) -> None:
-        """Send to a node: over the line that this device dialled if the message is for a manager or a leader, else over
-        the session that the node opened here."""
+        """Send to a node: over the session that this device dialled if the message is for a manager or a leader, else
+        over the session that the node opened here."""
         if not self._router.is_home and message.rule.to in ("manager", "leader"):
             self._node_api.say(node, message)
         else:
             self._driver.post(node, message)
 
     def said_to_hosted(self, sender: str, message: Message) -> list[Delivery]:
-        """The manager speaks to a leader here or makes this device one; or a leader speaks to its aggregator here."""
+        """Pass on a message from the manager to this node's leaders (such as an appointment), or from a leader to its
+        aggregator here."""
         if isinstance(message, SetUpAggregator | Reduce | RelayModel | TearDown):
             return self._router.on_leader_message(sender, message)
         return self._router.on_manager_message(message)
@@ -207,7 +208,7 @@ class RoleTable(Generic[H]):
     # Roles ---------------------------------------------------------------------------------------------
 
     def send(self, to: str, message: Message) -> None:
-        """A role on this node sends a message."""
+        """Send a message of a role on this node."""
         self.carry(self._router.on_send(to, message))
 
     def perform_leader(self, host: H, job: str, action: Action) -> None:
@@ -220,7 +221,7 @@ class RoleTable(Generic[H]):
                 self._router.on_ended(job)
                 self._drop(job)
             case _:
-                raise Misuse(f"a leader does not ask for {type(action).__name__}")
+                raise Misuse(f"a leader must not ask for {type(action).__name__}")
 
     def perform_aggregator(self, job: str, formation: int, action: Action) -> None:
         match action:
@@ -229,7 +230,7 @@ class RoleTable(Generic[H]):
             case End():
                 self._drop_sub(job, formation)
             case _:
-                raise Misuse(f"an aggregator does not ask for {type(action).__name__}")
+                raise Misuse(f"an aggregator must not ask for {type(action).__name__}")
 
     # Leaders -------------------------------------------------------------------------------------------
 
@@ -239,9 +240,9 @@ class RoleTable(Generic[H]):
         self._node_api.set_up_leader(host, assign)
 
     def begin(self, host: H, assign: Assign, leader: Leader, *, endpoint: str | None = None) -> None:
-        """Start the leader of a job, unless its host was let go meanwhile.
+        """Start the leader of a job, unless its host was released meanwhile.
 
-        ``endpoint``: where workers dial this device; the manager's node is dialled where every member knows it is.
+        ``endpoint`` is where workers dial this device. The manager's node needs none: every member has its address.
         """
         if host.ended:
             return
@@ -251,7 +252,7 @@ class RoleTable(Generic[H]):
             self.carry(self._router.on_leading(assign.job, endpoint=endpoint))
 
     def fail(self, host: H, job: str, reason: str) -> None:
-        """The leader of a job could not be set up."""
+        """Report that the leader of a job could not be set up."""
         if not host.ended:
             self._drop(job)
             self.carry(self._router.on_failed(job, reason=reason))
@@ -269,7 +270,7 @@ class RoleTable(Generic[H]):
         self._driver.set_up_aggregator(host, form, leader)
 
     def formed(self, host: H, form: SetUpAggregator, *, endpoint: str | None = None, reason: str | None = None) -> None:
-        """An aggregator is set up and its members may dial it at ``endpoint``; without one it could not be set up."""
+        """Report an aggregator that its members may dial at ``endpoint``, or that could not be set up if it is None."""
         if host.ended:
             return
         if endpoint is None:
@@ -284,9 +285,9 @@ class RoleTable(Generic[H]):
     # Tensors -------------------------------------------------------------------------------------------
 
     def payload_limit(self, message: Message) -> int:
-        """The most bytes of tensors that may follow this message from a worker or from an aggregator.
+        """Return the most bytes of tensors that may follow this message from a worker or from an aggregator.
 
-        A message for a leader that is not here, or not yet, may have any size: no memory is taken for its tensors.
+        A message for a leader that is not here, or not yet, may have any size: its tensors take no memory.
         """
         match message:
             case Update() | MaskSum():
@@ -302,7 +303,7 @@ class RoleTable(Generic[H]):
                 return 0
 
     def awaits_tensors(self, sender: str, message: Message) -> bool:
-        """Whether a role here can use the tensors of this message: memory is taken for no others."""
+        """Whether a role here can use the tensors of this message. Others get no memory."""
         match message:
             case Update() | ReduceResult() | MaskSum():
                 leader = self.leader(message.job)

@@ -1,6 +1,6 @@
-"""The workers and hubs of a device: which of them an event is for, which are set up and let go.
+"""The workers and hubs of a device: which of them an event is for, which are set up and released.
 
-Both drivers use this table. It knows no socket, no task and no clock: the driver has them, and the table calls it.
+Both drivers use this table. The driver has the sockets, the tasks and the clock, and the table calls it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shoal.wire.messages import Assign, Message
 
 
 class WorkerEntry(Protocol):
-    """A worker's host, and the trainer that the driver keeps beside it."""
+    """A worker's host, and its trainer in the driver."""
 
     @property
     def host(self) -> RoleRunner: ...
@@ -38,32 +38,32 @@ _W = TypeVar("_W", bound=WorkerEntry, covariant=True)
 
 
 class DeviceDriver(Protocol[_W]):
-    """The lines and the hosts of a device."""
+    """The sessions and the hosts of a device."""
 
     def employ(self, assign: Assign) -> _W:
-        """A host and a trainer for the worker of a job."""
+        """Make a host and a trainer for the worker of a job."""
         ...
 
     def send(self, to: str, message: Message) -> None:
-        """Send over the line to a node, if there is one."""
+        """Send over the session to a node, if there is one."""
         ...
 
     def dial(self, node: str, endpoint: str) -> None:
-        """Hold a line to this node until ``part``."""
+        """Hold a session to this node until ``part``."""
         ...
 
     def part(self, node: str, reason: str) -> None: ...
 
     def hang_up(self, node: str, reason: str) -> None:
-        """End the session over a line; it is dialled again after a while."""
+        """End the session to a node, and dial again after a while."""
         ...
 
     def beat_now(self, node: str) -> None:
-        """Send a heartbeat over a line, and count its interval from now on."""
+        """Send a heartbeat to a node, and count its interval from now on."""
         ...
 
     def tell_hosted(self, duty: ToHosted) -> None:
-        """Hand a message to the leaders and aggregators that this device hosts, or is to host."""
+        """Hand a message to the leaders and aggregators that this device hosts, or will host."""
         ...
 
 
@@ -85,9 +85,9 @@ class WorkerTable(Generic[W]):
         return self._workers.get(job)
 
     def reading(self, duty: Duty) -> tuple[W, Received] | None:
-        """The worker that reads a message, and the message; None for every other duty.
+        """Return the worker that reads a message, and the message, or None for every other duty.
 
-        A driver with real memory waits until the role has read a message: the memory is used again after that.
+        A driver with real memory waits until the role has read a message, because it then reuses the memory.
         """
         match duty:
             case ToWorker(event=Received() as event):
@@ -96,7 +96,7 @@ class WorkerTable(Generic[W]):
                 return None
 
     def carry(self, duties: Iterable[Duty]) -> None:
-        """Carry out what the station decided, in order."""
+        """Carry out the device router's duties, in order."""
         for duty in duties:
             match duty:
                 case ToWorker():
@@ -121,7 +121,7 @@ class WorkerTable(Generic[W]):
         if assign.role == "hub":
             worker.host.start(Hub(job=assign.job, leader=assign.leader, term=assign.term))
             return
-        # Here: a device that has no job is spared the modules of a worker, and numpy. Its driver has imported them.
+        # Imported here, so that a device without a job does not load a worker's modules and numpy.
         from shoal.roles.helper import Helper
         from shoal.roles.worker import Worker
 
@@ -132,7 +132,7 @@ class WorkerTable(Generic[W]):
             worker.host.start(Worker(spec=spec, leader=assign.leader, term=assign.term))
 
     def end(self, job: str) -> W | None:
-        """Let the worker of a job go; None: it is gone already."""
+        """Release the worker of a job. Return it, or None if it had ended already."""
         worker = self._workers.pop(job, None)
         if worker is not None:
             self.carry(self._station.on_worker_ended(job))

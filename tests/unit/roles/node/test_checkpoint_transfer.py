@@ -209,7 +209,7 @@ def test_lies_about_evaluations_are_refused(evaluations: Any) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_model_that_is_not_finite_is_refused(value: float, dtype: Any) -> None:
-    with pytest.raises(PeerViolation, match="not finite, in w"):
+    with pytest.raises(PeerViolation, match="tensor w has values that are not finite"):
         unpacked(forged(tensors={"w": np.array([0, value], dtype=dtype)}))
 
 

@@ -150,7 +150,7 @@ def test_what_is_for_leaders_here_is_passed_on_and_only_the_manager_says_it(
 ) -> None:
     assert hears(station, message) == [ToHosted(message)]
     hears(station, give(leader="hub"))
-    with pytest.raises(PeerViolation, match="is not for a leader to say"):
+    with pytest.raises(PeerViolation, match="must not come from a leader"):
         hears(station, message, "hub")
 
 
@@ -160,7 +160,7 @@ def test_a_node_is_made_a_leader_by_the_manager_alone(station: DeviceRouter, giv
     assert hears(station, leader) == [ToHosted(leader)]
     hears(station, worker)
     for message in (leader, give(term=2, leader="hub"), Dismiss(job="digits", reason=""), Dismiss(job="", reason="")):
-        with pytest.raises(PeerViolation, match="is not for a leader to say"):
+        with pytest.raises(PeerViolation, match="must not come from a leader"):
             hears(station, message, "hub")
 
 
@@ -608,7 +608,7 @@ def test_a_hop_says_nothing_that_a_leader_says(station: DeviceRouter, give: Give
     work = Work(job="digits", term=1, lease=1, kind="train", version=0, deadline_s=5.0)
     for message in (work, form_of(), route_of("b"), disband_of(), Finished(job="digits", reason="it lies")):
         assert hears(station, message, "a") == []
-    with pytest.raises(PeerViolation, match="is not for a leader to say"):
+    with pytest.raises(PeerViolation, match="must not come from a leader"):
         hears(station, Dismiss(job="", reason="it lies"), "a")
 
 

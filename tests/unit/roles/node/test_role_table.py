@@ -197,7 +197,7 @@ def test_a_leader_saves_records_and_ends(assign: Assign) -> None:
     assert host.ended
     assert not node.table.jobs
     assert not node.board.admits("w1")
-    with pytest.raises(Misuse, match="a leader does not ask for Prepare"):
+    with pytest.raises(Misuse, match="a leader must not ask for Prepare"):
         node.table.perform_leader(host, "digits", Prepare(spec=assign.spec))
 
 
@@ -218,7 +218,7 @@ def test_an_aggregator_is_set_up_hears_its_leader_and_is_let_go() -> None:
     node.tell(TearDown(job="digits", term=1, formation=1), sender="lead")
     assert host.ended
     assert list(node.table.hosts) == []
-    with pytest.raises(Misuse, match="an aggregator does not ask for Answer"):
+    with pytest.raises(Misuse, match="an aggregator must not ask for Answer"):
         node.table.perform_aggregator("digits", 1, Answer(question=1, message=Done(job="digits")))
 
 
