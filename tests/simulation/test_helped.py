@@ -190,13 +190,13 @@ def test_without_a_bug_every_story_holds(story: Story) -> None:
 
 
 def a_label_is_answered_twice() -> AbstractContextManager[Any]:
-    on_question = Helper._on_question
+    on_question = Helper._on_ask_masks
 
     def forgetful(self: Helper, ask: AskMasks) -> None:
         self._newest = (0, 0)
         on_question(self, ask)
 
-    return patch.object(Helper, "_on_question", forgetful)
+    return patch.object(Helper, "_on_ask_masks", forgetful)
 
 
 def any_number_is_enough() -> AbstractContextManager[Any]:

@@ -55,14 +55,14 @@ def shares_for_all_who_may_come() -> AbstractContextManager[Any]:
 
 def given_back_when_nothing_came_of_it() -> AbstractContextManager[Any]:
     """A device takes a group that its leader calls void off its account."""
-    unbound = Worker._on_unbound
+    unbound = Worker._on_unbind
 
     def give_back(self: Worker, message: Any) -> None:
         if self._participation._taken:
             self._participation._taken.pop()
         unbound(self, message)
 
-    return patch.object(Worker, "_on_unbound", give_back)
+    return patch.object(Worker, "_on_unbind", give_back)
 
 
 def counted_once_a_version() -> AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""What a role wants done. Values only; a driver carries them out in order."""
+"""The actions that a role asks for. Values only; a driver carries them out in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetTimer:
-    """Fire ``name`` once, so many seconds from now; a second timer of the same name replaces the first."""
+    """Fire ``name`` once, in ``after_s`` seconds. A second timer of the same name replaces the first."""
 
     name: str
     after_s: float
@@ -52,7 +52,7 @@ class Record:
     kind: str
     reason: str
     job: str = ""
-    #: Of a failure of a task's code: where, in full.
+    #: The complete traceback of a failure in a task's code.
     traceback: str = ""
 
 
@@ -63,8 +63,8 @@ class Save:
     version: int
     tensors: Tensors = field(compare=False, repr=False)
     state: dict[str, Any]
-    #: The version after which ``applied`` begins, -1 for all. A version above it that is not in ``applied`` is not of
-    #: this history: what is kept of it goes.
+    #: The version after which ``applied`` begins, or -1 for all. The store drops later versions that are not in
+    #: ``applied``: they are not part of this history.
     after: int = -1
     #: History since the last save: which batch went into which version.
     applied: tuple[Applied, ...] = ()
@@ -80,9 +80,9 @@ class Keep:
     reason: str
     term: int
     spec: JobSpec | None = None
-    #: Who leads it under this term.
+    #: The node that leads it under this term.
     leader: str = ""
-    #: Term -> who was given it, and the newest durable version then; None: as it was.
+    #: Term -> the node that got it and the newest durable version then, or `None` to leave them unchanged.
     terms: dict[int, tuple[str, int]] | None = None
 
 
@@ -102,14 +102,14 @@ class DropJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropOldJobs:
-    """Remove ended jobs that nobody asked to remove, each with its reason, and their files."""
+    """Remove ended jobs and their files without a request, each with its reason."""
 
     reasons: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropFiles:
-    """Remove files of an ended job that stays on record: its checkpoints, or the code and data that it alone has."""
+    """Remove files of an ended job that stays on record: its checkpoints, or code and data that no other job has."""
 
     job: str
     checkpoints: bool = False
@@ -134,7 +134,7 @@ class GiveJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """Send the newest durable version of a job to its new leader; answered by LoadFailed where none can be read."""
+    """Send the newest durable version of a job to its new leader; answered by LoadFailed if none can be read."""
 
     job: str
     term: int
@@ -155,28 +155,28 @@ class Train:
     lease: int
     epoch: int
     batches: tuple[int, ...]
-    #: The learning rate; 0: the plan's. And the number of the model.
+    #: The learning rate, or 0 for the plan's; and the number of the model.
     rate: float = 0.0
     version: int = 0
-    #: With local data: train on so many of the device's own.
+    #: With local data: how many of the device's own examples to train on.
     examples: int = 0
-    #: A loop of a script's own ends its lease by then.
+    #: When a script's own loop must end the lease.
     deadline_s: float = 0.0
-    #: The model to start from; empty when the trainer already holds it, or what makes it of the one that it holds:
-    #: these are added to that, one after the other.
+    #: The model to start from, or changes to add one after the other to the model that the trainer holds. Empty if the
+    #: trainer already holds it.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
     changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
-    #: The model to start from is the one that was staged: the trainer gets it first.
+    #: Whether to start from the staged model, which the trainer gets first.
     staged: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluate:
-    """Evaluate leased shares of the held-out data; answered by EvaluationDone or TrainerFailed."""
+    """Evaluate leased parts of the held-out data; answered by EvaluationDone or TrainerFailed."""
 
     lease: int
     chunks: tuple[int, ...]
-    #: Examples of a chunk; 0: as many as one has at most.
+    #: Examples per chunk, or 0 for the maximum.
     size: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
     changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
@@ -185,7 +185,7 @@ class Evaluate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettleOwn:
-    """Go on from the own part of the model that this lease made, durably; not taken: from the one before it."""
+    """Continue, durably, from the own part of the model that this lease made if ``taken``, else from the one before."""
 
     lease: int
     taken: bool
@@ -193,21 +193,21 @@ class SettleOwn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Participate:
-    """Write down, durably, that this device takes part in a private job; answered by (Not)Participated."""
+    """Record durably that this device takes part in a private job; answered by (Not)Participated."""
 
     term: int
     version: int
     lease: int
-    #: Where the update is sealed: the group that it is sealed for. Each is a participation of its own.
+    #: The group that a sealed update is sealed for. Each group is a separate participation.
     group: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageModel:
-    """Keep a part of a model beside the one the trainer has, from ``start`` on, until all of it is there."""
+    """Keep a part of the next model, from ``start`` on, next to the trainer's model until it is complete."""
 
     start: int
-    #: Values of this part; or changes to its staged values, or with ``anew`` to the values that the trainer has.
+    #: Values of this part, or changes to its staged values or, with ``anew``, to the trainer's values.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
     changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
     anew: bool = False
@@ -215,14 +215,14 @@ class StageModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeSealKey:
-    """Draw and sign a key for the sealed sums of this term; answered by SealKeyMade. It is never written down."""
+    """Draw and sign a key for the sealed sums of this term; answered by SealKeyMade. It is never stored."""
 
     term: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckRoster:
-    """Look whether the cluster's devices signed these keys; answered by RosterChecked."""
+    """Check whether the cluster's devices signed these keys; answered by RosterChecked."""
 
     roster: SealRoster
 
@@ -244,7 +244,7 @@ class SumMasks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interrupt:
-    """The trainer is out of time: find out where it is, end it; answered by TrainerFailed."""
+    """End a trainer that is out of time, and find out where it hangs; answered by TrainerFailed."""
 
     lease: int
     reason: str
@@ -252,10 +252,10 @@ class Interrupt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Multiply:
-    """Multiply on this machine, beside everything else; answered by Multiplied or MultiplyFailed."""
+    """Multiply on this machine, in parallel to everything else; answered by Multiplied or MultiplyFailed."""
 
     number: int
-    #: As in ``Task``; or ``measure``: matrices of this size that are made up.
+    #: As in ``Task``, or ``measure`` to multiply made-up matrices of this size.
     kind: str
     rows: int
     inner: int
@@ -265,17 +265,17 @@ class Multiply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deliver:
-    """A product is whole, or cannot be had: its client's program has waited for it."""
+    """Give a client's program the product that it waits for, or the reason why there is none."""
 
     product: int
     result: np.ndarray | None = field(compare=False, repr=False)
-    #: Why there is none.
+    #: Why there is no product. Empty if there is one.
     reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
-    """The role is done; the driver lets go of it."""
+    """The role is done, and the driver releases it."""
 
     reason: str
 
@@ -313,6 +313,6 @@ Action = (
 
 
 class Role(Protocol):
-    """Everything a driver knows of a role."""
+    """The interface of a role to its driver."""
 
     def handle(self, event: Event, now_s: float) -> list[Action]: ...

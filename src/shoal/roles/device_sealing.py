@@ -2,20 +2,21 @@
 
 The promises of a device, whatever its leader does:
 
-- it trains with the learning rate and the number of examples that the signed plan says, not with the leader's word;
-- it takes no label that is not above its newest, so that no mask is used twice;
+- it trains with the learning rate and the number of examples of the signed plan, whatever the leader sends;
+- it refuses a label that is not above its newest, so that no mask is used twice;
 - it seals an update once. Others may open a sum with it without asking this device, so an update that was sealed is
   never in a second group, and no lease is trained twice;
-- it seals only with members whose keys the cluster's devices signed, with as many as the plan says, and with none that
-  trained on more than ``EXAMPLES_APART`` times as many examples. All count alike: weights would tell whose a value is;
-- it agrees to one set of members per label, and opens nothing before enough members agreed to the same
+- it seals only with members whose keys the cluster's devices signed, with at least as many as the plan says, and with
+  none that trained on more than ``EXAMPLES_APART`` times as many examples. All count alike: weights would reveal who
+  sent a value;
+- it agrees to one set of members per label, and opens nothing before enough members agreed to the same set
   (``sealing.device``);
-- figures of its training are words of the sum, and nothing else of a training leaves it.
+- figures of its training are words of the sum, and nothing else about a training leaves the device.
 
-Where the plan is private too, it counts a participation for each group before it seals for it, and refuses groups in
-which its share of noise would be too little.
+If the plan is private too, it counts a participation for each group before it seals for it, and refuses groups in which
+its noise share would be too small.
 
-Keys and chance are the driver's. A process that starts again has new keys.
+The driver makes keys and randomness. A process that starts again has new keys.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from shoal.sealing.device import SealedUpdate
 
 
-#: What a leader is told of a training that failed under a sealed plan.
+#: The reason that a leader gets for a training that failed under a sealed plan.
 UNTOLD = "the training failed: its device's journal says why (`shoal logs`)"
 
 #: How far the learning rate of a lease may differ from the plan's, as a part of it: processors round differently.
@@ -70,7 +71,7 @@ RATE_ROUNDING = 1e-6
 
 
 class DeviceSealing:
-    """Keeps no lease itself: inputs that concern one name the one in hand."""
+    """The worker's part in sealed sums. It keeps no lease itself: inputs about one name the current one."""
 
     def __init__(
         self, worker: WorkerMachine, spec: JobSpec, participation: Participation, delivery: UpdateDelivery
@@ -79,35 +80,35 @@ class DeviceSealing:
         self._delivery = delivery
         self._spec = spec
         self._sealed = spec.plan.believes.sealed
-        #: A sum of fewer devices is not helped to.
+        #: The fewest devices of a sum that it takes part in.
         self._least = spec.plan.opened_least
         privacy = spec.plan.privacy
-        #: Where the plan is private too.
+        #: The plan's privacy, if it is private too.
         self._privacy = privacy if isinstance(privacy, SharedPrivacy) else None
         self._participation = participation
-        #: A group that is being counted, and what is to be sealed for it then.
+        #: The request to seal for a group whose participation is not durable yet.
         self._counting: SealRequest | None = None
         self._roster = SealKeyRoster(worker)
-        #: A group to seal for once the roster was looked at.
+        #: A group to seal for once the roster was checked.
         self._waiting: Bind | None = None
         #: (term, group) of the newest label.
         self._newest = (0, 0)
-        #: The formation whose aggregators its words go to; 0: straight to the leader.
+        #: The formation whose aggregators get its words, or 0 to send them straight to the leader.
         self._way = 0
-        #: The group of the update that was sealed last, and what is kept of it.
+        #: The group of the update that was sealed last, and its secrets.
         self._kept: tuple[int, SealedUpdate] | None = None
         #: (term, lease) of the last update whose words left sealed: a sum with it may be opened.
         self._spent = (0, 0)
         #: (term, lease) of the newest training.
         self._begun = (0, 0)
-        #: The digest of the model that the update in hand was trained on, and figures that only the sum tells.
+        #: The digest of the model that the current update was trained on, and figures that only the sum reveals.
         self._trained: tuple[bytes, tuple[float, float]] = (b"", (0.0, 0.0))
-        #: Drawn by this device and told to nobody.
+        #: Randomness that this device drew and keeps secret.
         self._chance = b""
 
     @property
     def is_on(self) -> bool:
-        """Updates of this job are sealed."""
+        """Whether updates of this job are sealed."""
         return self._sealed is not None
 
     @property
@@ -118,14 +119,14 @@ class DeviceSealing:
     # Leases --------------------------------------------------------------------------------------------
 
     def refusal(self, work: Work) -> str | None:
-        """Return why this device does not train a lease that differs from the plan which the operator signed. A leader
-        that chose a rate or a size for each device could make a sum of many the update of one."""
+        """Return why this device must not train a lease, or None if it follows the plan that the operator signed. A
+        leader that chose a rate or a size for each device could make a sum of many the update of one."""
         plan = self._spec.plan
         if self._sealed is None or work.kind != "train":
             return None
         rate = plan.rate_at(work.version)
         if abs(work.rate - rate) > RATE_ROUNDING * abs(rate):
-            return f"the leader names a learning rate of {work.rate:g}, where the plan has {rate:g}"
+            return f"the lease has a learning rate of {work.rate:g}; the plan has {rate:g}"
         if plan.data != "local":
             return None
         if not self._chance:
@@ -133,17 +134,17 @@ class DeviceSealing:
         least, most = plan.sealed_examples
         if not least <= work.examples <= most:
             asked = f"{least}" if least == most else f"{least} to {most}"
-            return f"the leader lends {work.examples} examples, where the plan has {asked}"
+            return f"the lease has {work.examples} examples; the plan has {asked}"
         return None
 
     def was_begun(self, work: Work) -> bool:
-        """Whether this lease, or a newer one, was trained before. Trained again, its update would be the same, in a
-        second sum; and of two trainings under one number, one could be sealed as the other."""
+        """Whether this lease, or a newer one, was trained before. A second training would put the same update into a
+        second sum, or one training of a number could be sealed as the other."""
         return self._sealed is not None and work.kind == "train" and (work.term, work.lease) <= self._begun
 
     def begin(self, work: Work) -> tuple[int, ...]:
-        """Begin a training. Returns the turn by which this device chooses and orders its own examples, drawn by itself:
-        a leader that could name it would have the same update twice, in two sums that differ by it only."""
+        """Begin a training. Returns the turn by which this device chooses and orders its own examples. The device draws
+        it: a leader that could choose it would get the same update twice, in two sums that differ only by it."""
         self._begun = (work.term, work.lease)
         if self._sealed is None or self._spec.plan.data != "local":
             return work.batches
@@ -151,8 +152,9 @@ class DeviceSealing:
         return (int.from_bytes(hashlib.sha256(told).digest()[:4], "big") >> 1,)
 
     def note(self, event: Trained, *, has_diverged: bool) -> Trained:
-        """Keep what a training tells for the sum, and return it without. A training that diverged is sealed as zeros:
-        whether one device's did would tell of its examples. The update is copied: the trainer uses its memory again."""
+        """Keep a training's figures for the sum, and return the event without them. A training that diverged is sealed
+        as zeros: that it did would reveal something about the examples. Copies the update, since the trainer reuses its
+        memory."""
         loss = 0.0 if has_diverged else event.loss_sum / max(1, event.examples)
         self._trained = (event.model, (loss / LOSS_MAX, float(has_diverged)))
         delta = event.tensors["delta"]
@@ -162,9 +164,9 @@ class DeviceSealing:
     # Keys ----------------------------------------------------------------------------------------------
 
     def announce(self, *, again: bool = False) -> None:
-        """Tell the leader this device's key, once a session and term; again where it may not have been heard."""
+        """Send this device's key to the leader, once per session and term, or ``again`` if it may not have arrived."""
         if self._sealed is not None and self._roster.announce(again=again):
-            # Nothing of an older term is of use: its labels are void.
+            # The labels of an older term are void, so nothing about them is needed.
             self._waiting = self._kept = None
 
     def on_disconnected(self) -> None:
@@ -186,11 +188,11 @@ class DeviceSealing:
     # Sealing -------------------------------------------------------------------------------------------
 
     def on_bind(self, held: Held, bind: Bind) -> None:
-        """The leader has a group for the update in hand."""
+        """Seal the current update for the group that the leader has for it."""
         if self._sealed is None or not isinstance(held.result, Update) or bind.term != self._worker.term:
             return
         if (bind.term, bind.group) <= self._newest:
-            # Heard before, or made up: a mask is used once.
+            # Repeated or forged: a mask is used once.
             self._worker.record("seal-refused", f"group {bind.group} is not above {self._newest[1]}", job=bind.job)
             return
         if self._roster.is_looked_at(bind.roster):
@@ -213,14 +215,14 @@ class DeviceSealing:
             self._counting = request
 
     def on_counted(self, held: Held, event: Participated) -> None:
-        """A participation is durable: the update may be sealed for the group that it was counted for."""
+        """Seal the update for the group whose participation is durable now."""
         request = self._counting
         if request is not None and request.label.turn == (event.term, event.group):
             self._counting = None
             self._worker.act(Seal(lease=held.work.lease, request=request))
 
     def _request(self, work: Work, update: Update, bind: Bind) -> SealRequest:
-        """What is to be sealed. Raises where this device would hide among too few, or among strangers."""
+        """Return the request to seal. Raises PeerViolation if this device would hide among too few, or strangers."""
         sealed, key = self._sealed, self._roster.key
         assert sealed is not None
         if (update.term, update.lease) == self._spent:
@@ -230,11 +232,17 @@ class DeviceSealing:
             raise PeerViolation("the group does not have this device's key")
         privacy, count = self._privacy, len(members)
         if privacy is not None and count > privacy.devices:
-            raise PeerViolation(f"a group of {count}, where the plan's share of liars is of {privacy.devices}")
+            raise PeerViolation(f"the group has {count} members; by the plan's privacy it may have {privacy.devices}")
         if not 0 < update.examples <= bind.weight_most or abs(bind.bound) > BOUND_MAX:
-            raise PeerViolation(f"an update of {update.examples} examples, of at most {bind.weight_most}")
+            raise PeerViolation(
+                f"Bind.weight_most is {bind.weight_most} and its bound {bind.bound}; the update has {update.examples}"
+                f" examples, and the bound may be {BOUND_MAX}"
+            )
         if privacy is None and self._spec.plan.data == "local" and EXAMPLES_APART * update.examples < bind.weight_most:
-            raise PeerViolation(f"an update of {update.examples} examples beside one of {bind.weight_most}")
+            raise PeerViolation(
+                f"Bind.weight_most is {bind.weight_most}; with {update.examples} examples here it may be"
+                f" {EXAMPLES_APART * update.examples}"
+            )
         delta, codec = update.tensors["delta"], Codec.parse(self._spec.plan.codec)
         words_at = None
         if codec.form == "led":
@@ -242,7 +250,7 @@ class DeviceSealing:
         helper, liars = self._helper_of(bind, members), sealed.liars_of(count)
         shape = shape_of(count, liars, sealed.lost) if helper is None else helped_shape(count, liars)
         if count < (least := shape.least(self._least)):
-            raise PeerViolation(f"a group of {count}, where at least {least} hide each other")
+            raise PeerViolation(f"the group has {count} members; it must have at least {least} to hide each")
         return SealRequest(
             label=label_of(self._spec.signature, bind, members, places=places_digest(bind.tensors)),
             model=self._trained[0],
@@ -259,17 +267,19 @@ class DeviceSealing:
         )
 
     def _helper_of(self, bind: Bind, members: list[MemberKey]) -> tuple[str, bytes] | None:
-        """The name and the key of the helper that opens sums; None: the plan has none. Raises PeerViolation where it is
-        one with the leader or a member: then it would know what it is to take off."""
+        """Return the name and the key of the helper that opens sums, or None if the plan has none. Raises PeerViolation
+        if it is also the leader or a member: it would then see the updates whose masks it takes off."""
         helper = self._spec.plan.believes.helper
         if helper is None:
             return None
         if helper == self._worker.leader or any(one.node == helper for one in members):
-            raise PeerViolation(f"{helper} is to open sums, so that it neither leads this job nor trains for it")
+            raise PeerViolation(
+                f"{helper} is the helper that opens sums; it must neither lead this job nor train for it"
+            )
         return helper, self._roster.get(helper, bind.roster).public
 
     def on_sealed(self, held: Held, event: UpdateSealed) -> None:
-        """The masked update goes its way. It stays here unmasked until the leader is done with it."""
+        """Send the masked update. It stays here unmasked until the leader is done with it."""
         worker = self._worker
         if (held.work.term, event.group) != self._newest or not isinstance(held.result, Update):
             return
@@ -279,7 +289,7 @@ class DeviceSealing:
         if not worker.is_connected:
             # It is offered again with the next session, and sealed in another group.
             return
-        # Nobody has to ask this device whether a sum with it is opened. So an update is sealed for one sum.
+        # A sum with this update can be opened without this device. So an update is sealed for one sum only.
         self._spent = (held.work.term, event.lease)
         if self._spec.plan.believes.helper is None:
             self._kept = (event.group, event.kept)
@@ -321,7 +331,8 @@ class DeviceSealing:
         worker.send(worker.leader, opened)
 
     def _of(self, message: Agree | Open) -> SealedUpdate | None:
-        """What is kept of the update that a question is about; None: nothing, so that it is not answered."""
+        """Return the secrets of the update that a request is about, or None if they are not kept: then it gets no
+        answer."""
         is_ours = message.term == self._worker.term and self._kept is not None and self._kept[0] == message.group
         return self._kept[1] if is_ours and self._kept is not None else None
 

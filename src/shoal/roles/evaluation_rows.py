@@ -1,4 +1,4 @@
-"""Evaluations as plain rows, in checkpoints and in tables, and in a few words. Pure; knows no file."""
+"""Evaluations as plain rows for checkpoints and tables, and as short texts. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from shoal.wire.messages import EvaluationView, MetricView
 
-#: Figures that a list of evaluations may carry in all: a checkpoint's header and a reply are bounded.
+#: The most figures in a list of evaluations, since a checkpoint's header and a reply are bounded.
 FIGURES_MAX = 8000
 
 
@@ -18,12 +18,12 @@ class _Judged(Protocol):
 
 
 def row_of(view: EvaluationView) -> dict[str, Any]:
-    """An evaluation as JSON values."""
+    """Return an evaluation as JSON values."""
     return {field.name: getattr(view, field.name) for field in fields(view)} | {"metrics": metrics_row(view.metrics)}
 
 
 def view_of(row: Mapping[str, Any]) -> EvaluationView:
-    """The inverse. A row of an older release has accuracy and loss alone."""
+    """Read the output of ``row_of``. A row of an older release has only accuracy and loss."""
     values = {**row}
     return EvaluationView(**values | {"metrics": metrics_in(values.get("metrics", ()))})
 
@@ -33,7 +33,7 @@ def metrics_row(metrics: Sequence[MetricView]) -> list[list[Any]]:
 
 
 def metrics_in(rows: Sequence[Sequence[Any]]) -> tuple[MetricView, ...]:
-    """Raises ValueError or TypeError where these are no metrics."""
+    """Read the metrics of a row. Raises ValueError or TypeError for anything else."""
     views = []
     for name, figure, lower in rows:
         if type(name) is not str or type(figure) not in (int, float, type(None)) or type(lower) is not bool:
@@ -43,7 +43,7 @@ def metrics_in(rows: Sequence[Sequence[Any]]) -> tuple[MetricView, ...]:
 
 
 def latest_within(views: Sequence[_Judged], *, most: int, figures_max: int = FIGURES_MAX) -> int:
-    """How many of the latest evaluations may be told: at most these, and so few that their figures fit."""
+    """Return how many of the latest evaluations to send: at most ``most``, and so few that their figures fit."""
     figures = count = 0
     for view in reversed(views[-most:]):
         figures += len(view.metrics)
@@ -54,7 +54,7 @@ def latest_within(views: Sequence[_Judged], *, most: int, figures_max: int = FIG
 
 
 def figure_text(metric: MetricView) -> str:
-    """``97.00% right`` of an accuracy; else the name and four digits."""
+    """Return ``97.00% right`` for an accuracy, or the name and four digits for other metrics."""
     if metric.value is None:
         return f"no {metric.name} yet"
     if metric.name == "accuracy" and 0 <= metric.value <= 1:

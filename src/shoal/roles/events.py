@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Liveness(StrEnum):
-    """Suspect is not dead: only a lost node's leases are taken back. Dormant is not lost: it was told when to come
-    again, holds nothing, and is not connected until then."""
+    """Suspect is not dead: only a lost node's leases are taken back. Dormant is not lost: the node holds no lease, is
+    not connected, and was told when to come again."""
 
     ALIVE = "alive"
     SUSPECT = "suspect"
@@ -30,7 +30,7 @@ class Liveness(StrEnum):
 
     @property
     def is_gone(self) -> bool:
-        """Nothing that was said to it before arrives any more."""
+        """Whether messages that were sent to the peer before no longer arrive."""
         return self in _GONE
 
 
@@ -48,7 +48,7 @@ class Received:
 
     sender: str
     message: Message
-    #: What it took on the wire.
+    #: Its size on the wire.
     size_bytes: int = 0
 
 
@@ -67,48 +67,48 @@ class PeerChanged:
     node: str
     state: Liveness
     reason: str
-    #: The node itself said so (it left, or is another process now), or an operator did: this is more than silence.
+    #: Whether the node itself reported it (it left, or is a new process) or an operator did: it is not just silent.
     is_certain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heard:
-    """Heartbeats, with their nodes and times, in the order in which they came."""
+    """Heartbeats with their nodes and times, in order of arrival."""
 
     beats: tuple[tuple[str, float, Heartbeat], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberHeld:
-    """An operator holds a node back, or lets it go on."""
+    """An operator changed whether a node may be given work."""
 
     node: str
-    #: ``pending``, ``drained``, ``revoked``, or empty: it may be given work.
+    #: ``pending``, ``drained``, ``revoked``, or empty if it may be given work.
     hold: str
     reason: str = ""
-    #: The card that an operator signed for it; empty if there is none.
+    #: The card that an operator signed for it. Empty if there is none.
     card: bytes = field(repr=False, default=b"")
-    #: What an operator says that it is, ``NAME=VALUE`` each.
+    #: Labels that an operator gave it, each ``NAME=VALUE``.
     labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiskMeasured:
-    """How much of its disk quota the manager uses, and what its ended jobs could give back."""
+    """How much of its disk quota the manager uses, and how much its ended jobs could free."""
 
     quota_bytes: int
     used_bytes: int
-    #: Ended job -> the size of its checkpoints; and of the code and data that no other job names. Those that ended
-    #: first come first.
+    #: Ended job -> the size of its checkpoints, and of the code and data that no other job names. The job that ended
+    #: first comes first.
     checkpoints: Mapping[str, int] = field(default_factory=dict)
     contents: Mapping[str, int] = field(default_factory=dict)
-    #: Job that is about to be submitted -> what its checkpoints will take.
+    #: Job that is about to be submitted -> the size of its checkpoints.
     wanted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobsOutdated:
-    """Ended jobs that the operator does not want to keep any longer."""
+    """Ended jobs that are older than the operator wants to keep."""
 
     keep: KeepJobs
     #: Ended job -> seconds since it ended.
@@ -118,7 +118,7 @@ class JobsOutdated:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimerFired:
     name: str
-    #: How much later than it was due: this process, or the machine, stood still.
+    #: How late it fired, because this process or the machine stood still.
     late_s: float = field(default=0.0, compare=False)
 
 
@@ -146,7 +146,7 @@ class Reassigned:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequested:
     reason: str
-    #: A leader ends its job as failed.
+    #: Whether a leader should end its job as failed.
     is_failure: bool = False
 
 
@@ -170,7 +170,7 @@ class Stored:
     job: str
     term: int
     version: int
-    #: It is the job's last: nothing is trained after it.
+    #: Whether it is the job's last: nothing is trained after it.
     is_last: bool = False
 
 
@@ -184,7 +184,7 @@ class StoreFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadFailed:
-    """No leader can go on with this job: none of its checkpoints can be read."""
+    """No leader can resume this job: none of its checkpoints can be read."""
 
     job: str
     term: int
@@ -193,17 +193,17 @@ class LoadFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkMeasured:
-    """What this device's link carries, as far as it is known: what is said when it is next ready."""
+    """The measured rates of this device's link, which its next Ready reports."""
 
     up_bytes_per_s: float = 0.0
     down_bytes_per_s: float = 0.0
-    #: The air it shares with others; empty: a link of its own.
+    #: The medium that it shares with others, such as a Wi-Fi channel. Empty if it has its own link.
     medium: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """The state of a device, as its sensors tell. None: not known, or there is no such sensor."""
+    """The state of a device by its sensors. A value is `None` if it is not known or there is no such sensor."""
 
     memory_available_mb: float | None = None
     #: The remaining charge, from 0 to 1.
@@ -212,13 +212,13 @@ class Condition:
     #: The share of its processors that other programs use, from 0 to 1. A device without a screen cannot tell whether a
     #: person uses it.
     in_use: float | None = None
-    #: Processes that want to run, per processor, ours among them.
+    #: Runnable processes per processor, including Shoal's.
     load: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Felt:
-    """How this device is: whether it has time for others, the role says."""
+    """The state of this device was measured. The role decides whether it has time for others."""
 
     condition: Condition
 
@@ -229,17 +229,17 @@ class Prepared:
 
     #: How many values each tensor of the model has.
     sizes: tuple[int, ...] = ()
-    #: The model that the job begins with is here: changes can be made to it.
+    #: Whether the first model of the job is here, so that changes to it can be applied.
     holds_first: bool = False
-    #: With local data: how the device is, and what it has.
+    #: With local data: the state of the device and its data.
     state: DeviceState | None = None
-    #: A part of the model is the device's own.
+    #: Whether the device has its own part of the model.
     has_own: bool = False
-    #: How many values are parameters: they come first, and buffers follow. 0: all.
+    #: How many values are parameters, or 0 for all. Parameters come first, and buffers follow.
     parameters: int = 0
-    #: Where the plan is private: the term and the version of each of the device's participations, as they are on disk.
+    #: If the plan is private: the term and the version of each of the device's participations, from its disk.
     participations: tuple[tuple[int, int], ...] = ()
-    #: And the epsilon that the device's owner leaves for this job.
+    #: The epsilon that the device's owner leaves for this job.
     epsilon_left: float = math.inf
 
 
@@ -265,7 +265,7 @@ class Trained:
     state: DeviceState | None = None
     #: Figures besides the loss that the task's training code logged.
     logged: tuple[MetricSum, ...] = ()
-    #: Where updates are sealed: the digest of the model that it was trained on.
+    #: If updates are sealed: the digest of the model that it was trained on.
     model: bytes = b""
 
 
@@ -281,7 +281,7 @@ class Participated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotParticipated:
-    """It could not be written down."""
+    """A participation could not be made durable."""
 
     term: int
     lease: int
@@ -297,7 +297,7 @@ class EvaluationDone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerFailed:
-    """User code raised, hung or died while at this lease."""
+    """User code raised, hung or died while it trained this lease."""
 
     lease: int
     reason: str
@@ -310,13 +310,13 @@ class SealKeyMade:
 
     term: int
     key: MemberKey
-    #: Chance of the device's own, which it tells nobody.
+    #: Randomness that the device drew and keeps secret.
     chance: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RosterChecked:
-    """Which keys of a roster no device of the cluster signed, by the device's name, and why."""
+    """Keys of a roster that no device of the cluster signed, by the device's name, and why not."""
 
     roster: int
     term: int
@@ -325,7 +325,7 @@ class RosterChecked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateSealed:
-    """An update under its masks, and what the device may still say of it; or why it was not sealed."""
+    """A masked update and the secrets with which the device can help to open its sum, or why it was not sealed."""
 
     lease: int
     group: int
@@ -336,7 +336,7 @@ class UpdateSealed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MasksSummed:
-    """The masks of the members of a sealed sum, added up: the tensor ``words``; or why they are not."""
+    """The sum of the masks of a sealed sum's members, as the tensor ``words``, or why there is none."""
 
     term: int
     group: int
@@ -346,7 +346,7 @@ class MasksSummed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Multiplied:
-    """What came of a multiplication on this machine: the tensor ``result``; of a measure, nothing but the time."""
+    """The product of a multiplication on this machine, as the tensor ``result``. A measurement has only its time."""
 
     number: int
     seconds: float
@@ -361,30 +361,30 @@ class MultiplyFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProductWanted:
-    """A client's own program wants ``left`` times ``right``; answered by ``Deliver`` under the same number."""
+    """A client's program asks for ``left`` times ``right``; answered by ``Deliver`` under the same number."""
 
     product: int
     left: np.ndarray = field(compare=False, repr=False)
     right: np.ndarray = field(compare=False, repr=False)
-    #: What may not be shown: ``none``, ``left`` or ``both``.
+    #: Which factors no executor may see: ``none``, ``left`` or ``both``.
     hidden: str
     name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProductUnwanted:
-    """Nobody waits for it any more."""
+    """The client no longer waits for a product."""
 
     product: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherManager:
-    """A manager of the same cluster, with jobs of its own."""
+    """Another manager of the same cluster, which has its own jobs."""
 
     #: Where devices dial it.
     endpoint: str
-    #: How many devices more its jobs could use, and how many they lack to begin or to go on.
+    #: How many more devices its jobs could use, and how many they need to begin or to continue.
     wants: int = 0
     starving: int = 0
     #: How many devices are connected to it.
@@ -395,12 +395,12 @@ class OtherManager:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherManagersSeen:
-    """What the store shows of the cluster's other managers."""
+    """The cluster's other managers, as the store shows them."""
 
     managers: tuple[OtherManager, ...] = ()
-    #: Open job of another manager -> where that one is dialled; empty: no manager has it at this moment.
+    #: Open job of another manager -> that manager's address, or "" if no manager has the job at this moment.
     jobs: Mapping[str, str] = field(default_factory=dict)
-    #: Open job of another manager -> the node that opens its sums, where its plan names one.
+    #: Open job of another manager -> the node that opens its sums, if its plan names one.
     helpers: Mapping[str, str] = field(default_factory=dict)
     #: An operator drained this manager: it takes no job, and gives those that it has to others.
     is_drained: bool = False
@@ -410,8 +410,8 @@ class OtherManagersSeen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTaken:
-    """This manager has a job from here on that another one had, which is gone or gave it away: as after a restart. Or
-    the job is over, and no manager has to have it."""
+    """This manager takes over a job, as after a restart: its manager failed or gave it away. Or the job has ended, and
+    needs no manager."""
 
     record: JobRecord
 

@@ -1,15 +1,15 @@
 """The helper of a job with sealed sums: it adds up masks for somebody else's leader. It decides; a driver acts.
 
-Devices mask their updates and tell this node alone, in envelopes that the leader passes on, what they masked them with.
-The helper never sees an update, masked or not; the leader never sees a seed. What keeps the two apart:
+Devices send the seeds of their masks only to this node, in envelopes that the leader passes on. The helper never sees
+an update, masked or not; the leader never sees a seed. These rules keep the two apart:
 
-- it answers for a label at most once: a (term, group) that is not above its newest is refused, so that one pair of
-  numbers is all it has to keep. An older term's leader is not answered, and a process that starts again has another
-  key, for which no older envelope was closed;
-- it answers for no fewer members than the plan says, which the operator of the job signed;
-- it opens no envelope that its device did not close for the very label it is asked about (``sealing.helped``).
+- it answers for a label at most once: it refuses a (term, group) that is not above its newest, so that it has to keep
+  only one pair of numbers. It does not answer the leader of an older term, and a process that starts again has another
+  key, which no older envelope was closed for;
+- it answers for at least as many members as the plan says, which the operator of the job signed;
+- it opens only envelopes that the device closed for exactly the label in question (``sealing.helped``).
 
-It trains nothing, and asks for no work.
+It does not train, and asks for no work.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from shoal.wire.messages import (
     clip,
 )
 
-#: What was said while a leader was being set up may be lost: until it is heard, it is told the key again after this.
+#: How often to repeat the key until the leader sends something: messages may be lost while a leader is set up.
 ANNOUNCE_S = 3.0
 
 _ANNOUNCE = "announce"
@@ -61,18 +61,18 @@ class Helper(WorkerMachine):
         super().__init__(job=spec.job, leader=leader, term=term)
         self._spec = spec
         self._node = node
-        #: It answers for no fewer.
+        #: The fewest members that it answers for.
         self._least = spec.plan.opened_least
         privacy = spec.plan.privacy
         self._most = privacy.devices if isinstance(privacy, SharedPrivacy) else None
         self._roster = SealKeyRoster(self)
-        #: The leader was heard in this session and term: it knows the key.
+        #: Whether the leader sent something in this session and term, and so has the key.
         self._is_heard = False
-        #: (term, group) of the newest label that it was asked about.
+        #: (term, group) of the newest label that a leader asked about.
         self._newest = (0, 0)
-        #: A question that waits until its roster is here and was looked at.
+        #: A request that waits until its roster is here and was checked.
         self._waiting: AskMasks | None = None
-        #: The driver adds up masks for the newest question.
+        #: Whether the driver is adding up masks for the newest request.
         self._is_summing = False
         self.become(WorkerPhase.WAITING, "it opens sums, and no leader has asked yet")
 
@@ -117,12 +117,12 @@ class Helper(WorkerMachine):
             self._is_summing = False
             self._waiting = None
         self.term, self.leader = event.term, event.leader
-        # Also where nothing changed: the manager repeats the leader to a node that was lost for a while, and a leader
-        # that lost it has dropped its key.
+        # Even if nothing changed: the manager repeats the leader to a node that was lost for a while, and a leader that
+        # lost it has dropped its key.
         self._is_heard = False
         self._announce()
 
-    # Questions -----------------------------------------------------------------------------------------
+    # Requests ------------------------------------------------------------------------------------------
 
     def _on_message(self, message: Message) -> None:
         match message:
@@ -131,7 +131,7 @@ class Helper(WorkerMachine):
                 self._roster.on_roster(message)
             case AskMasks():
                 self._is_heard = True
-                self._on_question(message)
+                self._on_ask_masks(message)
             case Wait():
                 self._is_heard = True
                 self.become(WorkerPhase.WAITING, message.reason)
@@ -140,7 +140,7 @@ class Helper(WorkerMachine):
             case _:
                 pass
 
-    def _on_question(self, ask: AskMasks) -> None:
+    def _on_ask_masks(self, ask: AskMasks) -> None:
         if ask.term != self.term:
             return
         if (ask.term, ask.group) == self._newest and (self._is_summing or self._waiting is not None):
@@ -149,11 +149,11 @@ class Helper(WorkerMachine):
         if (ask.term, ask.group) <= self._newest:
             self._refuse(ask.group, f"group {ask.group} is not above {self._newest[1]}: a sum is opened once")
             return
-        # Whatever comes of it: the label is not asked about again.
+        # Noted now: whatever the outcome, this label is not answered again.
         self._newest = (ask.term, ask.group)
         self._waiting = None
         if self._roster.is_to_come(ask.roster):
-            # It may be lost with the last session: the leader says it again once it has heard the key over this one.
+            # The roster may be lost with the last session: the leader repeats it once it gets the key over this one.
             self._waiting = ask
         else:
             self._answer(ask)
@@ -169,23 +169,23 @@ class Helper(WorkerMachine):
         self.act(SumMasks(request=request))
 
     def _request(self, ask: AskMasks) -> MasksRequest:
-        """What is to be added up. Raises PeerViolation where the sum would tell of too few, or of strangers."""
+        """Return the masks to add up. Raises PeerViolation if the sum would reveal too few devices, or strangers."""
         key, members = self._roster.key, self._roster.members(ask)
         present = members_of(ask.present, len(members))
         if key is None or any(one.node == self._node for one in members):
-            raise PeerViolation("a group with its helper in it, or without a key of this helper")
+            raise PeerViolation("the group contains its helper, or this helper has no key for it")
         sealed = self._spec.plan.believes.sealed
         assert sealed is not None
         least = helped_shape(len(members), sealed.liars_of(len(members))).least(self._least)
         if len(present) < least:
-            raise PeerViolation(f"a sum of {len(present)} members, where at least {least} hide each other")
+            raise PeerViolation(f"the sum has {len(present)} members; it must have at least {least} to hide each")
         if self._most is not None and len(members) > self._most:
-            raise PeerViolation(f"a group of {len(members)}, where the plan's share of liars is of {self._most}")
+            raise PeerViolation(f"the group has {len(members)} members; by the plan's trust it may have {self._most}")
         if len(ask.envelopes) != HELPER_ENVELOPE_BYTES * len(present) or len(ask.base) != DIGEST_BYTES:
-            raise PeerViolation("envelopes of another size than this group's")
+            raise PeerViolation("the envelopes do not have the size for this group")
         word_bits = Codec.parse(self._spec.plan.codec).word_bits
         if not 0 < ask.words <= 8 * PAYLOAD_MAX_BYTES // word_bits:
-            raise PeerViolation(f"a sum of {ask.words} words, where one message has its answer")
+            raise PeerViolation(f"AskMasks.words is {ask.words}; the sum must be above 0 words and fit one message")
         cut = (ask.envelopes[HELPER_ENVELOPE_BYTES * at :][:HELPER_ENVELOPE_BYTES] for at in range(len(present)))
         return MasksRequest(
             label=label_of(self._spec.signature, ask, members, places=ask.places, base=ask.base),

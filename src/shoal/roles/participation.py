@@ -1,9 +1,9 @@
-"""The device's own account in a private job: how often it took part, and whether it may again. It decides.
+"""The device's own privacy account in a private job: how often it took part, and whether it may again. It decides.
 
-A device believes no leader about this. An update leaves once its participation is durable (``Participate`` ->
-``Participated``), and a participation is never given back: not if the update is refused, is lost on its way, or never
-leaves after all. Where updates are sealed, each group that one is sealed for is a participation: whether the sum of a
-group was opened after all, a device cannot know.
+A device does not rely on a leader for this. An update leaves once its participation is durable (``Participate`` ->
+``Participated``), and a participation is never given back: not even if the update is refused, lost on its way, or never
+sent. If updates are sealed, each group that one is sealed for is a participation, because a device cannot know whether
+its group's sum was opened.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from shoal.roles.worker_machine import WorkerMachine
 from shoal.wire.coded import Coded, code
 from shoal.wire.messages import DeviceState, Update, Work
 
-#: Rounding lengthens an update that was just cut by little: after so many tries it is short enough.
+#: Attempts to shorten an update that rounding made longer than the bound.
 _TRIES_MAX = 6
 
 
 class Participation:
     def __init__(self, worker: WorkerMachine, privacy: Privacy | None) -> None:
-        """``privacy``: what the plan promises; None: nothing, and nothing is counted."""
+        """``privacy`` is the plan's promise, or None if it has none: then nothing is counted."""
         self._worker = worker
         self._privacy = privacy
         #: (term, version) of every update that left, as it is on the disk.
         self._taken: list[tuple[int, int]] = []
-        #: What this job may spend of all that the device's owner allows.
+        #: The epsilon that the device's owner leaves for this job.
         self._epsilon_left = math.inf
-        #: (term, lease, group) of the update that is being counted, and of the last that was.
+        #: (term, lease, group) of the update that is being counted, and of the last one that was counted.
         self._asked: tuple[int, int, int] | None = None
         self._counted: tuple[int, int, int] | None = None
-        #: How many are being counted.
+        #: How many participations are not durable yet.
         self._under_way = 0
 
     @property
@@ -48,11 +48,11 @@ class Participation:
         return self._privacy is not None
 
     def restore(self, taken: tuple[tuple[int, int], ...], *, epsilon_left: float = math.inf) -> None:
-        """What the driver read from the disk."""
+        """Restore the account that the driver read from the disk."""
         self._taken, self._epsilon_left = list(taken), epsilon_left
 
     def refusal(self, work: Work) -> str | None:
-        """Why the device does not take part in this version; None: it does."""
+        """Return why the device must skip this version, or None if it may take part."""
         privacy = self._privacy
         if privacy is None or work.kind != "train":
             return None
@@ -74,11 +74,11 @@ class Participation:
         return None
 
     def is_counted(self, work: Work, *, group: int = 0) -> bool:
-        """Whether the update of this lease is counted, where it has to be."""
+        """Whether the update of this lease is counted, or need not be."""
         return self._privacy is None or self._counted == (work.term, work.lease, group)
 
     def may_leave(self, work: Work, *, group: int = 0) -> bool:
-        """The same. If it is not, the driver is asked to make that durable."""
+        """Return ``is_counted``. If the update is not counted yet, has the driver make its participation durable."""
         what = (work.term, work.lease, group)
         if self.is_counted(work, group=group):
             return True
@@ -92,20 +92,20 @@ class Participation:
         self._under_way = max(0, self._under_way - 1)
         self._taken.append((event.term, event.version))
         counted = (event.term, event.lease, event.group)
-        # Another may have been asked for since.
+        # Another participation may have been requested since.
         self._asked, self._counted = None if self._asked == counted else self._asked, counted
 
     def on_not_counted(self) -> None:
         self._asked, self._under_way = None, max(0, self._under_way - 1)
 
-    # What leaves -----------------------------------------------------------------------------------------
+    # Updates that leave ----------------------------------------------------------------------------------
 
     def cut(self, update: np.ndarray) -> np.ndarray:
-        """What may leave of an update."""
+        """Return the update, clipped if the plan is private."""
         return update if self._privacy is None else clipped(update, clip=self._privacy.clip)
 
     def code(self, codec: Codec, update: np.ndarray, sizes: tuple[int, ...]) -> Coded:
-        """The same where it is coded: as it arrives it is no longer than it may be, though rounding lengthens it."""
+        """Return the update coded so that even after rounding it is no longer than the plan's bound."""
         coded = code(codec, update, sizes)
         if self._privacy is None:
             return coded
@@ -119,7 +119,7 @@ class Participation:
         raise Misuse(f"an update stays longer than {self._privacy.clip:g} as {codec.name}")
 
     def bare(self, update: Update, work: Work) -> Update:
-        """An update that tells nothing of the device's examples besides itself: no figure of theirs has noise."""
+        """Return the update without figures about the device's examples: no noise protects those."""
         if self._privacy is None:
             return update
         return dataclasses.replace(
@@ -127,7 +127,7 @@ class Participation:
         )
 
     def told(self, state: DeviceState | None) -> DeviceState | None:
-        """The state of the device with its account, for the leader not to ask in vain."""
+        """Return the state of the device with its account, so that the leader does not send leases it would decline."""
         privacy, term = self._privacy, self._worker.term
         if privacy is None:
             return state
@@ -142,7 +142,7 @@ class Participation:
         )
 
     def _owner_allows(self, term: int) -> bool:
-        """Whether one more participation keeps within what the owner leaves for this job."""
+        """Whether one more participation stays within the epsilon that the owner leaves for this job."""
         privacy = self._privacy
         if privacy is None or self._epsilon_left == math.inf:
             return True
@@ -152,6 +152,6 @@ class Participation:
         return max((version for at, version in self._taken if at == term), default=None)
 
     def _counts(self, term: int) -> list[int]:
-        """Participations in each chain of noise, with one more in that of this term. A term has one leader, and a
-        leader one chain."""
+        """Return the participations in each noise sequence, with one more in that of this term. A term has one leader,
+        and a leader one sequence."""
         return list(Counter([term, *(at for at, _ in self._taken)]).values())

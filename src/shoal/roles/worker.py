@@ -4,7 +4,7 @@ A worker keeps no state that training needs (EDDL §4.4): the leader leases out 
 With error feedback a worker keeps the part of its updates that it has not sent yet, as long as its process lives. If
 that is lost, a part of the last few updates is lost with it, and training makes up for it
 (``benchmarks.bytes_to_accuracy`` measures the cost). Under a robust plan it keeps a running sum of its updates in the
-same way (``learning.device_momentum``). Under a private one it keeps account of what left it (``roles.participation``).
+same way (``learning.device_momentum``). Under a private one it counts the updates that left (``roles.participation``).
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ from shoal.wire.messages import (
     version_named,
 )
 
-#: How many updates a worker remembers the version of, to know which of them a new leader lacks.
+#: For how many updates a worker remembers the version, to know which of them a new leader lacks.
 CODED_KEPT = 1000
 
 #: Waits between attempts to start a broken trainer again.
 RETRY_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
-#: A worker waits for the values of a version at least this long, and for a part of the lease's time.
+#: How long a worker waits at least for the values of a version, and for which part of the lease's time.
 VALUES_LEAST_S = 3.0
 
 #: As (term, version): the trainer holds no model.
@@ -115,15 +115,15 @@ class Worker(WorkerMachine):
         #: How many values each tensor of the model has.
         self._sizes: tuple[int, ...] = ()
         self._parameters = 0
-        #: Where the plan is robust: what the device keeps of its updates.
+        #: The running sum of the device's updates, if the plan is robust.
         self._momentum: DeviceMomentum | None = None
         self._feedback: Feedback | None = None
         #: The term of the last coded updates, and the versions they were made against.
         self._coded: tuple[int, deque[int]] = (0, deque(maxlen=CODED_KEPT))
-        #: (term, lease) of the last update that was made, and the residual before it, if any is kept.
+        #: (term, lease) of the last update that was made, and the residual before it, if there was one.
         self._made: tuple[tuple[int, int], np.ndarray | None] | None = None
         self._failures = 0
-        #: A timer will start the next preparation.
+        #: Whether a timer will start the next preparation.
         self._retry_waits = False
         self._routes = Routes(self)
         is_sealed = spec.plan.believes.sealed is not None
@@ -132,7 +132,7 @@ class Worker(WorkerMachine):
         self._delivery = UpdateDelivery(self, self._routes, is_sealed=is_sealed, is_counted=is_counted)
         self._staging = Staging()
         self._own = OwnPart(self)
-        #: Leases in a row that the device did not take by its account.
+        #: Leases in a row that the device declined because of its privacy account.
         self._declined = 0
         self._sealing = DeviceSealing(self, spec, self._participation, self._delivery)
         self._link = LinkMeasured()
@@ -198,7 +198,7 @@ class Worker(WorkerMachine):
                 if self._held is not None and self._held.is_of(message):
                     self._sealing.on_bind(self._held, message)
             case Unbind():
-                self._on_unbound(message)
+                self._on_unbind(message)
             case SealRoster():
                 self._sealing.on_roster(message)
             case Agree():
@@ -208,7 +208,7 @@ class Worker(WorkerMachine):
             case Route():
                 self._routes.on_route(message)
             case ModelShard():
-                self._on_values(sender, message)
+                self._on_model_shard(sender, message)
             case ShardAck():
                 if self._held is not None:
                     self._delivery.on_taken(self._held, sender, message)
@@ -226,7 +226,7 @@ class Worker(WorkerMachine):
                 pass
 
     def _settle_own(self) -> None:
-        """The leader speaks: an update that left before, and that it does not refuse, was taken."""
+        """Note on a leader's message that it took the earlier update, which it did not refuse."""
         if self._held is None or self._held.is_reported:
             self._own.taken(self.term)
 
@@ -236,7 +236,7 @@ class Worker(WorkerMachine):
         if not wait.retry_after_s:
             return
         if self._held is not None and self._held.is_reported:
-            # The leader is done with the update, or it would lend: its sum is in a version, or of no use.
+            # The leader is done with the update, or it would not lease again: its sum is merged or discarded.
             self._held = None
         self.timer(_ASK, wait.retry_after_s)
 
@@ -246,7 +246,7 @@ class Worker(WorkerMachine):
         self.term = work.term
         self._sealing.announce()
         if self._sealing.was_begun(work):
-            self.record("seal-refused", f"lease {work.lease} was lent before", job=self.job)
+            self.record("seal-refused", f"lease {work.lease} was trained before", job=self.job)
             return
         self._settle_own()
         self._drop_lost_residual(work)
@@ -257,8 +257,8 @@ class Worker(WorkerMachine):
         self._take_on(work)
 
     def _decline(self, work: Work, why: str) -> None:
-        """The device does not take this lease, whatever its leader believes: it says what its account is and asks for
-        other work. A leader that does not listen is asked ever more seldom."""
+        """Decline a lease that the device's account forbids: report the account and ask for other work. Asks ever less
+        often if the leader repeats such leases."""
         if self._held is not None and not self._held.is_reported:
             self._unsend(self._held)
         self._held, self._newest = None, (work.term, work.lease)
@@ -272,8 +272,8 @@ class Worker(WorkerMachine):
             self._ask_for_work()
 
     def _drop_lost_residual(self, work: Work) -> None:
-        """A new leader may continue from before our last updates: their batches are trained again, so drop what the
-        worker held back of them."""
+        """Drop the residual of updates that a new leader lacks: it resumes from an earlier version, and their batches
+        are trained again."""
         term, versions = self._coded
         if work.term == term:
             return
@@ -292,7 +292,7 @@ class Worker(WorkerMachine):
     def _take_on(self, work: Work) -> None:
         if self._held is not None and not self._held.is_reported:
             self._unsend(self._held)
-        # The way of a sealed update is said with its group.
+        # The message that names the group of a sealed update also names its formation.
         self._held = held = Held(work, formation=None if self._sealing.is_on else work.formation or None)
         self._newest = (work.term, work.lease)
         self._routes.in_use = work.formation or work.values_by or None
@@ -309,12 +309,12 @@ class Worker(WorkerMachine):
             else:
                 self._await_values(held)
             return
-        # The leader believes that we hold this version. We say which one we hold, and it sends the model.
+        # The leader assumes that this worker holds the version. Ready names the one it holds, and the model follows.
         self._held = None
         self._ask_for_work()
 
     def _has(self, version: int) -> bool:
-        """Whether the trainer holds this version. The first is the same under every leader."""
+        """Whether the trainer holds this version. The first version is the same under every leader."""
         return self._holds == (self.term, version) or self._holds == FIRST_HELD == (0, version)
 
     def _begin_with_changes(self, held: Held) -> None:
@@ -340,7 +340,7 @@ class Worker(WorkerMachine):
         """Have a lease trained or evaluated."""
         work = held.work
         if held.lacks_values:
-            # The deadline runs since the lease came.
+            # The deadline has run since the lease came.
             held.lacks_values = False
             self.cancel(_VALUES)
         else:
@@ -351,7 +351,7 @@ class Worker(WorkerMachine):
         phase = WorkerPhase.TRAINING if work.kind == "train" else WorkerPhase.EVALUATING
         what = f"version {work.version}" if work.version >= 0 else f"mean at version {version_named(work.version)}"
         self.become(phase, f"{what}, {len(work.batches)} batch(es) of epoch {work.epoch}")
-        # Changes that the trainer has made already are not made twice.
+        # Changes that the trainer has applied already are not applied twice.
         model = work.tensors if "model" in work.tensors else {}
         if phase is WorkerPhase.EVALUATING:
             evaluate = Evaluate(
@@ -381,18 +381,19 @@ class Worker(WorkerMachine):
     def _on_go(self, message: Go) -> None:
         held = self._held
         if held is None and (message.term, message.lease) >= self._newest and message.formation:
-            # The update went to aggregators that are gone, and is not here any longer: another worker will train it.
-            # A newer lease than any that was lent to this process was lost with the process before it.
+            # The update went to aggregators that are lost, and is not here any longer: another worker will train it.
+            # A lease newer than any that this process got was lost with the process before it.
             self._own.refused(message.term, message.lease)
             self._ask_for_work()
         elif held is not None and held.is_of(message) and self._delivery.on_go(held, message):
             self._held = None
 
     def _on_refused(self, message: UpdateRefused) -> None:
-        """The leader counts us as ready from here on, and speaks next: asking again would void the lease it sends.
+        """Wait for the next lease: the leader counts this worker as ready, and asking again would void the lease it
+        sends.
 
-        Unless it believes that we have a lease which never came. Messages come in order, so that lease was lost with
-        the session it was sent on, and only the worker knows.
+        But if the leader assumes that the worker has a lease which never came, ask. Messages come in order, so that
+        lease was lost with its session, and only the worker can notice.
         """
         if self._held is not None and self._held.is_of(message) and self._held.result is not None:
             self._held = None
@@ -404,8 +405,8 @@ class Worker(WorkerMachine):
         if message.holds and message.term == self.term and (message.term, message.holds) > self._newest:
             self._ask_for_work()
 
-    def _on_unbound(self, message: Unbind) -> None:
-        """No version will have the update in hand."""
+    def _on_unbind(self, message: Unbind) -> None:
+        """Drop the current update, which no version will contain."""
         if self._held is None or not self._held.is_of(message) or self._held.result is None:
             return
         self._held = None
@@ -417,8 +418,8 @@ class Worker(WorkerMachine):
 
     # Values from aggregators -----------------------------------------------------------------------
 
-    def _on_values(self, sender: str, values: ModelShard) -> None:
-        """A part of the next model: stage it, and begin the lease that waits for the last one."""
+    def _on_model_shard(self, sender: str, values: ModelShard) -> None:
+        """Stage a part of the next model, and begin the lease if it waited for this part only."""
         route = self._routes.get(values.formation)
         if route is None or values.term != route.term or not self._prepared:
             return
@@ -432,7 +433,7 @@ class Worker(WorkerMachine):
             return
         held = self._held
         if stage is None:
-            # The model that they change is not here: the leader will hear which one is.
+            # The model that they change is not here: the leader will be told which one is.
             self._staging.skip(values)
             if held is not None and held.work.version <= values.version:
                 self._on_values_lost(for_good=True)
@@ -445,11 +446,11 @@ class Worker(WorkerMachine):
         if self._staging.is_whole(values.formation, held.work.version, route):
             self._begin(held, staged=True)
         elif self._staging.is_spent(values.formation, held.work.version, route):
-            # In a tree whose groups do not wait, the leader lent another worker of the group a newer version.
+            # In a tree whose groups do not wait, the leader leased a newer version to another worker of the group.
             self._on_values_lost(for_good=True)
 
     def _stage(self, values: ModelShard) -> StageModel | None:
-        """What the driver is to keep of these values; None: the model that they change is not here."""
+        """Return the action that stages these values, or None if the model that they change is not here."""
         if "model" in values.tensors:
             flat("model", values.tensors, size=values.stop - values.start)
             return StageModel(start=values.start, tensors=values.tensors)
@@ -461,7 +462,7 @@ class Worker(WorkerMachine):
         return StageModel(start=values.start, changes=changes, anew=on == "held")
 
     def _on_values_lost(self, *, for_good: bool = False) -> None:
-        """An aggregator out of reach sends no values: tell the leader which model is here, and it sends a whole one."""
+        """Report to the leader which model is here, so that it sends a complete one: an aggregator sends no values."""
         held = self._held
         if held is None or not held.lacks_values:
             return
@@ -500,7 +501,7 @@ class Worker(WorkerMachine):
         self._failures = 0
         held.result = self._update(held, event) if isinstance(event, Trained) else self._evaluated(held, event)
         if held.work.term < self.term:
-            # A newer leader lends its batches again.
+            # A newer leader leases its batches again.
             self._unsend(held)
             self._held = None
             self._ask_for_work()
@@ -508,8 +509,8 @@ class Worker(WorkerMachine):
             self._held = None
 
     def _deliver(self, held: Held) -> bool:
-        """Send a result; an update of a private job once it is counted. What is not sent for want of a leader is not
-        counted either, nor is one that is offered to be sealed: that is counted with its group."""
+        """Send a result. An update of a private job is sent once it is counted. It is not counted while there is no
+        leader to send it to, nor when it is offered to be sealed: then it is counted with its group."""
         counts = isinstance(held.result, Update) and self.is_connected and not self._sealing.is_on
         if counts and not self._participation.may_leave(held.work):
             return False
@@ -528,7 +529,7 @@ class Worker(WorkerMachine):
                 self._held = None
 
     def _on_not_counted(self, event: NotParticipated) -> None:
-        """An update that cannot be counted does not leave."""
+        """Drop an update that cannot be counted."""
         self._participation.on_not_counted()
         self.record("private", f"the update of lease {event.lease} does not leave: {event.reason}", job=self.job)
         held = self._held
@@ -548,10 +549,10 @@ class Worker(WorkerMachine):
             held.coded = self._code(held.work, tensors["delta"])
             tensors = held.coded.tensors()
         elif self._codec.feedback:
-            # What of it is sent is known once it is sealed.
+            # Which part of it is sent is known once it is sealed.
             tensors = {"delta": self._with_kept(held.work, tensors["delta"]).copy()}
         elif self._participation.is_kept:
-            # Last of all: what leaves is bounded, whatever was added to it before.
+            # Last, so that the bound covers everything that was added before.
             tensors = {"delta": self._participation.cut(tensors["delta"])}
         if self._spec.plan.is_cut_unseen:
             tensors = {"delta": clipped(tensors["delta"], clip=self._spec.plan.clip_update)}
@@ -587,7 +588,7 @@ class Worker(WorkerMachine):
         )
 
     def _carried_on(self, work: Work, tensors: Tensors) -> Tensors:
-        """With the device's momentum, where the plan has one. The lease itself knows nothing of it."""
+        """Return the tensors with the device's momentum added, if the plan has one. The training does not see it."""
         plan = self._spec.plan
         if not plan.device_momentum:
             return tensors
@@ -597,7 +598,7 @@ class Worker(WorkerMachine):
         return {"delta": self._momentum.add(tensors["delta"])}
 
     def _code(self, work: Work, delta: np.ndarray) -> Coded:
-        """The part of an update that is sent. The feedback holds the rest back for the next update."""
+        """Return the part of an update that is sent. The feedback holds the rest back for the next update."""
         if not self._codec.feedback:
             return self._participation.code(self._codec, delta, self._sizes)
         total = self._with_kept(work, delta)
@@ -607,7 +608,7 @@ class Worker(WorkerMachine):
         return coded
 
     def _with_kept(self, work: Work, delta: np.ndarray) -> np.ndarray:
-        """An update and what was held back before it: all there is to send."""
+        """Return an update plus the residual of earlier ones: all there is to send."""
         if self._feedback is None:
             self._feedback = Feedback(delta.size)
         self._made = ((work.term, work.lease), self._feedback.snapshot())
@@ -615,8 +616,8 @@ class Worker(WorkerMachine):
         return self._feedback.add(delta)
 
     def _hold_back(self, held: Held, event: UpdateSealed) -> None:
-        """The rest of an update that is sealed for some places only. What was sealed at a place is gone from there,
-        also if the group's bound cut it: else it would be in a second sum."""
+        """Hold back the rest of an update that was sealed only at some indices. A value that was sealed is not held
+        back, even if the group's bound clipped it: it would be in a second sum."""
         if self._feedback is None or event.kept is None or event.kept.places is None or held.result is None:
             return
         total = held.result.tensors["delta"] if isinstance(held.result, Update) else self._feedback.kept
@@ -625,14 +626,14 @@ class Worker(WorkerMachine):
         self._feedback.sent(Sparse(total.size, places, total[places]))
 
     def _unsend(self, held: Held) -> None:
-        """An update that was made will not be sent."""
+        """Note that an update that was made will not be sent."""
         self._own.lost()
         if held.result is not None and self._made is not None and self._made[0] == (held.work.term, held.work.lease):
             self._take_back()
 
     def _take_back(self) -> None:
-        """The last update is in no version, and its batches will be trained again: restore the residual before it.
-        Unless it left sealed: whether a sum with it was opened, nobody here can know."""
+        """Restore the residual before the last update, which is in no version: its batches will be trained again.
+        Does nothing if it left sealed: this device cannot know whether a sum with it was opened."""
         if self._made is not None and self._made[0] == self._sealing.spent:
             self._made = None
             return
@@ -645,7 +646,7 @@ class Worker(WorkerMachine):
         self._made = None
 
     def _on_diverged(self, held: Held, reason: str) -> None:
-        """The device works and the trainer lives; the numbers are of no use to anyone."""
+        """Report a result that is not finite. The device and its trainer still work."""
         self._held = None
         self.record("diverged", reason, job=self.job)
         if self.is_connected:
@@ -655,18 +656,18 @@ class Worker(WorkerMachine):
 
     def _on_trainer_failed(self, event: TrainerFailed) -> None:
         self._prepared = False
-        # The model went with the trainer, and so did parts of the next one that were made of it: no part counts.
+        # The model was lost with the trainer, and so were parts of the next one that were made from it.
         self._holds = NOTHING_HELD
         self._staging.spend()
         self._failures += 1
         self.cancel(_DEADLINE)
         if self._held is not None and not self._held.is_reported:
-            # With the trainer goes an update that is still here.
+            # An update that is still here is lost with the trainer.
             self._unsend(self._held)
         self.record("trainer-failed", event.reason, job=self.job)
         held, self._held = self._held, None
         if held is not None and held.work.lease == event.lease and self.is_connected and not held.is_reported:
-            # Of a sealed job, words of the task may tell of its examples: they stay in this device's journal.
+            # Texts of the task may reveal its examples: in a sealed job they stay in this device's journal.
             is_told = not self._sealing.is_on
             failed = Failed(
                 job=self.job,
@@ -682,7 +683,7 @@ class Worker(WorkerMachine):
         self._failures += 1
         self.record("prepare-failed", event.reason, job=self.job)
         if self.is_connected:
-            # No worker ever holds lease 0: the leader counts the failure and shows the reason.
+            # No lease has number 0: the leader counts the failure and shows the reason.
             traceback = clip(event.traceback, TRACEBACK_MAX_CHARS)
             failed = Failed(job=self.job, term=self.term, lease=0, reason=clip(event.reason), traceback=traceback)
             self.send(self.leader, failed)
@@ -704,7 +705,7 @@ class Worker(WorkerMachine):
         if self._held is not None:
             self._delivery.on_connected(self._held, node)
         if node == self.leader:
-            # The leader hears first what the worker has for it, then which routes are whole.
+            # The leader first gets the worker's result, then which routes are complete.
             about_routes = self.take_actions()
             self._on_leader_connected()
             self.act(*about_routes)
@@ -731,14 +732,14 @@ class Worker(WorkerMachine):
         self.is_connected = False
         self._sealing.on_disconnected()
         if self._held is None:
-            # Whether the last update came is not known.
+            # It is not known whether the last update arrived.
             self._own.lost()
         if self._down.form == "dense":
-            # A model may have been on its way into the trainer's memory: the memory may hold half of it.
+            # A model may have been arriving in the trainer's memory, which may now hold half of it.
             self._holds = NOTHING_HELD
 
     def _resume(self) -> None:
-        """A session (again): deliver the result, say nothing while training, else ask for work."""
+        """Continue with a session (again): deliver a result, or ask for work unless the worker is training."""
         held = self._held
         if held is None:
             self._ask_for_work()
@@ -749,7 +750,7 @@ class Worker(WorkerMachine):
         if not (self.is_connected and self._prepared) or self._held is not None:
             return
         self.become(WorkerPhase.READY, "waiting for a lease")
-        # What was said while the leader was being set up may be lost.
+        # Messages may be lost while the leader is set up.
         self._sealing.announce(again=True)
         term, version = self._holds
         link = self._link
@@ -776,7 +777,7 @@ class Worker(WorkerMachine):
                 self._held = None
         if is_newer and self._held is not None and self._held.result is not None:
             if self._held.is_reported and self._codec.feedback:
-                # It may be in a version that is durable: where the new leader begins says so.
+                # It may be in a durable version: the version that the new leader begins with shows that.
                 self._own.lost()
             else:
                 self._unsend(self._held)
@@ -806,7 +807,7 @@ class Worker(WorkerMachine):
 
 
 def _problem(event: Trained | EvaluationDone) -> str | None:
-    """Why a result is of no use to anyone; None: it is."""
+    """Return why a result cannot be used, or None if it can."""
     if isinstance(event, Trained) and not math.isfinite(event.loss_sum):
         return "training gave a loss that is not finite: try a lower learning rate"
     logged = event.logged if isinstance(event, Trained) else ()

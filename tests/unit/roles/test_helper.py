@@ -177,18 +177,18 @@ def _refused(troupe: SealedTroupe) -> str:
 @pytest.mark.parametrize(
     ("lie", "told"),
     [
-        ({"present": bits_of(range(3), 6), "envelopes": bytes(96)}, "a sum of 3 members, where at least 4"),
-        ({"envelopes": bytes(31)}, "envelopes of another size"),
+        ({"present": bits_of(range(3), 6), "envelopes": bytes(96)}, "the sum has 3 members; it must have at least 4"),
+        ({"envelopes": bytes(31)}, "the envelopes do not have the size"),
         ({"envelopes": bytes(6 * 32)}, "member 0 did not close for this group"),
         ({"base": b"\1" * 32}, "member 0 did not close for this group"),
-        ({"base": b""}, "envelopes of another size"),
+        ({"base": b""}, "the envelopes do not have the size"),
         ({"bound": 4}, "member 0 did not close for this group"),
         ({"roster": 0}, "roster 0 is not known here"),
         ({"present": b"\xff"}, "bytes name members of a group of 6"),
         ({"words": 0}, "a sum of 0 words"),
-        ({"words": 1 << 40}, "where one message has its answer"),
+        ({"words": 1 << 40}, "fit one message"),
         # The first of the roster is the helper.
-        ({"members": bits_of(range(6), 7)}, "a group with its helper in it"),
+        ({"members": bits_of(range(6), 7)}, "the group contains its helper"),
     ],
 )
 def test_a_leader_that_lies_is_not_answered(lie: dict[str, object], told: str) -> None:

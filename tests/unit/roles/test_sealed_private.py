@@ -155,7 +155,8 @@ def test_a_device_whose_disk_is_full_seals_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "told"), [(range(4), "a group of 4, where at least 5"), (range(7), "share of liars is of 6")]
+    ("members", "told"),
+    [(range(4), "group has 4 members; it must have at least 5"), (range(7), "by the plan's privacy it may have 6")],
 )
 def test_a_group_in_which_noise_would_be_too_little_is_refused(members: range, told: str) -> None:
     troupe, size = a_troupe(), max(6, len(members))
@@ -180,7 +181,7 @@ def test_a_set_with_too_little_noise_is_not_agreed_to() -> None:
             troupe.queue[at] = (sender, to, replace(message, present=bits_of(range(4), 6)))
     troupe.run(most=400)
     refused = [message for *_, message in troupe.said(SealRefused) if isinstance(message, SealRefused)]
-    assert any("a sum of 4 members, where at least 5" in message.reason for message in refused)
+    assert any("the sum has 4 members; it must have at least 5" in message.reason for message in refused)
     assert not [m for *_, m in troupe.said(Open) if isinstance(m, Open) and m.group == 1]
 
 

@@ -277,7 +277,7 @@ def test_it_asks_for_a_group_of_too_few() -> None:
         if isinstance(message, Bind):
             troupe.queue[at] = (sender, to, replace(message, members=bits_of(range(3), 6)))
     troupe.run(lambda: len(troupe.said(Unbind)) >= 6, most=300)
-    assert "where at least 4 hide each other" in refusals(troupe)
+    assert "it must have at least 4" in refusals(troupe)
     assert not troupe.said(Update)
 
 
@@ -302,10 +302,10 @@ def tells(troupe: SealedTroupe, **changed: object) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"rate": 1e-30}, "a learning rate of 1e-30, where the plan has 0"),
-        ({"rate": 1e6}, "a learning rate of 1e+06, where the plan has 0"),
-        ({"examples": 1}, "lends 1 examples, where the plan has 64"),
-        ({"examples": 6400}, "lends 6400 examples, where the plan has 64"),
+        ({"rate": 1e-30}, "a learning rate of 1e-30; the plan has 0"),
+        ({"rate": 1e6}, "a learning rate of 1e+06; the plan has 0"),
+        ({"examples": 1}, "the lease has 1 examples; the plan has 64"),
+        ({"examples": 6400}, "the lease has 6400 examples; the plan has 64"),
     ],
 )
 def test_it_names_another_rate_or_size_and_the_lease_is_not_taken(changed: dict[str, object], reason: str) -> None:
@@ -343,7 +343,7 @@ def test_it_weighs_one_device_over_the_others_and_they_refuse() -> None:
 
     troupe.lies = lies
     troupe.run(lambda: len(troupe.said(SealRefused)) >= 6, most=400)
-    assert "examples beside one of 320" in refusals(troupe)
+    assert "Bind.weight_most is 320; with" in refusals(troupe)
     assert not troupe.said(Update)
 
 
