@@ -1,4 +1,4 @@
-"""A job on a cluster, as a program holds it: ask, follow, stop, fetch. Blocks; needs no event loop, and no torch."""
+"""A job on a cluster as an object: status, events, stop, result. Blocks; needs no event loop, and no torch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ POLL_S = 0.5
 #: A manager that restarts is back within seconds; a machine that reboots within minutes.
 PATIENCE_S = 180.0
 
-#: A job's last evaluation and events are written down a moment after its end is told.
+#: A job's last evaluation and events are stored a moment after its end is reported.
 SETTLE_S = 0.6
 
 
 class Job:
-    """A job that was submitted. It goes on without this object, which holds no connection while nothing is asked."""
+    """A job that was submitted. It continues without this object, which holds no connection between calls."""
 
     def __init__(
         self,
@@ -46,24 +46,24 @@ class Job:
         self.id = job
         self._home = home
         self._task = task
-        #: Open for as long as the caller of ``fit`` waits.
+        #: Stays open as long as the caller of ``fit`` waits.
         self._operator = operator
-        #: Its model is fetched with the frozen tensors: they came from a file, and the task builds others.
+        #: Whether to fetch the model with the frozen tensors: if they came from a file, the task cannot build them.
         self.whole = whole
 
     def status(self) -> JobView:
-        """How it stands: ``.state``, ``.reason``, ``.plan``, ``.progress`` and more."""
+        """Return the job's view: ``.state``, ``.reason``, ``.plan``, ``.progress`` and more."""
         return self._ask().jobs[0]
 
     @property
     def history(self) -> History:
-        """Its evaluations so far."""
+        """Return the job's evaluations until now."""
         return History(self._ask().evaluations)
 
     def events(self) -> Iterator[EventView]:
-        """What was decided and why, as it comes: ``.kind``, ``.reason``, ``.at_s``. Ends when the job ends.
+        """Yield decisions and their reasons as they come: ``.kind``, ``.reason``, ``.at_s``. Ends when the job ends.
 
-        Begins with the latest that are known. Of many within half a second, some may be passed over.
+        Begins with the latest events. If many come within half a second, some may be skipped.
         """
         after, is_over = 0, False
         with self._connected() as operator:
@@ -96,8 +96,8 @@ class Job:
             return Follower(self, operator, display, watch).run()
 
     def result(self, timeout_s: float | None = None, *, save: str | Path | None = None) -> Result:
-        """Wait for its end and return what it came to, with its model. Shows nothing, and warns if the job trains
-        nothing for a minute."""
+        """Wait for the job's end and return its result with the model. Prints nothing, but warns if the job makes no
+        progress for a minute."""
         return self.wait(timeout_s, progress=False, save=save)
 
     def __repr__(self) -> str:
@@ -137,22 +137,22 @@ def closing_display(display: Display) -> Iterator[Display]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Following:
-    """How a job is followed."""
+    """The options for following a job."""
 
     callbacks: tuple[Callback, ...] = ()
     on_status: Callable[[Status], None] = lambda status: None
-    #: The first Ctrl-C stops the job instead of leaving it.
+    #: Whether the first Ctrl-C stops the job instead of leaving it.
     stops_on_interrupt: bool = False
     timeout_s: float | None = None
     patience_s: float = PATIENCE_S
-    #: Where its model is written; else into a folder of its own.
+    #: Where its model is written. `None` for a new folder.
     save: Path | None = None
-    #: Since when the caller waits, by the monotonic clock.
+    #: When the caller began to wait, by the monotonic clock.
     began_s: float | None = None
 
 
 class Follower:
-    """Follows one job to its end: shows it, tells callbacks, stops it where one says so, fetches its model."""
+    """Follows one job to its end: displays it, calls callbacks, stops it if one asks for that, fetches its model."""
 
     def __init__(self, job: Job, operator: PlainOperator, display: Display | None, watch: Following) -> None:
         self._job = job
@@ -164,12 +164,12 @@ class Follower:
         self._history = History()
         self._view: JobView | None = None
         self._waits = WaitWatch()
-        #: Why the job is to stop, and whether the cluster was told.
+        #: Why the job should stop, and whether the cluster was asked to stop it.
         self._stop_reason = ""
         self._stop_told = False
 
     def run(self) -> Result:
-        """Raises ``JobFailed`` if it failed. Callbacks hear of its end in any case."""
+        """Follow the job to its end. Raises ``JobFailed`` if it failed. Callbacks are called at its end in any case."""
         started: list[Callback] = []
         path: Path | None = None
         try:
@@ -204,7 +204,7 @@ class Follower:
                 self._display.note(f"stopping {self._job.id}: its last version is saved. Ctrl-C again leaves at once")
 
     def _look(self) -> JobView | None:
-        """Ask once, and tell everybody; None where the manager does not answer."""
+        """Ask for the job's view once, and pass it on. Return None if the manager does not answer."""
         try:
             if self._stop_reason and not self._stop_told:
                 # A job that ended in between is stopped already.
@@ -268,7 +268,7 @@ class Follower:
 
 
 def failure_with_logs(error: ShoalError, job: Job, operator: PlainOperator) -> JobFailed:
-    """The same failure, with the logs of its throw-away cluster kept on this machine."""
+    """Return the same failure, with the logs of its temporary cluster kept on this machine."""
     from shoal.runtime.kept_logs import keep_logs
 
     events: tuple[EventView, ...] = ()

@@ -1,10 +1,10 @@
-"""``shoal.huggingface.patch``: a Hugging Face Trainer whose steps are those of leases. Needs transformers.
+"""``shoal.huggingface.patch``: lets a Hugging Face Trainer train leases. Needs transformers.
 
     trainer = shoal.huggingface.patch(Trainer(model=model, args=args, train_dataset=data), steps=50)
     trainer.train()
 
 Under ``shoal run`` a device trains until the job ends, whatever the Trainer's own limits are. Started by hand, the
-Trainer stays as it is. Of a peft model only the adapters cross: the rest has ``requires_grad = False``.
+Trainer stays as it is. Only the adapters of a peft model are sent: the rest has ``requires_grad = False``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from transformers import TrainerCallback
 
 from shoal.loop import Evaluate, Stepper, count_of, draw_apart, is_lent
 
-#: A Trainer has to be told a number of steps.
+#: A Trainer needs a number of steps.
 _ENDLESS = 2**31 - 1
 
 _T = TypeVar("_T")
 
 
 def patch(trainer: _T, *, steps: int = 50, evaluate: Evaluate | None = None) -> _T:
-    """Lend a Trainer's loop: after every so many steps it sends what changed, and goes on from the next version.
+    """Let a Trainer's loop train leases: after every ``steps`` steps it sends its update and takes the next version.
 
     ``evaluate`` is as for ``shoal.worker``; the Trainer's own evaluation and checkpoints are off on devices.
     """
@@ -35,7 +35,7 @@ def patch(trainer: _T, *, steps: int = 50, evaluate: Evaluate | None = None) -> 
     leases = _Leases(given, steps, evaluate)
     given.add_callback(leases)
     given.training_step = leases.wrapped(given.training_step)
-    # Before the Trainer makes its loader, whose order comes from torch's seed.
+    # Called before the Trainer makes its loader, whose order comes from torch's seed.
     draw_apart()
     return trainer
 
@@ -48,7 +48,7 @@ class _Leases(TrainerCallback):  # type: ignore[misc]
         self._stepper: Stepper | None = None
 
     def wrapped(self, training_step: Any) -> Any:
-        """The Trainer tells its callbacks no loss."""
+        """Wrap the training step to get its loss, which the Trainer does not pass to callbacks."""
 
         def step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             count = count_of(inputs)

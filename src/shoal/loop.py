@@ -1,12 +1,12 @@
-"""``shoal.worker``: the training loop that a script has already, with leases around it. Imports no torch.
+"""``shoal.worker``: runs a script's own training loop in leases. Imports no torch.
 
     with shoal.worker(model, optimizer) as worker:
         for lease in worker:
             for batch in lease.batches(loader, steps=50):
                 ...
 
-The loop stays the script's. Started by hand it trains alone; under ``shoal run`` each device runs the script, and a
-*source* in the trainer's process (``trainer.script``) gives the leases.
+The loop stays the script's. Started by hand, it trains by itself; under ``shoal run`` each device runs the script, and
+a *source* in the trainer's process (``trainer.script``) gives the leases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self, cast
 from shoal.errors import Misuse
 from shoal.lease_log import LeaseLog
 
-#: What measures the model on held-out data of the script's own: named sums, or None for "not now".
+#: Measures the model on the script's own held-out data. Returns named sums, or None for "not now".
 Evaluate = Callable[[], Mapping[str, Any] | None]
 
 
@@ -29,15 +29,15 @@ class Source(Protocol):
     """Where the leases of a script come from."""
 
     def attach(self, model: Any, optimizer: Any, evaluate: Evaluate | None) -> None:
-        """The script has built its model."""
+        """Take the model that the script has built."""
         ...
 
     def draw_apart(self) -> None:
-        """Seed this device's generators with numbers of its own."""
+        """Seed this device's generators differently from other devices'."""
         ...
 
     def exchange(self, done: LoopLease | None) -> LoopLease | None:
-        """Take a lease that was trained, and give the next; None: that was the last."""
+        """Take a trained lease. Return the next lease, or None after the last."""
         ...
 
 
@@ -46,20 +46,20 @@ _is_taken = False
 
 
 def connect(source: Source | None) -> None:
-    """From here on the script in this process gets its leases from there. Called before the script runs."""
+    """Set where the script in this process gets its leases. Called before the script runs."""
     global _source, _is_taken
     _source, _is_taken = source, False
 
 
 def is_lent() -> bool:
-    """Whether the script runs for a cluster; False: it was started by hand."""
+    """Whether the script runs for a cluster, and was not started by hand."""
     return _source is not None
 
 
 def draw_apart() -> None:
-    """From here on each device draws its own numbers: devices with the same data must not train on the same batches.
+    """Let each device draw its own random numbers: devices with the same data must not train on the same batches.
 
-    ``shoal.worker`` does this; what reads a loader before that calls it earlier.
+    ``shoal.worker`` does this. Call it earlier only to read a loader before that.
     """
     if _source is not None:
         _source.draw_apart()
@@ -68,16 +68,16 @@ def draw_apart() -> None:
 def worker(
     model: Any, optimizer: Any = None, *, evaluate: Evaluate | None = None, leases: int | None = None
 ) -> LoopWorker:
-    """Lend the script's loop: go through what this gives, and train a lease each time.
+    """Give the script's loop its leases: iterate over the result, and train one lease each time.
 
-    ``evaluate`` measures the model on data that this device holds out, as ``{"accuracy": shoal.mean(right, count)}``;
-    it is called before each lease is trained. ``leases`` counts only when the script is started by hand: it then trains
-    so many leases; left out, three, each one pass over its loader.
+    ``evaluate`` measures the model on data that this device holds out, as ``{"accuracy": shoal.mean(right, count)}``.
+    It is called before each lease is trained. ``leases`` counts only if the script is started by hand: it then trains
+    this many leases, by default three, each one pass over its loader.
     """
     global _is_taken
     source = _source
     if source is None:
-        # By name: the trainer imports this module.
+        # Imported by name, since the trainer imports this module.
         source = cast("Source", import_module("shoal.trainer.alone").Alone(leases=leases))
     elif _is_taken:
         raise Misuse("shoal.worker was called a second time: a script trains one model, in one loop")
@@ -88,7 +88,7 @@ def worker(
 
 
 class LoopWorker:
-    """The leases of a script, one after the other. Asking for the next one sends what the last one changed."""
+    """The leases of a script, one after the other. Asking for the next one sends the update of the last one."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -133,10 +133,10 @@ class LoopLease:
     ) -> None:
         #: Counts the leases of this process.
         self.number = number
-        #: Of the model, and of the job.
+        #: The version of the model, and the epoch of the job.
         self.version = version
         self.epoch = epoch
-        #: How many examples were taken, and how many may be; 0: any number.
+        #: How many examples were taken, and how many may be (0 for any number).
         self.taken = 0
         self.steps = 0
         self._examples_max = examples
@@ -144,15 +144,14 @@ class LoopLease:
         self._whole_passes = whole_passes
         self.logged = LeaseLog()
         self.loaders = Loaders()
-        #: The size of the set behind the last loader; 0: not known.
+        #: The size of the set behind the last loader, or 0 if not known.
         self.held = 0
 
     def batches(
         self, loader: Iterable[Any], *, steps: int | None = None, seconds: float | None = None
     ) -> Iterator[Any]:
-        """Batches of the loader: so many, or to the end of a pass over it; fewer if the lease is due before.
-
-        The next lease goes on where this one ends.
+        """Yield ``steps`` batches of the loader, or those to the end of a pass over it. Stops earlier if the lease is
+        due. The next lease continues where this one ends.
         """
         if steps is not None and steps < 1:
             raise Misuse(f"lease.batches(loader, steps={steps}): a lease has at least one step")
@@ -169,12 +168,12 @@ class LoopLease:
                 return
 
     def took(self, examples: int) -> None:
-        """One more step was trained, with so many examples."""
+        """Count one more step, with this many examples."""
         self.steps += 1
         self.taken += examples
 
     def is_over(self, steps: int | None = None) -> bool:
-        """Whether the lease has had so many steps, or its examples, or its time."""
+        """Whether the lease has had ``steps`` steps, all its examples, or its time."""
         is_full = bool(self._examples_max) and self.taken >= self._examples_max
         return is_full or (steps is not None and self.steps >= steps) or time.monotonic() >= self._due_s
 
@@ -185,18 +184,18 @@ class LoopLease:
 
     @property
     def loss(self) -> float | None:
-        """The mean of what was logged; None: nothing was."""
+        """The mean of the losses that were logged, or None if none were."""
         return self.logged.loss
 
     @property
     def examples(self) -> int:
-        """What the lease counts for: the examples of its batches, or else the weight that was logged."""
+        """The weight of the lease: the examples of its batches, or else the weight that was logged."""
         return self.taken or math.ceil(self.logged.weight)
 
     def check(self) -> None:
         if not self.examples:
             raise Misuse(
-                "the lease trained nothing: go through `lease.batches(loader)`, or tell what you trained on with "
+                "the lease trained nothing: iterate over `lease.batches(loader)`, or log what you trained on with "
                 "`lease.log('loss', total, weight)`"
             )
 
@@ -206,14 +205,14 @@ END = object()
 
 
 class Loaders:
-    """Where a script is in each of its loaders: leases are shorter than passes."""
+    """The script's position in each of its loaders, since leases are shorter than passes."""
 
     def __init__(self) -> None:
-        #: By the loader's identity; the loader is kept, so that nothing else gets the same.
+        #: By the loader's id. The loader is kept, so that no other object gets the same id.
         self._at: dict[int, tuple[Iterable[Any], Iterator[Any]]] = {}
 
     def next(self, loader: Iterable[Any], *, may_end: bool) -> Any:
-        """The next batch. At the end of a pass: END if that may be, else the first of the next pass."""
+        """Return the next batch. At the end of a pass, return END if ``may_end``, else the first batch of the next."""
         for _ in range(2):
             known = self._at.get(id(loader))
             iterator = known[1] if known else iter(loader)
@@ -230,7 +229,7 @@ class Loaders:
 
 
 def size_of(loader: Any) -> int:
-    """How many examples the set behind a loader has; 0: that is not known."""
+    """Return how many examples the set behind a loader has, or 0 if that is not known."""
     for each in (getattr(loader, "dataset", None), loader):
         try:
             return len(each)  # type: ignore[arg-type]
@@ -240,7 +239,7 @@ def size_of(loader: Any) -> int:
 
 
 def count_of(batch: Any) -> int:
-    """How many examples a batch has: the length of its first tensor or list."""
+    """Return how many examples a batch has: the length of its first tensor or list."""
     if isinstance(batch, Mapping):
         return count_of(next(iter(batch.values()), None))
     if hasattr(batch, "shape"):
@@ -260,16 +259,16 @@ class Stepper:
         self._worker = worker(model, optimizer, evaluate=evaluate)
         self._steps = steps
         self._examples, self._loss = 0, 0.0
-        #: Waits until the first version is in the model.
+        #: The current lease. The first one waits here until the first version is in the model.
         self._lease = next(self._worker)
 
     def batch(self, examples: int, loss: float | None) -> None:
-        """A batch went into the gradient. Where several make a step, their losses add up to the step's mean."""
+        """Count a batch that went into the gradient. If several make a step, their losses add up to the step's mean."""
         self._examples += examples
         self._loss += loss or 0.0
 
     def step(self) -> None:
-        """A step was taken. At the end of a lease: send the update, wait, and put the next version into the model."""
+        """Count a step. At the end of a lease, send the update, wait, and put the next version into the model."""
         lease, examples = self._lease, self._examples
         lease.took(examples)
         lease.log("loss", self._loss * examples, examples)

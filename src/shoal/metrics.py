@@ -1,4 +1,4 @@
-"""What a task measures itself by: sums of a batch, from torch tensors, numpy arrays or numbers. Imports no torch.
+"""The metrics of a task: sums over a batch, from torch tensors, numpy arrays or numbers. Imports no torch.
 
 def metrics(self, model, batch):
     x, y = batch
@@ -32,28 +32,29 @@ class Sums:
 
     kind: str
     sums: tuple[float, ...]
-    #: ``lower`` or ``higher``; empty: as the metric's name says.
+    #: ``lower`` or ``higher``. Empty to decide by the metric's name.
     better: str = ""
 
 
 def mean(total: Any, weight: Any, better: str = "") -> Sums:
-    """A mean: the sum of some values, and how many they are (or what they weigh)."""
+    """Return the sums of a mean: the sum of some values, and their number (or weight)."""
     return _sums("mean", (total, weight), better)
 
 
 def ratio(numerator: Any, denominator: Any, better: str = "") -> Sums:
-    """One sum over another."""
+    """Return the sums of a ratio: one sum over another."""
     return _sums("ratio", (numerator, denominator), better)
 
 
 def f1(true_positives: Any, false_positives: Any, false_negatives: Any, better: str = "") -> Sums:
-    """2 tp / (2 tp + fp + fn), from counts."""
+    """Return the sums of an F1 score, 2 tp / (2 tp + fp + fn), from counts."""
     return _sums("f1", (true_positives, false_positives, false_negatives), better)
 
 
 def confusion(predicted: Any, labels: Any, classes: int, better: str = "") -> Sums:
-    """How often each label was taken for each class; told as the mean F1 of the classes. Both are class numbers of one
-    shape; where a label is below 0 (such as -100) it is left out."""
+    """Count how often each class was predicted for each label. Shoal reports the mean F1 of the classes.
+
+    Both are class numbers of one shape. Labels below 0 (such as -100) are left out."""
     if type(classes) is not int or not 2 <= classes <= CLASSES_MAX:
         raise Misuse(f"shoal.confusion takes 2 to {CLASSES_MAX} classes, not {classes!r}")
     guesses, truths = _array(predicted, "predicted"), _array(labels, "labels")
@@ -74,10 +75,11 @@ def confusion(predicted: Any, labels: Any, classes: int, better: str = "") -> Su
 
 
 def auc(scores: Any, labels: Any, better: str = "") -> Sums:
-    """The area under the ROC curve, from binned scores: the higher, the likelier positive. A label is 0 or 1."""
+    """Return the sums of the area under the ROC curve, from binned scores. A higher score means more likely positive.
+    A label is 0 or 1."""
     values, truths = _array(scores, "scores").reshape(-1), _array(labels, "labels").reshape(-1)
     if values.shape != truths.shape:
-        raise Misuse(f"shoal.auc got {values.size} scores and {truths.size} labels: give one score an example")
+        raise Misuse(f"shoal.auc got {values.size} scores and {truths.size} labels: give one score per example")
     if values.dtype.kind not in "fiub" or np.isnan(values).any():
         raise Misuse("shoal.auc got a score that is not a number")
     if not np.isin(truths, (0, 1)).all():
@@ -86,7 +88,7 @@ def auc(scores: Any, labels: Any, better: str = "") -> Sums:
 
 
 def named(metrics: Any, *, where: str = "metrics") -> tuple[MetricSum, ...]:
-    """What a task's ``metrics`` gave for a batch, as sums with their names. ``where`` names it in errors."""
+    """Return the result of a task's ``metrics`` for a batch as named sums. ``where`` names the method in errors."""
     if not isinstance(metrics, Mapping):
         raise Misuse(f"{where} gave {type(metrics).__name__}; it must give a dict of names and sums, as {_EXAMPLE}")
     if len(metrics) > METRICS_MAX:
@@ -102,7 +104,7 @@ def _with_name(name: object, sums: object, where: str) -> MetricSum:
         raise Misuse(f"{where} gave a metric whose name is {type(name).__name__}, not a str")
     if not isinstance(sums, Sums):
         raise Misuse(
-            f"{where} gave {type(sums).__name__} for {name[:80]!r}; a figure of one batch does not add up with others:"
+            f"{where} gave {type(sums).__name__} for {name[:80]!r}; figures of single batches cannot be added up:"
             f" give sums, as {_EXAMPLE}"
         )
     lower = sums.better == "lower" if sums.better else lower_is_better(name)
@@ -124,7 +126,7 @@ def _said(sums: Sums) -> Sums:
 
 @contextlib.contextmanager
 def unread() -> Iterator[None]:
-    """Leave sums as the tensors that they are, for a graph that is to compute them. Only a capture asks for it."""
+    """Keep sums as tensors within this block, for a graph that will compute them. Only a capture needs this."""
     token = _unread.set(True)
     try:
         yield
@@ -133,7 +135,7 @@ def unread() -> Iterator[None]:
 
 
 def _number(value: Any, kind: str) -> float:
-    """A number, or a tensor or array that holds one."""
+    """Return the number in a value: a number, or a tensor or array that holds one."""
     if _unread.get():
         return value  # type: ignore[no-any-return]
     item = getattr(value, "item", None)
@@ -146,7 +148,7 @@ def _number(value: Any, kind: str) -> float:
 
 
 def _array(values: Any, name: str) -> np.ndarray[Any, Any]:
-    """What a tensor, an array or a list holds. A tensor may be on a GPU, and of a type that numpy has not."""
+    """Return the values of a tensor, an array or a list. A tensor may be on a GPU, and of a type that numpy lacks."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         try:

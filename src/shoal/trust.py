@@ -1,7 +1,7 @@
-"""Who is believed, by its text: a choice of a plan such as ``robust(nearest, 20%)``. A value; knows no updates.
+"""Reads a plan's choice of trust, such as ``robust(nearest, 20%)``.
 
-A text has parts, joined by ``+`` in this order, and each answers another question: ``robust``, how updates that lie are
-outvoted; ``sealed``, who sees an update; ``private``, what a model tells of one person.
+A text has parts, joined by ``+`` in this order, and each answers another question: ``robust``, how faulty or malicious
+updates are outvoted; ``sealed``, who sees an update; ``private``, how much a model may leak about one person.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from shoal.sealing.graph import GROUP_MAX
 
 Rule = Literal["nearest", "clip"]
 
-#: What a person may write, for errors and help.
+#: The allowed texts, for errors and help.
 GRAMMAR = (
     "identity (devices with a certificate), or robust, robust(nearest), robust(nearest, 20%) with the share of devices"
-    " that may lie, or robust(clip), or sealed, sealed(8), sealed(8, 10%, 30%) with the devices of a sum and the shares"
-    " of them that may collude and be lost, or sealed(8, helper=NODE) with the node that opens sums for the leader, or"
-    " sealed(8, 10%, 30%, members=100) with the number of devices that the operator signed as members, or"
-    " private(8), private(8, 1e-5) with the epsilon and the delta of a person, or sealed + private(8), in which devices"
-    " add the noise themselves, or robust(clip) + sealed, in which they cut themselves"
+    " that may be malicious, or robust(clip). Or sealed, sealed(8), sealed(8, 10%, 30%) with the devices of a sum and"
+    " the shares of them that may collude and be lost. Or sealed(8, helper=NODE) with the node that opens sums for the"
+    " leader, or sealed(8, 10%, 30%, members=100) with the number of devices that the operator signed as members. Or"
+    " private(8), private(8, 1e-5) with the epsilon and the delta of a person. Or sealed + private(8), in which devices"
+    " add the noise themselves, or robust(clip) + sealed, in which they clip their own updates"
 )
 
-#: The share of devices that may lie where a plan does not say.
+#: The default share of devices that may be malicious.
 SHARE = 0.2
 
-#: A rule that compares devices needs so many: of two, nobody can tell which one lies.
+#: The fewest devices for a rule that compares them: with two, nobody can decide which one is faulty.
 DEVICES_LEAST = 3
 
-#: Devices whose updates a leader compares in one version. Their products are a matrix of so many rows and columns.
+#: The most devices whose updates a leader compares in one version. Their products are a square matrix of this size.
 DEVICES_MAX = 256
 
-#: What a device keeps of its last update under robust, where a plan does not say: how noisy updates are decides whether
-#: any rule can tell a liar from an honest device (Karimireddy 2021).
+#: The default momentum of devices under robust. Less noisy updates make it possible for a rule to tell malicious
+#: devices from honest ones (Karimireddy 2021).
 DEVICE_MOMENTUM = 0.9
 
-#: In a sealed sum no update is of more than so many times as many examples as another: else the sum would be that one.
+#: How many times as many examples as another an update of a sealed sum may have: more would dominate the sum.
 EXAMPLES_APART = 4
 
-#: The chance that the account of ``private`` fails, where a plan does not say.
+#: The default delta of ``private``: the probability that its guarantee fails.
 DELTA = 1e-5
 
-#: What people read of a sealed plan whose members no operator signed.
+#: The warning about a sealed plan whose members no operator signed.
 MANAGER_DECIDES = (
     "The manager decides who is a member. If it lies, or lends its key to the leader, it can surround a device with its"
     " own devices and read that device's update"
@@ -71,12 +71,12 @@ _TEXT_MAX_CHARS = 192
 class Sealed:
     """Updates are masked, and only their sum is opened."""
 
-    #: A sum of fewer devices is not opened.
+    #: The fewest devices whose sum is opened.
     least: int = 8
-    #: The share of devices that may tell the leader all they know, and that may be lost in one version.
+    #: The share of devices that may collude with the leader, and the share that may be lost in one version.
     colluding: float = 0.1
     lost: float = 0.3
-    #: The node that takes masks off for the leader, of somebody else; None: the devices do, with each other.
+    #: The node of somebody else that removes masks for the leader, or `None` if the devices do so together.
     helper: str | None = None
     #: The number of devices that an operator signed as members: only they may be in a group. None if the manager
     #: decides who is a member.
@@ -93,7 +93,7 @@ class Sealed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Private:
-    """The model tells next to nothing of one device's person: (epsilon, delta) differential privacy."""
+    """The model leaks next to nothing about one device's person: (epsilon, delta) differential privacy."""
 
     epsilon: float
     delta: float = DELTA
@@ -101,32 +101,32 @@ class Private:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """What a text says."""
+    """A plan's choice of trust."""
 
     text: str
-    #: The rule by which liars are outvoted; None: every member is believed.
+    #: The robust aggregation rule, or `None` to trust every member.
     rule: Rule | None = None
-    #: Of ``nearest``: the share of devices that may lie.
+    #: The share of devices that may be malicious under ``nearest``.
     share: float = 0.0
-    #: None: the leader sees every update.
+    #: The sealed sums, or `None` if the leader sees every update.
     sealed: Sealed | None = None
-    #: None: nothing bounds what a model tells of one person.
+    #: The privacy bound, or `None` if nothing bounds what a model leaks about one person.
     private: Private | None = None
 
     @property
     def helper(self) -> str | None:
-        """The node that opens sealed sums and trains nothing; None: the plan names none."""
+        """The node that opens sealed sums and does not train, or `None` if the plan names none."""
         return self.sealed.helper if self.sealed is not None else None
 
     @property
     def has_signed_members(self) -> bool:
-        """Only devices that an operator signed may be in the groups of sealed sums."""
+        """Whether only devices that an operator signed may be in the groups of sealed sums."""
         return self.sealed is not None and self.sealed.members is not None
 
     @classmethod
     @functools.lru_cache(maxsize=64)
     def parse(cls, text: str) -> Trust:
-        """Read a text. Raises Misuse for one that says nothing Shoal has."""
+        """Read a text. Raises Misuse for one that is not a choice Shoal has."""
         if text == "identity":
             return cls(text=text)
         read = _read(text)
@@ -141,7 +141,7 @@ class Trust:
 
 
 def _read(text: str) -> dict[str, re.Match[str]]:
-    """The parts of a text by their names."""
+    """Return the parts of a text by their names."""
     parts = [part.strip() for part in text.split("+")] if len(text) <= _TEXT_MAX_CHARS else [text]
     read: dict[str, re.Match[str]] = {}
     for part in parts:
@@ -159,13 +159,13 @@ def _read(text: str) -> dict[str, re.Match[str]]:
 def _robust(text: str, part: re.Match[str]) -> tuple[Rule, float]:
     if part[1] == "clip":
         if part[2]:
-            raise Misuse(f"trust = {text!r}: clipping bears no stated share of liars: write robust(clip)")
+            raise Misuse(f"trust = {text!r}: clipping takes no share of devices: write robust(clip)")
         return "clip", 0.0
     share = float(part[2]) / 100 if part[2] else SHARE
     if not 0 < share < 0.5:
         raise Misuse(
-            f"trust = {text!r}: no rule can tell liars from honest devices where half of them or more lie, and a"
-            " share of 0 is trust = 'identity': name a share above 0 and below 50%, such as robust(nearest, 20%)"
+            f"trust = {text!r}: no rule can find the malicious devices if they are half or more, and a share of 0 is"
+            " trust = 'identity': name a share above 0 and below 50%, such as robust(nearest, 20%)"
         )
     return "nearest", share
 
@@ -176,15 +176,15 @@ def _sealed(text: str, part: re.Match[str]) -> Sealed:
     least = int(part[1])
     if least < DEVICES_LEAST:
         raise Misuse(
-            f"trust = {text!r}: a sum of {least} tells what a device sent to the others in it: name {DEVICES_LEAST} or"
-            " more, such as sealed(8)"
+            f"trust = {text!r}: a sum of {least} reveals each device's update to the others in it: name"
+            f" {DEVICES_LEAST} or more, such as sealed(8)"
         )
     members = int(part[5]) if part[5] else None
     sealed = Sealed(least=least, helper=part[4], members=members)
     if part[2]:
         sealed = replace(sealed, colluding=float(part[2]) / 100, lost=float(part[3]) / 100)
     if sealed.colluding + sealed.lost >= 1:
-        raise Misuse(f"trust = {text!r}: some devices have to be honest and there: name shares below 100% together")
+        raise Misuse(f"trust = {text!r}: some devices have to be honest and connected: name shares below 100% together")
     if members is not None:
         _check_members(text, sealed, members)
     return sealed
@@ -211,7 +211,7 @@ def _private(text: str, part: re.Match[str]) -> Private:
         raise Misuse(f"trust = {text!r}: epsilon is above 0, and 100 hides nothing: name 1 to 10, such as private(8)")
     if not 0 < delta < 0.01:
         raise Misuse(
-            f"trust = {text!r}: delta is the chance that the account fails: name less than one in the number of people,"
-            " such as private(8, 1e-5)"
+            f"trust = {text!r}: delta is the probability that privacy fails: name less than one in the number of"
+            " people, such as private(8, 1e-5)"
         )
     return Private(epsilon=epsilon, delta=delta)
