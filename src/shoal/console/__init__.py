@@ -1,1 +1,1 @@
-"""The console: a page in a browser that shows a cluster live and as it was. A process of its own, and an operator."""
+"""The console: a page in a browser that shows a cluster live and in the past. A separate process, and an operator."""

@@ -1,6 +1,6 @@
-"""Who may use the console: a link that opens once, tokens typed once, sessions in memory. Knows no HTTP.
+"""Who may use the console: a link that opens once, tokens typed once, sessions in memory.
 
-Secrets are kept as hashes and compared by them, so that the time of an answer tells nothing of a secret.
+Secrets are kept as hashes and compared by them, so that the time of an answer reveals nothing about a secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SESSION_S = 12 * 3600.0
 SESSIONS_MAX = 64
 LINKS_MAX = 8
 
-#: Tries to log in that one address has in a minute, and addresses that are remembered.
+#: How often one address may try to log in per minute, and how many addresses are remembered.
 ATTEMPTS = 5
 ATTEMPTS_S = 60.0
 ADDRESSES_MAX = 1024
@@ -32,12 +32,12 @@ VIEWER, OPERATOR = "viewer", "operator"
 class BrowserSession:
     """A browser that was let in."""
 
-    #: Counts the sessions of this run: what logs call it.
+    #: The number of the session in this run, by which logs name it.
     number: int
     role: str
     address: str
     until_s: float
-    #: Handed out with the page and sent back with each act: another site cannot read it.
+    #: Sent with the page and returned with each act: another site cannot read it.
     csrf: str = field(repr=False)
     #: Sent with every request for data. A browser sends the cookie to every port of its host (RFC 6265, 8.5); it keeps
     #: this key for the console's own port, where no server on another port can read it.
@@ -48,7 +48,7 @@ class BrowserSession:
 
 
 class TooManyAttempts(Exception):
-    """This address tried too often: it waits a minute."""
+    """This address tried too often, and must wait a minute."""
 
 
 class ConsoleAccess:
@@ -67,7 +67,7 @@ class ConsoleAccess:
     # Secrets that are given out ---------------------------------------------------------------------------
 
     def new_link(self, role: str = OPERATOR) -> str:
-        """The secret of a link that opens once, within a minute."""
+        """Return the secret of a link that opens once, within a minute."""
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         while len(self._links) >= LINKS_MAX:
             del self._links[next(iter(self._links))]
@@ -75,7 +75,7 @@ class ConsoleAccess:
         return secret
 
     def new_token(self, role: str) -> str:
-        """A secret to be typed on the page that asks for it, on any number of screens."""
+        """Return a secret to type on the page that asks for it, on any number of screens."""
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         self._tokens[_hash(secret)] = role
         return secret
@@ -83,12 +83,12 @@ class ConsoleAccess:
     # Sessions -------------------------------------------------------------------------------------------
 
     def open_link(self, secret: str, address: str) -> tuple[str, BrowserSession] | None:
-        """A cookie's value and its session; None: the link was used, is too old, or never was."""
+        """Return a cookie's value and its session, or None if the link was used, is too old, or never existed."""
         role, until_s = self._links.pop(_hash(secret), ("", 0.0))
         return self._begin(role, address) if role and self._clock() < until_s else None
 
     def log_in(self, token: str, address: str) -> tuple[str, BrowserSession] | None:
-        """Likewise for a token that was typed."""
+        """Return a cookie's value and its session for a typed token, or None if the token is wrong."""
         self._count_attempt(address)
         wanted, role = _hash(token), ""
         for known, its_role in self._tokens.items():
@@ -97,7 +97,7 @@ class ConsoleAccess:
         return self._begin(role, address) if role else None
 
     def session(self, cookie: str) -> BrowserSession | None:
-        """The session of a cookie's value; None: there is none, or it is over."""
+        """Return the session of a cookie's value, or None if there is none or it has ended."""
         place = _hash(cookie)
         found = self._sessions.get(place)
         if found is not None and found.until_s <= self._clock():
@@ -127,7 +127,7 @@ class ConsoleAccess:
     def _count_attempt(self, address: str) -> None:
         now_s = self._clock()
         times = self._attempts.pop(address, None) or deque(maxlen=ATTEMPTS)
-        # Addresses by their latest attempt: the one that is quiet longest is forgotten first.
+        # Ordered by the latest attempt: the address that has been quiet longest is forgotten first.
         self._attempts[address] = times
         while len(self._attempts) > ADDRESSES_MAX:
             del self._attempts[next(iter(self._attempts))]

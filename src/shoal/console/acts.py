@@ -1,7 +1,7 @@
 """What a person may do from the page: few commands of an operator, each with a reason, each logged with its session.
 
-Jobs are submitted, tokens made and members shut out from the command line alone: those are code on every device, and
-keys of the cluster.
+Only the command line can submit jobs, make tokens and revoke members: these put code on every device, or concern the
+cluster's keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Command = Callable[[Operator], Awaitable[str]]
 
 
 class ActDenied(ShoalError):
-    """An act that is not carried out, with the status of the answer."""
+    """An act that was refused, with the HTTP status of the answer."""
 
     def __init__(self, reason: str, status: int = 403) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class Acts:
         self._allow = allow
 
     async def act(self, asked: Any, session: BrowserSession) -> str:
-        """Do it; what was done, in words."""
+        """Carry out an act. Return a readable text of what was done."""
         if session.role != OPERATOR:
             raise ActDenied("you watch: a viewer's session can change nothing")
         if not isinstance(asked, Mapping) or not asked.keys() <= _KNOWN:
@@ -71,7 +71,7 @@ class Acts:
 
 
 def _command(do: str, target: str, reason: str, asked: Mapping[str, Any]) -> Command:
-    """The method of the operator that the command line calls for this."""
+    """Return the operator's method that the command line also calls for this act."""
     match do:
         case "stop":
             return lambda operator: _stop(operator, target, reason)
@@ -89,7 +89,7 @@ def _command(do: str, target: str, reason: str, asked: Mapping[str, Any]) -> Com
         case _:
             version = asked.get("version", 0)
             if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < 1 << 53:
-                raise ActDenied("version is the number of a version that was published; 0: the one before", 400)
+                raise ActDenied("version is the number of a published version, or 0 for the one before", 400)
             return lambda operator: operator.roll_back(target, version, reason=reason)
 
 

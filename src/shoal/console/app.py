@@ -1,4 +1,4 @@
-"""The console's addresses: the page, its data, its stream, its acts. Knows HTTP; decides nothing about a cluster."""
+"""The console's HTTP routes: the page, its data, its stream, its acts. Decides nothing about a cluster."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class ConsoleSettings:
     hosts: tuple[str, ...]
     origin: str
     is_tls: bool = False
-    #: A token is typed to get in; else a link is opened.
+    #: Whether people log in with a token, and not with a link.
     asks_token: bool = False
     allow: tuple[str, ...] = ()
 
     @property
     def cookie(self) -> str:
-        # A browser takes a __Host- cookie from this very host alone, over TLS.
+        # A browser takes a __Host- cookie only from exactly this host, over TLS.
         return "__Host-shoal" if self.is_tls else "shoal"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Console:
-    """The parts that the addresses are made of."""
+    """The parts that the routes use."""
 
     feed: Feed
     access: ConsoleAccess
@@ -69,7 +69,7 @@ class Console:
     assets: Assets
     simulations: Simulations
     settings: ConsoleSettings
-    #: A viewer looks at this job.
+    #: Called when a viewer looks at a job.
     watch: Callable[[str], None]
 
 
@@ -125,7 +125,7 @@ class _Pages:
         return "open the link that `shoal console` prints: press Enter where it runs for a new one"
 
     def _let_in(self, cookie: str, session: BrowserSession) -> Response:
-        # Browsers send no server what is behind the #: the page reads the key there.
+        # Browsers do not send the part behind the # to any server. The page reads the key there.
         response = RedirectResponse(f"/#key={session.key}", 303)
         response.set_cookie(
             self._settings.cookie,
@@ -172,7 +172,7 @@ class _Pages:
         return PlainTextResponse(f"No session: {self._way_in()}.\n", 401)
 
     async def asset(self, request: Request) -> Response:
-        """Files of the page hold no secret: they need no session, and a browser keeps them for good."""
+        """Serve a file of the page. It holds no secret: it needs no session, and a browser keeps it for good."""
         asset = self._console.assets.find(request.path_params["sha256"], request.path_params["name"])
         if asset is None:
             return PlainTextResponse("no such file\n", 404)
@@ -183,7 +183,7 @@ class _Pages:
     # What it shows --------------------------------------------------------------------------------------------
 
     async def session(self, request: Request, session: BrowserSession) -> Response:
-        # Not packed: it holds a secret, and a length that depends on it would tell of it.
+        # Not compressed: it holds a secret, and the compressed length would leak some of it.
         allow = list(self._settings.allow) if session.role == "operator" else []
         told = {"role": session.role, "allow": allow, "csrf": session.csrf, "version": __version__}
         return Response(encoded(told), media_type="application/json")
@@ -214,7 +214,7 @@ class _Pages:
         segment = recording.segment_at(at_s)
         if segment is None:
             return _json(request, {"denied": "that is before the recording begins"}, 404)
-        # Of a large cluster this takes a while: the stream goes on meanwhile.
+        # In a thread, so that the stream continues: for a large cluster this takes a while.
         return _json(request, await asyncio.to_thread(segment.state_at, at_s))
 
     async def lanes(self, request: Request, session: BrowserSession) -> Response:
@@ -276,7 +276,7 @@ def _file(request: Request, asset: Asset) -> Response:
 
 
 async def _body(request: Request) -> bytes | None:
-    """The whole body; None: it is larger than anything we ask for."""
+    """Return the complete body, or None if it is larger than any the console accepts."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -287,7 +287,8 @@ async def _body(request: Request) -> bytes | None:
 
 
 async def _json_body(request: Request) -> Any:
-    """The body as JSON; None, which no handler takes: it is none, too large, or not said to be."""
+    """Return the body as JSON. Return None, which no handler accepts, if it is not JSON, too large, or not declared as
+    JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return None
     body = await _body(request)
@@ -298,7 +299,7 @@ async def _json_body(request: Request) -> Any:
 
 
 def _field(body: bytes, name: str) -> str:
-    """A field of a form. No parser for more: we have one form with one field."""
+    """Return a field of a form. Parses no more than that: the console has one form with one field."""
     from urllib.parse import parse_qs
 
     try:
@@ -316,7 +317,7 @@ def _number(request: Request, name: str, default: float) -> float:
 
 
 def _told_key(request: Request) -> str:
-    """Return the key that a request carries. An EventSource of a browser sends no headers of ours."""
+    """Return the key that a request carries. A browser's EventSource cannot send custom headers."""
     return request.headers.get("x-shoal-key") or request.query_params.get("key", "")
 
 

@@ -1,4 +1,4 @@
-"""Asks the manager how things stand, again and again, and hands each answer to the feed. One connection; reconnects."""
+"""Polls the manager for the cluster's status and hands each answer to the feed. One connection; reconnects."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _T = TypeVar("_T")
 _log = logging.getLogger("shoal.console")
 
 EVERY_S = 1.0
-#: Of a large cluster a status is half a megabyte: it is asked for less often.
+#: From this many nodes on, the status is polled less often: it is half a megabyte.
 LARGE_NODES = 200
 EVERY_LARGE_S = 2.0
-#: An answer that takes longer is none: the manager is unreachable for now.
+#: How long to wait for an answer before the manager counts as unreachable.
 PATIENCE_S = 10.0
-#: The connection is made again after so long: an operator's certificate is renewed in between.
+#: How long a connection is kept: an operator's certificate is renewed in between.
 CONNECTION_S = 3600.0
 
-#: Jobs that are looked at in detail in one round, and how often one that did not change is, in rounds.
+#: How many jobs' details are fetched in one round, and after how many rounds those of an unchanged job.
 DETAILS_A_ROUND = 4
 DETAILS_EVERY_LARGE = 5
 DETAILS_EVERY_ENDED = 60
@@ -56,7 +56,7 @@ class Asker:
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Poll until cancelled."""
         while True:
             try:
                 async with self._connected(), asyncio.timeout(CONNECTION_S):
@@ -70,7 +70,7 @@ class Asker:
                 await self._pause()
 
     async def operate(self, what: Callable[[Operator], Awaitable[_T]]) -> _T:
-        """Have an operator's command done over the same connection; the next look comes at once."""
+        """Run an operator's command over the same connection. The next poll follows at once."""
         if self._operator is None:
             raise Unreachable("the manager cannot be reached now: try again once it answers")
         try:
@@ -79,7 +79,7 @@ class Asker:
             self._woken.set()
 
     def watch(self, job: str) -> None:
-        """A viewer looks at this job: its details are asked for in the next round, though it did not change."""
+        """Fetch the details of a job that a viewer looks at in the next round, even if it did not change."""
         if job not in self._watched:
             self._watched.append(job)
 
@@ -148,20 +148,20 @@ class Asker:
         large = len(status.nodes) > LARGE_NODES
         wanted = [job for number, job in enumerate(jobs) if self._is_due(job, number, large=large)]
         self._watched.clear()
-        # All in turn, where many changed: the ones that were left out stay due.
+        # In turn, if many changed: those left out stay due.
         wanted = wanted[self._round % len(wanted) :] + wanted[: self._round % len(wanted)] if wanted else []
         for job in wanted[:DETAILS_A_ROUND]:
             try:
                 await self._detail(operator, job)
             except Refused as error:
-                # It was removed since the status was told.
+                # It was removed since the status was sent.
                 _log.debug("no details of %s: %s", job.job, error)
 
     def _is_due(self, job: JobView, number: int, *, large: bool) -> bool:
         if job.job in self._watched or self._marks.get(job.job) != _mark(job):
             return True
         if not job.state.is_open:
-            # Its model may be published or rolled back from elsewhere; each such job has a round of its own.
+            # Its model may be published or rolled back from elsewhere. Each such job has a different round.
             return (self._round + number) % DETAILS_EVERY_ENDED == 0
         return not large or self._round % DETAILS_EVERY_LARGE == 0
 
@@ -174,7 +174,7 @@ class Asker:
         versions = known.versions
         if versions is None or served != known.served or self._round % VERSIONS_EVERY == 0:
             versions = await operator.versions(job.job)
-        # What is equal stays the same object: a diff passes over it at once.
+        # Equal values stay the same object, so that a diff skips them at once.
         evaluations = known.evaluations if known.evaluations == told.evaluations else told.evaluations
         self._details[job.job] = JobDetails(events=events, evaluations=evaluations, versions=versions, served=served)
         self._marks[job.job] = _mark(job)
@@ -182,5 +182,5 @@ class Asker:
 
 
 def _mark(job: JobView) -> tuple[object, ...]:
-    """What the view of the whole cluster says of a turn in this job."""
+    """Return the parts of a job's view that change when its details may have changed."""
     return (job.state, job.term, job.reason, job.discarded)

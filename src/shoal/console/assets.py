@@ -1,6 +1,6 @@
-"""The files of the page, read once: a fixed list under the hash of their content, so that browsers keep them.
+"""The files of the page, read once and served under the hash of their content, so that browsers keep them.
 
-`index.html` names its files plainly (``a/app.js``); what is served names each by its hash (``/a/SHA256/app.js``).
+`index.html` names its files plainly (``a/app.js``); the served page names each by its hash (``/a/SHA256/app.js``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shoal.errors import Misuse
 FOLDER = Path(__file__).parent / "static"
 PAGE = "index.html"
 
-#: What a file may be; nothing else in the folder is served.
+#: The types of files that are served; others in the folder are not.
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",

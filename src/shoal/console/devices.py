@@ -1,4 +1,4 @@
-"""What each device does, and why, as an operator can know it: from the manager's view and its leader's. Pure."""
+"""What each device does, and why, from the views of the manager and of its leader. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from shoal.states import WorkerState
 if TYPE_CHECKING:
     from shoal.wire.messages import JobView, NodeView, WorkerView
 
-#: What a device can be at; a lane is a row of these.
+#: The activities of a device. A lane is a row of these.
 ACTIVITIES = ("train", "evaluate", "download", "upload", "wait", "prepare", "lead", "idle", "lost")
 
 TEXT_CHARS = 240
 NAME_CHARS = 80
 
-#: Below this a device was heard just now: heartbeats come about once a second, and every other figure would be noise.
+#: Below this, a device's last heartbeat counts as current: they come about once a second, so other values are noise.
 HEARD_NOW_S = 5.0
 MEMORY_STEP_MB = 32
 
 #: Texts of a cluster repeat from device to device and from second to second.
 _TEXTS_KEPT = 4096
 
-#: A leader sees a lease go out and an update come in. What lies between, the model's way down and the training, it
-#: cannot tell apart, so both are ``train``.
+#: A leader sees a lease go out and an update come in. It cannot distinguish the download of the model from the training
+#: in between, so both are ``train``.
 _ACTIVITY_OF: dict[str, str] = {
     WorkerState.WORKING: "train",
     WorkerState.EVALUATING: "evaluate",
@@ -47,7 +47,7 @@ _WORDS = {
 
 @lru_cache(_TEXTS_KEPT)
 def clean(text: str, limit_chars: int) -> str:
-    """One printable line, as on a terminal."""
+    """Return a text as one printable line, as on a terminal."""
     return format.clean(text, limit_chars)
 
 
@@ -60,14 +60,14 @@ class Doing:
 
 
 def doing(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) -> Doing:
-    """What a node is at now. ``jobs`` are the open ones."""
+    """Return what a node is doing now. ``jobs`` are the open ones."""
     leads = [job for job in jobs if job.leader == node.node]
     role = "leader" if leads else "hub" if node.facts.is_hub else "worker" if node.job else ""
     reason = clean(node.reason, TEXT_CHARS)
     if node.state == "lost":
         return Doing("lost", reason or "not heard", role)
     if worker is not None and node.job:
-        # A state of a later release is a wait: it is shown in words all the same.
+        # A state of a later release counts as a wait, but its text is shown.
         does = _ACTIVITY_OF.get(worker.state, "wait")
         why = clean(worker.reason, TEXT_CHARS) or _WORDS[does]
         if worker.state in (WorkerState.LATE, WorkerState.FAILING):
@@ -100,9 +100,9 @@ def _idle(node: NodeView, jobs: Sequence[JobView], reason: str) -> Doing:
 def node_state(
     node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView], *, fails: str = ""
 ) -> dict[str, Any]:
-    """A node's object of the ``state`` document. Figures are rounded: one that moves within its noise is no news.
+    """Return a node's object of the ``state`` document. Values are rounded, so that noise does not count as a change.
 
-    ``fails``: why it fails at its job; empty if it does not.
+    ``fails`` is why the node fails at its job, or "" if it does not.
     """
     now = doing(node, worker, jobs)
     told: dict[str, Any] = {
@@ -138,7 +138,7 @@ def node_state(
 
 
 def coarse_s(span_s: float) -> float:
-    """A span that is told again and again: 0 while it is below 5 s, then whole seconds, later ten, then minutes."""
+    """Round a span that is sent repeatedly: to 0 below 5 s, then to seconds, later to ten seconds, then to minutes."""
     if span_s < HEARD_NOW_S:
         return 0.0
     step = 1 if span_s < 60 else 10 if span_s < 3600 else 60
@@ -146,7 +146,7 @@ def coarse_s(span_s: float) -> float:
 
 
 def significant(value: float | None, digits: int = 3) -> float | None:
-    """A figure with as many digits as people read; None: it is no number."""
+    """Return a value with as many digits as people read, or None if it is not a number."""
     if value is None or value != value or abs(value) == float("inf"):
         return None
     return float(f"{value:.{digits}g}")

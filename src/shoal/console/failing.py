@@ -1,7 +1,6 @@
-"""Tells which devices of a job fail now, and at what: from their leader's view and from the events of the last minutes.
+"""Finds which devices of a job fail now, and why: from their leader's view and from the events of the last minutes.
 
-A device that fails is lent another lease a moment later, so its state alone would say "trains" most of the time.
-Pure.
+A device that fails gets another lease a moment later, so its state would be "trains" most of the time. Pure functions.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from shoal.states import JobState, WorkerState
 if TYPE_CHECKING:
     from shoal.wire.messages import EventView, JobView
 
-#: How long a failure counts as one of now.
+#: How long a failure counts as current.
 LATELY_S = 120.0
 #: A device that failed once and trains again has recovered; one that failed this often lately has not.
 FAILURES_MIN = 2

@@ -1,7 +1,7 @@
-"""States of a cluster, one after the other: recorded, and told to viewers as patches. Asks nobody; reads no clock.
+"""States of a cluster, one after the other: recorded, and sent to viewers as patches. Reads no clock.
 
-A viewer that does not read is cut off once its queue is full, so that it holds up nobody. It resumes by the number of
-the last patch that it saw.
+A viewer that does not read is disconnected once its queue is full, so that it delays nobody. It resumes by the number
+of the last patch that it saw.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ QUEUE_MAX = 64
 #: Viewers at one time: each holds a connection.
 VIEWERS_MAX = 64
 
-#: Patches that are kept for viewers that come back, and what they may take.
+#: How many patches, and how many bytes of them, are kept for viewers that come back.
 RESUME_MAX = 512
 RESUME_BYTES = 4 << 20
 
 
 def encoded(value: Any) -> bytes:
-    """JSON that is inert even where someone takes it for a page."""
+    """Return JSON that is harmless even if a browser takes it for a page."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").encode()
 
 
 def event_bytes(seq: int, kind: str, value: Any) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, kind.encode(), encoded(value))
 
 
 @dataclass(eq=False, slots=True)
 class Viewer:
-    """One stream: what is still to be sent, and whether it was cut off."""
+    """One stream: the events still to send, and whether it was disconnected."""
 
     queue: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(QUEUE_MAX))
     cut: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Feed:
-    """``first_seq``: a number that no earlier run of the console used, or a viewer could resume in the wrong story."""
+    """The states and their viewers. ``first_seq`` must be above the numbers of earlier runs, or a viewer could resume
+    with the patches of another run."""
 
     def __init__(self, *, first_seq: int = 1) -> None:
         self.state: Document = {}
@@ -66,8 +67,8 @@ class Feed:
         return len(self._viewers)
 
     def take(self, state: Document, at_s: float) -> None:
-        """The next state. One that is like the last is not told, but it is recorded that it was so."""
-        # The moment that viewers know is the one that they ask for when they replay it.
+        """Take the next state. One that equals the last is recorded, but not sent."""
+        # Rounded here, so that viewers replay a state by exactly the moment that they were sent.
         at_s = round(at_s, 2)
         before, self.seq = self.state, self.seq + 1
         now = {"seq": self.seq, "at_s": at_s, **state}
@@ -89,7 +90,8 @@ class Feed:
     # Viewers --------------------------------------------------------------------------------------------
 
     def join(self, last_seen: int | None) -> Viewer | None:
-        """A new viewer, with what it missed or the whole state in its queue; None: there are too many."""
+        """Return a new viewer with the patches that it missed or the complete state in its queue, or None if there are
+        too many viewers."""
         if len(self._viewers) >= VIEWERS_MAX:
             return None
         viewer = Viewer()
@@ -106,7 +108,7 @@ class Feed:
             return []
         if last_seen is not None and self._sent and self._sent[0][0] - 1 <= last_seen <= self.seq:
             missed = [event for seq, event in self._sent if seq > last_seen]
-            # A viewer that missed more than its queue holds would be cut off at once.
+            # A viewer that missed more than its queue holds would be disconnected at once.
             if len(missed) < QUEUE_MAX // 2:
                 return missed
         return [event_bytes(self.seq, "state", self.state)]

@@ -1,4 +1,4 @@
-"""Bytes a second between a leader and its workers, from counters that grow. Pure: a moment is an argument."""
+"""Bytes per second between a leader and its workers, from growing counters. Pure: the time is an argument."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shoal.wire.messages import Status
 
-#: A rate follows its counter within about so long.
+#: The time within which a rate follows its counter.
 SMOOTH_S = 5.0
 
 
@@ -34,17 +34,17 @@ class Flows:
             for worker in job.progress.workers:
                 place = (job.job, worker.node)
                 seen[place] = _moved(self._of.get(place), at_s, worker.bytes_up, worker.bytes_down)
-        # Of workers that are gone nothing is kept.
+        # Forgets workers that are gone.
         self._of = seen
 
     def rates(self, job: str, node: str) -> tuple[float, float]:
-        """Bytes a second up and down."""
+        """Return the bytes per second up and down."""
         counter = self._of.get((job, node))
         return (counter.up_per_s, counter.down_per_s) if counter is not None else (0.0, 0.0)
 
 
 def _moved(before: _Counter | None, at_s: float, up: int, down: int) -> _Counter:
-    # A new leader counts from nothing: then there is no rate yet.
+    # A new leader counts from 0: then there is no rate yet.
     if before is None or up < before.up or down < before.down or at_s <= before.at_s:
         return _Counter(at_s, up, down)
     past_s = at_s - before.at_s

@@ -1,7 +1,7 @@
-"""What every request passes and every answer carries: the Host it was meant for, where it came from, safe headers.
+"""Checks every request's Host and origin, and adds safe headers to every answer.
 
-A page of another site can make a browser send requests here. It can neither read the answers nor, by these checks, have
-one carried out; and a name that suddenly leads to this machine (DNS rebinding) is not one of ours.
+A page of another site can make a browser send requests here. It cannot read the answers, and because of these checks it
+cannot cause an act. A name that suddenly resolves to this machine (DNS rebinding) is not an allowed Host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
-#: A request that a person typed or clicked outside any page, and one of our own page.
+#: Sec-Fetch-Site of a request that a person typed or clicked outside any page, and of one from the console's page.
 _OWN_SITES = ("none", "same-origin")
 
 
@@ -54,7 +54,7 @@ class Guard:
     def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return PlainTextResponse("this console answers under its own address alone\n", 421)
+            return PlainTextResponse("this console answers only under its own address\n", 421)
         site = headers.get("sec-fetch-site")
         if site is not None and site not in _OWN_SITES:
             return PlainTextResponse("this request comes from another site\n", 403)

@@ -1,4 +1,4 @@
-"""What each device did over the last hour, as spans of one activity. Nine bytes a change. Reads no clock."""
+"""What each device did over the last hour, as spans of one activity. Nine bytes per change. Reads no clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from shoal.console.devices import ACTIVITIES
 
 SPAN_S = 3600.0
-#: Of one device: more than a change a second for an hour. And of all together: 18 MB.
+#: The most changes of one device, more than one per second for an hour, and of all devices together (18 MB).
 CHANGES_MAX = 4096
 ALL_CHANGES_MAX = 2_000_000
-#: Devices that are kept; of a larger cluster the first by name.
+#: The most devices that are kept, the first by name.
 LANES_MAX = 5000
 
 _CODE = {name: number for number, name in enumerate(ACTIVITIES)}
@@ -47,7 +47,7 @@ class Lanes:
         return self._changes
 
     def add(self, doing: Mapping[str, str], at_s: float) -> None:
-        """Record what every device does now. A device that is gone is idle from here on."""
+        """Record what every device does now. A device that is gone counts as idle from then on."""
         at_s = max(at_s, self._now_s)
         for node in sorted(doing)[:LANES_MAX]:
             self._change(node, _CODE.get(doing[node], _IDLE), at_s)
@@ -57,7 +57,7 @@ class Lanes:
         self._forget()
 
     def spans(self, from_s: float, to_s: float) -> dict[str, list[list[float | str]]]:
-        """Node -> [begin_s, end_s, activity] of every span that meets this window, cut to it."""
+        """Return node -> [begin_s, end_s, activity] of every span that overlaps this window, trimmed to it."""
         end_s = min(to_s, self._now_s)
         return {node: told for node in sorted(self._lanes) if (told := _cut(self._lanes[node], from_s, end_s))}
 
@@ -74,7 +74,7 @@ class Lanes:
     def _forget(self) -> None:
         horizon_s = self._now_s - self._span_s
         for node, lane in list(self._lanes.items()):
-            # The change before the horizon says what the device did at it.
+            # The change before the horizon holds what the device did at the horizon.
             old = bisect_right(lane.at_s, horizon_s) - 1
             self._drop(lane, max(old, len(lane) - CHANGES_MAX, 0))
             if len(lane) == 1 and lane.codes[0] == _IDLE and lane.at_s[0] < horizon_s:

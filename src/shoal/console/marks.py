@@ -1,4 +1,4 @@
-"""Turns of a cluster, for the replay bar: what happened between one state and the next, in words. Pure."""
+"""Marks for the replay bar: short texts of what happened between one state and the next. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TEXT_CHARS = 200
 
 
 def marks_between(old: Document, new: Document, at_s: float) -> Iterator[dict[str, Any]]:
-    """``{"at_s", "kind", "text"}`` for each turn."""
+    """Yield ``{"at_s", "kind", "text"}`` for each event."""
 
     def mark(kind: str, text: str) -> dict[str, Any]:
         return {"at_s": round(at_s, 2), "kind": kind, "text": text[:_TEXT_CHARS]}
@@ -46,7 +46,7 @@ def _turns(before: Document, job: Document) -> Iterator[tuple[str, str]]:
     if before["topology"]["kind"] != job["topology"]["kind"] and job["topology"]["kind"] and before["topology"]["kind"]:
         yield "topology", f"{job['topology']['kind']}: {job['topology'].get('why', '')}"
     seen = {view["version"] for view in before["evaluations"]}
-    # The evaluations of a job that is looked at for the first time are no news.
+    # The evaluations of a job that is seen for the first time are not new.
     new = job["evaluations"] if seen or len(job["evaluations"]) == 1 else ()
     for view in new:
         if view["version"] not in seen:

@@ -1,7 +1,7 @@
 """JSON merge patches (RFC 7386): what changed from one document to the next, and back. Pure.
 
-A patch says null for a member that is gone, so a document that is patched holds no null in an object. In an array it
-may: arrays are replaced whole.
+A patch has null for a removed member, so the objects of a patched document hold no null. Arrays may, since they are
+replaced as a unit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Document: TypeAlias = dict[str, Any]
 
 
 def diff(old: Document, new: Document) -> Document:
-    """The smallest merge patch that makes ``new`` of ``old``; empty: they are the same."""
+    """Return the smallest merge patch that turns ``old`` into ``new``, or {} if they are equal."""
     patch: Document = {name: None for name in old if name not in new}
     for name, value in new.items():
         if name not in old:
@@ -30,7 +30,7 @@ def diff(old: Document, new: Document) -> Document:
 
 
 def _differ(one: Any, two: Any) -> bool:
-    """Whether JSON writes them differently: to Python, 1 is True."""
+    """Whether JSON writes two values differently: in Python, 1 equals True."""
     if one is two:
         return False
     if type(one) is not type(two) or one != two:
@@ -43,7 +43,7 @@ def _differ(one: Any, two: Any) -> bool:
 
 
 def apply(old: Any, patch: Any) -> Any:
-    """A document with a patch applied. ``old`` is not changed; what the patch does not name is shared with it."""
+    """Return a document with a patch applied. ``old`` does not change; the result shares its unchanged parts."""
     if not isinstance(patch, dict):
         return patch
     merged: Document = dict(old) if isinstance(old, dict) else {}
@@ -56,7 +56,7 @@ def apply(old: Any, patch: Any) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """A document whose objects hold no null, so that it can be patched. Arrays stay as they are."""
+    """Return a document without nulls in its objects, so that it can be patched. Arrays stay as they are."""
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
     return value

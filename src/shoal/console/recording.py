@@ -1,4 +1,4 @@
-"""The last hour of a cluster's states: a keyframe a minute and the patches since, within a bound of bytes.
+"""The last hour of a cluster's states: a keyframe per minute and the patches since, within a limit of bytes.
 
 Reads no clock: the moment of each state comes with it.
 """
@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 
 from shoal.console.patch import Document, apply, diff
 
-#: How far back a replay reaches, and what it may take of memory. Whichever is less.
+#: How far back a replay reaches at most, and how much memory it may take.
 SPAN_S = 3600.0
 BYTES_MAX = 48 << 20
 
 #: A replay applies at most the patches of one such span.
 KEYFRAME_S = 60.0
-#: Or as many bytes of them: a busy minute of a large cluster is several keyframes.
+#: The most bytes of one segment: a busy minute of a large cluster has several keyframes.
 SEGMENT_BYTES = 2 << 20
 
-#: What an entry of a list costs besides its bytes.
+#: The memory of a list's entry in addition to its bytes.
 _ROW_BYTES = 120
 _LEVEL = 6
 
 
 @dataclass(slots=True)
 class Segment:
-    """A state and what changed after it. Once closed it never changes."""
+    """A state and the patches after it. Once closed it never changes."""
 
     from_s: float
     to_s: float
@@ -43,7 +43,7 @@ class Segment:
         return len(self.keyframe) + len(self.packed) + sum(len(row) + _ROW_BYTES for _, row in self.rows)
 
     def close(self) -> None:
-        """Pack the rows together: they are much alike."""
+        """Compress the rows together, as they are much alike."""
         lines = b"\n".join(b"%r %s" % (at_s, row) for at_s, row in self.rows)
         self.packed, self.rows = zlib.compress(lines, _LEVEL), []
 
@@ -75,7 +75,7 @@ class Recording:
 
     @property
     def from_s(self) -> float | None:
-        """The oldest moment that can be replayed; None: nothing was recorded."""
+        """The oldest moment that can be replayed, or None if nothing was recorded."""
         return self._segments[0].from_s if self._segments else None
 
     @property
@@ -104,10 +104,10 @@ class Recording:
         self._forget(at_s)
 
     def segment_at(self, at_s: float) -> Segment | None:
-        """The segment that holds a moment; None: it is before everything that is kept."""
+        """Return the segment that holds a moment, or None if the moment is before all of them."""
         for segment in reversed(self._segments):
             if segment.from_s <= at_s:
-                # The open one goes on to change: the reader, in another thread, gets what is there now.
+                # The open segment keeps changing: the reader, in another thread, gets a copy of it.
                 return Segment(segment.from_s, segment.to_s, segment.keyframe, list(segment.rows), segment.packed)
         return None
 
@@ -120,7 +120,7 @@ class Recording:
         self._open_bytes = len(keyframe)
 
     def _forget(self, at_s: float) -> None:
-        # The open segment stays whatever it takes: without it there is no present.
+        # The open segment always stays: it holds the present.
         while len(self._segments) > 1 and (
             self._segments[0].to_s < at_s - self._span_s or self.size_bytes > self._bytes_max
         ):

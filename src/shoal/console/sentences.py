@@ -1,6 +1,6 @@
-"""What is wrong and what was done about it, in a sentence, made of the reasons that Shoal has. Pure.
+"""Writes what is wrong and what was done about it in one sentence, from the reasons that Shoal has. Pure functions.
 
-The same words as on the terminal: `cli.render` and `cli.standing` write the parts.
+The texts are those of the terminal: `cli.render` and `cli.standing` write the parts.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from shoal.cli.drift import Drift
     from shoal.wire.messages import EventView, JobView, NodeView, Status
 
-#: Names that a sentence lists before it counts.
+#: How many names a sentence lists. It counts the others.
 NAMES_MAX = 3
-#: How long the headline tells that the last job failed, where no other job was submitted since.
+#: How long the headline reports that the last job failed, if no other job was submitted since.
 FAILED_TOLD_S = 86_400.0
 
-#: Kinds of events that say what was done about a node that is lost.
+#: Kinds of events that report what was done about a lost node.
 _REMEDIES = ("lease-returned", "assigned", "leader", "topology", "aggregator")
 
 #: Why each device of a job fails, by the job and by the device.
 Failing = Mapping[str, Mapping[str, str]]
 
-#: The worst is told first.
+#: The worst comes first.
 _BY_TONE = ("trouble", "attention", "ok")
 
 
@@ -42,7 +42,7 @@ class Headline:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """``a, b and c`` of few; ``a, b, c and 4 others`` of many."""
+    """Return ``a, b and c`` for a few names, or ``a, b, c and 4 others`` for many."""
     shown = [clean(name, 63) for name in names[:NAMES_MAX]]
     if len(names) > NAMES_MAX:
         return f"{', '.join(shown)} and {plural(len(names) - NAMES_MAX, 'other')}"
@@ -50,7 +50,7 @@ def names_text(names: Sequence[str]) -> str:
 
 
 def cluster_headline(status: Status, *, events: Sequence[EventView], failing: Failing, at_s: float) -> Headline:
-    """The cluster in a sentence: the worst first, and what goes on nevertheless."""
+    """Describe the cluster in a sentence: the worst first, and what continues nevertheless."""
     members = [node for node in status.nodes if node.standing != "revoked"]
     lost = sorted(node.node for node in members if node.state == "lost" and _matters(node, status, events, at_s))
     failed = [job for job in status.jobs if job.state is JobState.FAILED and 0 <= job.since_s <= LATELY_S]
@@ -74,7 +74,7 @@ def cluster_headline(status: Status, *, events: Sequence[EventView], failing: Fa
 
 
 def unreachable_headline(status: Status | None, *, since_s: float, reason: str) -> Headline:
-    """The manager does not answer: since when, and what is known of its jobs."""
+    """Describe a manager that does not answer: since when, and what its jobs last did."""
     told = f"the manager has not answered for {span_text(since_s)}"
     if why := clean(reason, REASON_CHARS):
         told += f" ({why})"
@@ -87,7 +87,7 @@ def unreachable_headline(status: Status | None, *, since_s: float, reason: str) 
 def job_headline(
     job: JobView, *, nodes: Sequence[NodeView], drift: Drift | None, failing: Mapping[str, str]
 ) -> Headline:
-    """A job in a sentence: how good it is by now, and what stands in its way."""
+    """Describe a job in a sentence: how good it is by now, and what hinders it."""
     told, name = standing(job), clean(job.name or job.job, 40)
     reason, quality = clean(told.reason, REASON_CHARS), _quality(job)
     at = f"{name} is at {quality}" if quality else f"{name} has not been evaluated yet"
@@ -122,7 +122,7 @@ def job_headline(
 
 
 def _matters(node: NodeView, status: Status, events: Sequence[EventView], at_s: float) -> bool:
-    """A device that left days ago is no news: it was lost lately, or a job counts on it."""
+    """Whether to report a lost device: it was lost lately, or a job counts on it. One that left days ago is not."""
     if any(job.job == node.job and job.state.is_open for job in status.jobs):
         return True
     return any(_is_about(event, node.node) and at_s - event.at_s <= LATELY_S for event in events)
@@ -147,7 +147,7 @@ def _lost_sentence(lost: Sequence[str], status: Status, events: Sequence[EventVi
 
 
 def _remedy(node: str, events: Sequence[EventView], at_s: float) -> str:
-    """What was done about the loss of a node: the newest decision that names it, or one that followed."""
+    """Return what was done about the loss of a node: the newest decision that names it, or one that followed."""
     recent = [event for event in events if at_s - event.at_s <= LATELY_S]
     after = next((number for number, event in enumerate(recent) if _is_about(event, node)), None)
     if after is None:
@@ -159,7 +159,7 @@ def _remedy(node: str, events: Sequence[EventView], at_s: float) -> str:
 
 
 def _stuck_headline(job: JobView, failing: Mapping[str, str]) -> Headline:
-    """Every device of a job fails: at what, and what an operator can do."""
+    """Describe a job whose every device fails: why, and what an operator can do."""
     remedy = f"Mend what it names, stop this job with `shoal jobs stop {clean(job.job, 80)}` and submit it again"
     name = clean(job.name or job.job, 40)
     if not is_failing_everywhere(job, failing):
@@ -170,7 +170,7 @@ def _stuck_headline(job: JobView, failing: Mapping[str, str]) -> Headline:
 
 
 def _with_others(headline: Headline, status: Status) -> Headline:
-    """The same, and how many other jobs are open."""
+    """Add the number of other open jobs to a headline."""
     others = sum(job.state.is_open for job in status.jobs) - 1
     if others < 1:
         return headline

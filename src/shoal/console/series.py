@@ -1,4 +1,4 @@
-"""A job's figures over the last hour, a row a look: version, pace, loss, bytes. Reads no clock."""
+"""A job's metrics over the last hour, one row per poll: version, pace, loss, bytes. Reads no clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SPAN_S = 3600.0
-#: Of one job: an hour at a row a second, and some. And jobs with rows: 20 at 160 kB.
+#: The most rows of one job, more than one per second for an hour, and the most jobs with rows (20 at 160 kB).
 ROWS_MAX = 4000
 JOBS_MAX = 20
 #: Rows of one answer.
@@ -26,7 +26,7 @@ class Series:
     def add(self, job: str, progress: Mapping[str, Any], at_s: float) -> None:
         """Add a row of an open job, by the ``progress`` of a state."""
         table = self._of.pop(job, None) or {name: array("d") for name in _COLUMNS}
-        # Jobs by their latest row: the one that is silent longest goes first.
+        # Ordered by the latest row: the job that has been silent longest is dropped first.
         self._of[job] = table
         while len(self._of) > JOBS_MAX:
             del self._of[next(iter(self._of))]
@@ -43,7 +43,7 @@ class Series:
                 del column[:old]
 
     def rows(self, job: str, from_s: float, to_s: float) -> dict[str, list[float | None]]:
-        """Columns of a window, thinned to POINTS_MAX rows; a figure that is not known is None."""
+        """Return the columns of a window, thinned to POINTS_MAX rows. Unknown values are None."""
         names = ("at_s", "version", "examples_per_s", "train_loss", "bytes_per_s")
         told: dict[str, list[float | None]] = {name: [] for name in names}
         table = self._of.get(job)
@@ -65,7 +65,7 @@ def _rate(table: Mapping[str, array[float]], before: int | None, now: int) -> fl
     if before is None:
         return None
     grown, past_s = table["bytes"][now] - table["bytes"][before], table["at_s"][now] - table["at_s"][before]
-    # A new leader counts from nothing.
+    # A new leader counts from 0.
     return round(grown / past_s, 1) if past_s > 0 and grown >= 0 else None
 
 

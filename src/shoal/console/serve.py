@@ -53,24 +53,24 @@ class Options:
 
     @property
     def is_open(self) -> bool:
-        """Other machines can reach it."""
+        """Whether other machines can reach it."""
         return not listens_on_loopback(self.host)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsoleReady:
-    """How to get in, once it listens."""
+    """How to log in, once the console listens."""
 
     port: int
     origin: str
-    #: Makes a link that opens once, within a minute; empty where a token is typed instead.
+    #: Makes a link that opens once, within a minute. Returns "" if people log in with a token.
     new_link: Callable[[], str]
     viewer_token: str = ""
     operator_token: str = ""
 
 
 async def serve(options: Options, on_ready: Callable[[ConsoleReady], None]) -> None:
-    """Until a signal ends it."""
+    """Run the console until a signal ends it."""
     with contextlib.closing(listen(options.host, options.port, option="--port")) as listening:
         await _serve_on(listening, options, on_ready)
 
@@ -107,7 +107,7 @@ async def _serve_on(listening: socket.socket, options: Options, on_ready: Callab
     try:
         on_ready(_ready(access, options, port, origin))
         await asyncio.wait((serving, asking), return_when=asyncio.FIRST_COMPLETED)
-        # Whichever ended by an error says so.
+        # Raises the error of whichever ended by one.
         for task in (asking, serving):
             if task.done():
                 task.result()

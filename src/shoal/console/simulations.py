@@ -1,7 +1,7 @@
-"""Two plans side by side on simulated devices: `shoal simulate` as a child process, one at a time, in no hurry.
+"""Compares two plans on simulated devices: `shoal simulate` as a child process, one at a time, with low priority.
 
-Nothing that a browser says becomes a path or an option: keys of a plan are known ones, values pass through the plan's
-own checks and reach the child as ``KEY=JSON``. The task is the one of `shoal demo`.
+Nothing that a browser sends becomes a path or an option: only known keys of a plan are accepted, and values pass the
+plan's own checks and reach the child as ``KEY=JSON``. The task is the one of `shoal demo`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from shoal.sim.profiles import PROFILES
 from shoal.trainer.spawn import command, environment
 
 DEVICES_MAX = 2000
-#: With a model that really learns, a device costs as much time as a real one.
+#: The most devices with a model that really learns: each costs as much time as a real one.
 TRAINED_DEVICES_MAX = 40
 EPOCHS_MAX = 20
-#: Where an accuracy is the end, it comes within so many, or the plan failed.
+#: How many epochs a plan has to reach an accuracy that should end it.
 GOAL_EPOCHS = 5
-#: Of both plans together.
+#: The time limit of both plans together.
 SECONDS_MAX = 600.0
 ANSWER_MAX_BYTES = 16 << 20
 #: Answers that are kept.
 KEPT = 8
-#: Before a command that is in no hurry.
+#: The prefix of a command with low priority.
 _GIVE_WAY = ("nice", "-n", "10") if shutil.which("nice") else ()
 
-#: What a browser may say of a plan. Not where data lies, which files are read, or how often disks are written.
+#: The keys of a plan that a browser may set. None names data or files, or sets how often disks are written.
 PLAN_KEYS = (
     "topology",
     "pace",
@@ -62,13 +62,13 @@ PLAN_KEYS = (
     "epochs",
     "until",
 )
-#: Of these, the ones that are words.
+#: The keys of these whose values are texts.
 _TEXTS = frozenset({"topology", "pace", "codec", "codec_down", "work", "staleness", "outer"})
 NUMBER_MAX = 1e9
 
 
 class SimulationRefused(ShoalError):
-    """A simulation that is not begun, with the status of the answer."""
+    """A simulation that was refused, with the HTTP status of the answer."""
 
     def __init__(self, reason: str, status: int = 400) -> None:
         super().__init__(reason)
@@ -77,7 +77,7 @@ class SimulationRefused(ShoalError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulationQuestion:
-    """A question that was checked."""
+    """A request that was checked."""
 
     plans: dict[str, tuple[str, ...]]
     devices: int
@@ -97,7 +97,7 @@ class Simulation:
 
 
 def parse(asked: Any) -> SimulationQuestion:
-    """Check what a browser asks, every part of it."""
+    """Check every part of a browser's request."""
     if not isinstance(asked, Mapping) or not asked.keys() <= {"a", "b", "devices", "profile", "task", "train"}:
         raise SimulationRefused("a simulation is asked for with a, b, devices, profile and train")
     if asked.get("task") is not None:
@@ -105,7 +105,7 @@ def parse(asked: Any) -> SimulationQuestion:
     plans = {name: _plan_words(asked.get(name)) for name in ("a", "b") if asked.get(name) is not None}
     if "a" not in plans:
         raise SimulationRefused("a is missing: an object with a plan")
-    # An accuracy is reached by training alone.
+    # Only real training reaches an accuracy.
     has_goal = any("--until-accuracy" in words for words in plans.values())
     train, devices, profile = asked.get("train", has_goal), asked.get("devices", 20), asked.get("profile", "pi4-lan")
     if not isinstance(train, bool) or not isinstance(devices, int) or isinstance(devices, bool):
@@ -142,7 +142,7 @@ def _plan_words(told: Any) -> tuple[str, ...]:
 
 
 def _end_words(until: Any, epochs: Any) -> tuple[str, ...]:
-    """When a plan ends: after some epochs, or sooner at an accuracy."""
+    """Return the options for a plan's end: after some epochs, or sooner at an accuracy."""
     told = {} if until is None else until
     if not isinstance(told, Mapping) or not told.keys() <= {"accuracy", "epochs"}:
         raise SimulationRefused("until is an object with an accuracy, epochs, or both")
@@ -171,7 +171,7 @@ class Simulations:
         self._running: asyncio.Task[None] | None = None
 
     def begin(self, asked: Any) -> str:
-        """Begin one, and give its id."""
+        """Begin a simulation, and return its id."""
         question = parse(asked)
         if self._running is not None and not self._running.done():
             raise SimulationRefused("a simulation is running: one at a time", 429)
@@ -223,7 +223,7 @@ class Simulations:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                # A picture is drawn where it runs.
+                # It draws its picture in its working directory.
                 cwd=scratch,
                 env=environment({"NO_COLOR": "1"}),
                 start_new_session=True,
@@ -234,10 +234,10 @@ class Simulations:
             finally:
                 if process.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
-                        # Its whole group: the task is prepared in a child of its own.
+                        # The whole group, since it prepares the task in another child.
                         os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
-        # 1: the simulated job did not reach its end, which is an outcome too.
+        # Code 1 means that the simulated job did not reach its end, which is a result too.
         if code not in (0, 1) or not said.strip():
             lines = complained.decode("utf-8", "replace").strip().splitlines()
             raise ShoalError(lines[-1] if lines else f"the simulation ended with exit code {code}")
@@ -246,12 +246,12 @@ class Simulations:
 
 
 async def _bounded(stream: asyncio.StreamReader | None) -> bytes:
-    """All that a child says, up to a limit."""
+    """Read all output of a child, up to a limit."""
     assert stream is not None
     parts, size = [], 0
     while chunk := await stream.read(1 << 16):
         size += len(chunk)
         if size > ANSWER_MAX_BYTES:
-            raise ShoalError("the simulation says too much: take fewer devices")
+            raise ShoalError("the simulation's output is too long: take fewer devices")
         parts.append(chunk)
     return b"".join(parts)

@@ -1,6 +1,6 @@
-"""The ``state`` document that viewers hold: a cluster as its manager tells it, sentences first. Pure functions.
+"""The ``state`` document that viewers hold: a cluster as its manager reports it, sentences first. Pure functions.
 
-No object in it holds a null, since a merge patch could not say that. Texts come from devices: each is one
+No object in it holds a null, since a merge patch could not express that. Texts come from devices: each is one
 printable line of bounded length.
 """
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 EVALUATIONS_SHOWN = 500
 EVENTS_SHOWN = 200
 CLUSTER_EVENTS_SHOWN = 50
-#: Jobs of a state: the open ones, then the newest.
+#: How many jobs a state lists: the open ones, then the newest.
 JOBS_SHOWN = 20
-#: Lines of the drawing; beyond, those that carry most.
+#: How many lines the drawing has at most: those that carry most.
 EDGES_MAX = 128
-#: Between more workers than these, the lines of a shard would be a thicket.
+#: The most workers between which to draw the lines of a shard.
 MESH_WORKERS_MAX = 12
 
 _FIGURES = (
@@ -62,38 +62,38 @@ _FIGURES = (
 )
 _RATES = ("train_loss", "rounds_per_s", "examples_per_s", "staleness", "round_s", "sync_s", "predicted_s")
 
-#: Members of every object of JavaScript: as a key they would not be one.
+#: Members of every JavaScript object, which do not work as keys.
 _UNSAFE_KEYS = frozenset({"__proto__", "constructor", "prototype"})
 
 
 @dataclass(slots=True)
 class JobDetails:
-    """What is known of a job besides its view: kept from one look to the next."""
+    """Details of a job that its view does not have, kept from one poll to the next."""
 
     events: Sequence[EventView] = ()
     evaluations: Sequence[EvaluationView] = ()
     versions: VersionList | None = None
-    #: As of the last look at this job; the view of the whole cluster does not say.
+    #: The served version by the last poll of this job; the view of the cluster does not have it.
     served: ServedView | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """All that one state is made of."""
+    """The inputs of one state."""
 
     status: Status | None
     at_s: float
     details: Mapping[str, JobDetails] = field(default_factory=dict)
     flows: Flows | None = None
-    #: How long the manager has not answered; None: it did.
+    #: How long the manager has not answered, or `None` if it did.
     unanswered_s: float | None = None
     unanswered_why: str = ""
-    #: How long it has been so, reachable or not.
+    #: How long the manager has been reachable or unreachable.
     since_s: float = 0.0
 
 
 def state_of(look: Look) -> Document:
-    """The whole document but its ``seq`` and ``at_s``."""
+    """Return the document without its ``seq`` and ``at_s``."""
     status = look.status
     if status is None:
         headline = unreachable_headline(None, since_s=look.unanswered_s or 0.0, reason=look.unanswered_why)
@@ -125,7 +125,7 @@ def state_of(look: Look) -> Document:
 
 
 def shown_jobs(status: Status) -> list[JobView]:
-    """The open jobs, and of the others the newest, as the manager lists them."""
+    """Return the open jobs and the newest of the others, in the manager's order."""
     ranked = sorted(enumerate(status.jobs), key=lambda pair: (not pair[1].state.is_open, -pair[0]))
     kept = {job.job for _, job in ranked[:JOBS_SHOWN]}
     return [job for job in status.jobs if job.job in kept]
@@ -141,7 +141,7 @@ def _ended_unlisted(status: Status | None) -> int | None:
 
 
 def key(name: str) -> str:
-    """A name as a key of an object that a browser holds."""
+    """Return a name that is safe as a key of a JavaScript object."""
     plain = clean(name, NAME_CHARS)
     return f"_{plain}" if plain in _UNSAFE_KEYS else plain
 
@@ -161,7 +161,7 @@ def _cluster(name: str, headline: Headline, look: Look, events: Sequence[EventVi
 
 
 def _merged_events(status: Status, details: Mapping[str, JobDetails]) -> list[EventView]:
-    """Events of the cluster and of its jobs by time."""
+    """Return the events of the cluster and of its jobs by time."""
     every = [*status.events, *(event for each in details.values() for event in each.events)]
     return sorted(every, key=lambda event: event.at_s)
 
@@ -179,7 +179,7 @@ def _job(job: JobView, look: Look, status: Status, failing: Failing) -> Document
     served = job.served or details.served
     return {
         "name": clean(job.name, NAME_CHARS),
-        # A leader whose every device fails says that it trains: it lends leases all the same.
+        # A leader whose every device fails still reports "training", since it keeps giving out leases.
         "state": "failing" if is_stuck(job, fails) else clean(told.state, 20),
         "reason": clean(told.reason, TEXT_CHARS),
         "since_s": coarse_s(told.since_s) if told.since_s >= 0 else None,
@@ -248,7 +248,7 @@ def _topology(job: JobView, flows: Flows | None) -> Document:
 
 
 def _edges(job: JobView, kind: str, workers: Sequence[WorkerView], flows: Flows | None) -> list[list[Any]]:
-    """The flows between devices: the leader counts what it sends and receives; nobody counts between workers."""
+    """Return the flows between devices. The leader counts what it sends and receives; nobody counts between workers."""
     leader = key(job.leader)
     told: list[list[Any]] = []
     for worker in workers:

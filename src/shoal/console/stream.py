@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from shoal.console.feed import Feed, Viewer
 
-#: A comment so often shows proxies and browsers that the stream lives.
+#: The interval of comments, which show proxies and browsers that the stream is alive.
 COMMENT_S = 10.0
 #: How soon a browser comes back after the stream broke.
 RETRY_MS = 1000
@@ -25,7 +25,7 @@ class EventStream(StreamingResponse):
         self._viewer = viewer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the viewer leaves or is cut off. A send to a viewer that does not read never ends by itself."""
+        """Send until the viewer leaves or is disconnected. A send to a viewer that does not read never returns."""
         sending = asyncio.ensure_future(super().__call__(scope, receive, send))
         cut = asyncio.ensure_future(self._viewer.cut.wait())
         try:

@@ -1,4 +1,4 @@
-// Acts: what an operator may do here, asked for with a reason, and the command line that does the same.
+// Acts: what an operator may do here, each with a reason, and the equivalent command line.
 "use strict";
 ((S) => {
   const { html, useEffect, useRef, useState } = htmPreact;

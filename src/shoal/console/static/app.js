@@ -1,4 +1,4 @@
-// The page: which screen, the bar above and below, keys, and a word when the console is away.
+// The page: which screen, the bars above and below, keys, and a notice when the console does not answer.
 "use strict";
 ((S) => {
   const { html, render, useEffect, useState } = htmPreact;

@@ -1,4 +1,4 @@
-// The cluster: what is wrong, in a sentence; then devices, where updates meet, jobs, and what happened.
+// The cluster: what is wrong, in a sentence; then devices, where updates are summed, jobs, and what happened.
 "use strict";
 ((S) => {
   const { html, useState } = htmPreact;
@@ -82,7 +82,7 @@
           <${S.Panel} title="What happened, and why"><${S.Events} events=${happened} most=${7} /><//>
         </div>
         <div class="stacked">
-          <${S.Panel} title="Where updates meet" aside=${kinds.length > 0 && html`<span class="dim">${kinds.join(", ")}</span>`}>
+          <${S.Panel} title="Where updates are summed" aside=${kinds.length > 0 && html`<span class="dim">${kinds.join(", ")}</span>`}>
             <${S.Drawing} state=${state} jobs=${drawn} />
           <//>
           <${S.Panel} title="Jobs"><${Jobs} now=${now} ended=${ended} unlisted=${cluster.ended_unlisted ?? 0} /><//>

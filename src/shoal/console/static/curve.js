@@ -34,7 +34,7 @@
               until = begin + wide + 8 * dense;
             }
           }
-          // Words last, on ground of their own: no line runs through them.
+          // Texts last, on their own background, so that no line runs through them.
           for (const [text, begin, wide, ink] of words) {
             context.fillStyle = S.colour("--panel");
             context.fillRect(begin - 2 * dense, bbox.top - dense, wide + 4 * dense, 15 * dense);

@@ -1,4 +1,4 @@
-// The devices: a row each, with mark, reason, lane, speed and bytes. Of many, those in trouble first, the rest as a band.
+// The devices: a row each, with mark, reason, lane, speed and bytes. If they are many: those in trouble, then a band.
 "use strict";
 ((S) => {
   const { html, useState } = htmPreact;
@@ -23,7 +23,7 @@
     if (node.state === "lost") return ["lost", "lost", node.reason || node.why];
     const word = S.markOf(node.does).word;
     if (node.standing) return [node.does, node.standing, node.reason];
-    if (node.state === "suspect") return [node.does, "silent", node.reason || `not heard for ${S.span(node.heard_s)}`];
+    if (node.state === "suspect") return [node.does, "silent", node.reason || `no heartbeat for ${S.span(node.heard_s)}`];
     if (node.fails) return [node.does, "fails", node.fails];
     return [node.does, word, node.why];
   }
@@ -42,7 +42,7 @@
         ["manager", node.manager],
         ["machine", [node.machine, S.known(node.cores) && S.plural(node.cores, "core"), S.known(node.memory_mb) && S.bytes(node.memory_mb * 1e6)].filter(Boolean).join(", ")],
         ["load", S.known(node.load) && `${S.number(node.load)}; ${S.bytes(node.memory_free_mb * 1e6)} of memory free`],
-        ["last heard", S.known(node.heard_s) && node.heard_s >= 0 && `${S.span(node.heard_s)} ago`],
+        ["last heartbeat", S.known(node.heard_s) && node.heard_s >= 0 && `${S.span(node.heard_s)} ago`],
         ["role", node.role],
         ["job", node.job && html`<a href=${`#/job/${encodeURIComponent(node.job)}`}>${node.job}</a>`],
         ["batches", S.known(node.batches) && node.batches.toLocaleString("en")],

@@ -1,4 +1,4 @@
-// Where updates meet: devices in their places, lines as thick as what they carry. Nothing moves but the lines.
+// Where updates are summed: devices at fixed places, lines as thick as their traffic. Only the lines change.
 "use strict";
 ((S) => {
   const { html } = htmPreact;
@@ -94,7 +94,7 @@
         degree.set(name, (degree.get(name) ?? 0) + 1);
       }
     }
-    // Where a device has one line alone, what it carries stands below its name.
+    // If a device has only one line, its traffic is shown below its name.
     for (const line of lines) line.told = !line.pair.some((name) => name && degree.get(name) === 1);
     const under = (name, node) => {
       if (node.state === "lost") return "lost";
@@ -147,7 +147,7 @@
     const words = `${S.plural(nodes.length, "device")}; ${lines.length ? S.plural(lines.length, "line") : "no line"} between them.`;
     const ends = (key) => key || "manager";
     return html`
-      <svg class="drawing" viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label=${`Where updates meet. ${words}`}>
+      <svg class="drawing" viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label=${`Where updates are summed. ${words}`}>
         ${lines.map((line) => html`<${Line} key=${line.pair.join()} one=${where(line.pair[0])} other=${where(line.pair[1])} line=${line} />`)}
         ${lines.length <= 12 && lines.map((line, at) => html`<${Carried} key=${line.pair.join()} one=${where(line.pair[0])} other=${where(line.pair[1])} line=${line} at=${at} />`)}
         <${Hub} title="manager" under=${under} crossed=${away} />

@@ -1,4 +1,4 @@
-// Numbers, spans, bytes and times as the command line writes them. Pure functions; knows no page.
+// Numbers, spans, bytes and times as the command line writes them. Pure functions.
 "use strict";
 ((S) => {
   const NOTHING = "–";

@@ -1,4 +1,4 @@
-// A job: how it stands, six figures, curves of every metric with faults on them, lanes, the plan and why it is so.
+// A job: its state, six figures, curves of every metric with faults on them, lanes, the plan and the reasons for it.
 "use strict";
 ((S) => {
   const { html, useEffect, useState } = htmPreact;
@@ -62,7 +62,7 @@
     const edges = (job.topology?.edges ?? []).reduce((all, edge) => all + (edge[2] || 0), 0);
     return html`
       <dl class="figures">
-        <${S.Figure} label=${shown ? `Held-out ${shown[0]}` : "Held-out"} value=${shown ? S.metric(shown[0], shown[1].value, 1) : S.NOTHING} note=${change || "judged after each epoch"} />
+        <${S.Figure} label=${shown ? `Held-out ${shown[0]}` : "Held-out"} value=${shown ? S.metric(shown[0], shown[1].value, 1) : S.NOTHING} note=${change || "evaluated after each epoch"} />
         <${S.Figure} label="Pace" value=${S.rate(progress.rounds_per_s)} unit="versions/s" note=${progress.rounds_per_s ? `a round takes ${S.lease(1 / progress.rounds_per_s)}` : "no version yet"} />
         <${S.Figure} label="Throughput" value=${S.rate(progress.examples_per_s)} unit="examples/s" note=${`version ${progress.version ?? 0}, saved up to ${progress.durable_version ?? 0}`} />
         <${S.Figure} label="Traffic" value=${S.bytes(edges).split(" ")[0]} unit=${`${S.bytes(edges).split(" ")[1]}/s`} note=${`↑ ${S.bytes(progress.bytes_up)} ↓ ${S.bytes(progress.bytes_down)} in all`} />
@@ -100,7 +100,7 @@
           ? html`<${S.Curve} label=${`${name !== null ? `held-out ${label}` : label} of ${job.name || id} over time`} format=${format}
               endX=${state.at_s - zeroS} lines=${[{ label, colour: name !== null ? "--evaluate" : "--train", points, dots: name !== null }]}
               marks=${marks.map((mark) => ({ x: mark.atS - zeroS, text: mark.text, bad: mark.bad }))} />`
-          : html`<p class="empty">Nothing of this was measured yet.</p>`}
+          : html`<p class="empty">No measurements yet.</p>`}
         <p class="note">Short dashes: something broke. Long dashes: a version was published. Time counts from the start of the job.</p>
       <//>`;
   }

@@ -1,4 +1,4 @@
-// Lanes: what devices did over time, on a canvas, with the same told in words. Knows spans, not where they come from.
+// Lanes: what devices did over time, on a canvas, with the same as text.
 "use strict";
 ((S) => {
   const { html, useEffect, useRef, useState } = htmPreact;
@@ -52,7 +52,7 @@
 
   function told(spans, fromS, toS) {
     const parts = [...shares(spans, fromS, toS)].sort((a, b) => b[1] - a[1]);
-    return parts.map(([does, part]) => `${DID[does] ?? does} ${Math.round(part * 100)} %`).join(", ") || "nothing known";
+    return parts.map(([does, part]) => `${DID[does] ?? does} ${Math.round(part * 100)} %`).join(", ") || "not known";
   }
 
   /** Spans too short to see, as a terminal shows them: in each column, what was done longest. */

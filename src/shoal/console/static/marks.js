@@ -1,4 +1,4 @@
-// One mark an activity, everywhere the same: in tables, drawings, lanes and the terminal. Colour only repeats the shape.
+// One mark per activity, everywhere the same: in tables, drawings, lanes and the terminal. Colour only repeats the shape.
 "use strict";
 ((S) => {
   const { html } = htmPreact;

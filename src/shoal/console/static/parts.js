@@ -1,4 +1,4 @@
-// Small parts that every screen uses: sentence, panel, figure, table behind a picture, list of events.
+// Small parts that every screen uses: sentence, panel, figure, table for a picture, list of events.
 "use strict";
 ((S) => {
   const { html, useEffect, useRef, useState } = htmPreact;

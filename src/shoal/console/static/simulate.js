@@ -1,4 +1,4 @@
-// Two plans side by side, on devices that do not exist: the code that devices run, in virtual time.
+// Two plans side by side on simulated devices, which run the real code in virtual time.
 "use strict";
 ((S) => {
   const { html, useEffect, useRef, useState } = htmPreact;
@@ -118,7 +118,7 @@
       <//>`;
   }
 
-  // What was asked, kept while other screens are looked at.
+  // The request, kept while other screens are open.
   const kept = { devices: "12", profile: "laptops", task: "", goal: "90", a: "topology=star codec=dense", b: "topology=star codec=top1%+ef+4bit", told: null, id: null, error: "" };
 
   function Simulate() {

@@ -1,4 +1,4 @@
-// What the page knows: the state and its patches, live or replayed, what was recorded, and who looks. Draws nothing.
+// The data of the page: the state and its patches, live or replayed, the recording, and the session. Draws nothing.
 "use strict";
 ((S) => {
   const LIVE_LANES_S = 900;
@@ -23,7 +23,7 @@
     session: null, // null until the console answered
     link: "connecting", // connecting | live | away | ended
     live: null, // the newest state
-    past: null, // the state that is looked at instead, in replay
+    past: null, // the state that is shown instead, in replay
     at: null, // its moment; null: now
     playing: false,
     record: { from_s: 0, to_s: 0, marks: [] },
@@ -33,8 +33,8 @@
   const listeners = new Set();
   let scheduled = false;
 
-  // A browser sends the cookie to every port of this host. The key it keeps for this port, and it came behind the # of
-  // the address, which no server is sent.
+  // A browser sends the cookie to every port of this host. It keeps the key for this port. The key came after the # of
+  // the address, which browsers do not send to servers.
   const KEY = "shoal-key";
   let ownKey = /^#key=([\w-]+)$/u.exec(location.hash)?.[1] ?? "";
   if (ownKey) {
@@ -120,7 +120,7 @@
     stream.onerror = () => {
       if (store.link !== "ended") store.link = store.live ? "away" : "connecting";
       changed();
-      // A browser resumes by itself unless it was turned away: then ask who we are, and begin afresh.
+      // A browser resumes by itself unless it was turned away: then check the session, and start again.
       if (stream?.readyState === EventSource.CLOSED) {
         clearTimeout(retry);
         retry = setTimeout(begin, RETRY_MS[Math.min(failures++, RETRY_MS.length - 1)]);
@@ -157,7 +157,7 @@
       store.record = { ...told, to_s: Math.max(told.to_s, store.live?.at_s ?? 0) };
       changed();
     } catch {
-      // The next look asks again.
+      // The next poll asks again.
     }
   }
   setInterval(() => !document.hidden && store.link === "live" && refreshRecord(), 10000);
