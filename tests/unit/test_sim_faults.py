@@ -137,7 +137,7 @@ REFUSED = [
     ("zzz(w1)", f"there is no fault 'zzz'; there is: {', '.join(KINDS)}"),
     ("crash(w1, restart=3)", "crash has no 'restart'; did you mean restart_s?"),
     ("crash(w1, zzz=3)", "crash has no 'zzz'; there is: at, restart_s, disk"),
-    ("crash(w1, at=1, at=2)", "at is said twice"),
+    ("crash(w1, at=1, at=2)", "at is given twice"),
     ("crash(hom)", "there is no node 'hom'; did you mean home?"),
     ("crash(pi3)", f"there is no node 'pi3'; {NODES}"),
     ("crash(w0)", f"there is no node 'w0'; {NODES}"),

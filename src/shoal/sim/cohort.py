@@ -1,13 +1,13 @@
-"""The devices of a large fleet as rows of arrays, as long as nothing has to be decided for them. A driver, as
-``driver.agent`` is.
+"""The devices of a large fleet as rows of arrays, as long as nothing has to be decided for them. A driver, like
+``driver.agent``.
 
 A device that is away or asleep is a row: when it wakes, when its owner needs it, how warm it is, what it has fetched,
-what it sent. While it is awake and everything goes its ordinary way, it is a visit (``driver.visit``), without roles of
-its own. The manager and the leader are the deployed ones, and hear the messages that they hear from any device.
+what it sent. While it is awake and nothing unusual happens, it is a visit (``driver.visit``), without its own roles.
+The manager and the leader are the deployed ones, and receive the same messages as from any device.
 
-A row becomes a full device, with the deployed worker and router, when a fault, a refusal or an observer touches it, and
-a row again when it next sleeps or leaves and nothing is left of that. Which of the two it is shows in no count but the
-cohort's own.
+A row becomes a full device, with the deployed worker and router, when a fault, a refusal or an observer touches it. It
+becomes a row again when it next sleeps or leaves and no effect of that is left. Only the cohort's own counts show the
+difference.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from shoal.sim.profiles import Fleet
 from shoal.sim.rng import Rng
 from shoal.sim.wire_size import WireSizer
 
-#: What wakes within so long of now is put on the virtual clock; what wakes later waits in a list by the second.
+#: Devices that wake within this time are put on the virtual clock; those that wake later wait in a list by the second.
 SLOT_S = 1.0
 
-#: The chance of a device that was never awake: no stream of numbers is there yet.
+#: The random state of a device that was never awake: it has no stream of numbers yet.
 _NO_STREAM = 0
 
 
@@ -56,7 +56,7 @@ class RowState(IntEnum):
 
 
 class CohortWorld(SimWorldApi, Protocol):
-    """What a cohort asks of the world around it."""
+    """The interface of the world to a cohort."""
 
     kernel: Kernel
     rng: Rng
@@ -80,9 +80,11 @@ class CohortWorld(SimWorldApi, Protocol):
 
 
 def why_not(job: SimulatedJob, *, hubs: int = 0) -> str | None:
-    """Why the devices of a job cannot be rows; None: they can. A row keeps nothing between two leases, and is dialled
-    by nobody. ``hubs``: so many are there throughout. Where these alone sum up, the devices that work become full ones
-    when their leader tells them their way, and the others stay rows."""
+    """Return why the devices of a job cannot be rows, or None if they can. A row keeps nothing between two leases, and
+    nobody dials it.
+
+    ``hubs`` is how many hubs there are throughout. If only these sum updates, the devices that work become full ones
+    when their leader sends them their route, and the others stay rows."""
     plan = job.spec.plan
     is_tree_of_hubs = plan.topology == "tree" and 0 < plan.aggregators <= hubs
     reasons = {
@@ -155,7 +157,7 @@ class Cohort:
 
     @property
     def states(self) -> np.ndarray:
-        """Of each device, one of ``RowState``."""
+        """Return the state of each device, as one of ``RowState``."""
         return np.frombuffer(bytes(self._state), np.int8)
 
     # Time ------------------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ class Cohort:
             self._dial(row)
 
     def _change(self, row: int, when_s: float) -> None:
-        """Its owner needs it, or needs it no longer."""
+        """Note that a device's owner needs it, or needs it no longer."""
         if when_s != self._change_s[row]:
             return
         presence, now_s = self._presence(row), self.kernel.now_s
@@ -248,7 +250,7 @@ class Cohort:
     # Rows ------------------------------------------------------------------------------------------------
 
     def is_row(self, name: str) -> bool:
-        """It is not a full device now."""
+        """Whether a device is not a full device now."""
         return self._state[_row(name)] != RowState.FULL
 
     def start(self, name: str) -> None:
@@ -302,7 +304,7 @@ class Cohort:
         return Device.rested(build, rest)
 
     def _lay_down(self, row: int, device: Device, state: RowState) -> None:
-        """From here on the arrays have it."""
+        """Store a device in the arrays."""
         rest = device.at_rest(self.kernel.now_s)
         self._since_s[row], self._temperature_c[row], self._spent_j[row] = rest[:3]
         self._is_hot[row], self._stream[row] = rest.is_hot, rest.stream
@@ -352,8 +354,8 @@ class Cohort:
     # Full devices ----------------------------------------------------------------------------------------
 
     def touch(self, name: str, reason: str) -> None:
-        """Something befalls this node that a row knows no answer to. The manager's node: so it does to all that are
-        awake."""
+        """Make a row a full device, because something happens to it that a row cannot handle. For the manager's node,
+        do so for all devices that are awake."""
         if name != self._world.home_node:
             self._touch(_row(name), reason)
             return
@@ -408,7 +410,7 @@ class Cohort:
         self._add_bytes(visit)
         is_inside = server.connections.get(visit.node) is visit
         if not is_inside and (visit.is_open or not visit.opened_s):
-            # It stands before the door, or there is none: nobody knows it yet.
+            # It was not let in yet, or nobody listens: no role has seen it.
             visit.end()
             self._make_full(row, visit.device, reason=reason, dials_in_s=0.0)
             return None
@@ -430,14 +432,14 @@ class Cohort:
         return connection
 
     def rests(self, agent: SimAgent, for_s: float) -> None:
-        """A full device was told when to come again: it is a row again, if nothing is left that a row knows not."""
+        """Make a full device that was told when to come again a row, if it has no state that a row cannot hold."""
         name = agent.process.node
         if self._take_back(name, RowState.ASLEEP):
             agent.process.alive = False
             self._at(self._due_s, self.kernel.now_s + for_s, self._wake, _row(name))
 
     def ended(self, name: str) -> None:
-        """The process of a full device is over: it is a row again, likewise."""
+        """Make a full device whose process ended a row, if it has no state that a row cannot hold."""
         self._take_back(name, RowState.AWAY)
 
     def _take_back(self, name: str, state: RowState) -> bool:
@@ -462,7 +464,7 @@ class Cohort:
 
 
 def _is_plain(device: Device) -> bool:
-    """Nobody else is on its link, and everything that it sends arrives."""
+    """Whether a device has its own link, on which everything arrives."""
     return not device.build.line.medium and not device.build.line.loss
 
 

@@ -1,4 +1,4 @@
-"""A modelled device: what work costs it in time, energy and heat. Knows nothing of roles, messages or profiles."""
+"""A modelled device: what work costs it in time, energy and heat."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from shoal.errors import Misuse
 from shoal.sim.network import AccessLink
 from shoal.sim.rng import Stream
 
-#: Evaluating has no backward pass, which is about twice the forward one.
+#: The cost of evaluating relative to training: it has no backward pass, which costs about twice the forward one.
 EVALUATE_SHARE = 1 / 3
 
-#: A device that was slowed by its heat runs at full speed again so far below its limit.
+#: How far below its limit a device that was slowed by heat runs at full speed again.
 RELIEF_C = 5.0
 
-#: What a device whose heat is not modelled reads.
+#: The temperature of a device whose heat is not modelled.
 ROOM_C = 25.0
 
 #: A trainer is an interpreter with torch loaded ...
@@ -36,7 +36,7 @@ class Heat:
     time_constant_s: float
     limit_c: float
     ambient_c: float
-    #: Above the limit work takes so many times longer.
+    #: How many times longer work takes above the limit.
     slowdown: float
 
     def __post_init__(self) -> None:
@@ -46,26 +46,26 @@ class Heat:
             raise Misuse(f"a hot device cannot be {self.slowdown} times slower: give 1 or more")
 
     def settles_c(self, watts: float) -> float:
-        """Where the temperature ends if this draw never changes."""
+        """Return the final temperature if this draw never changes."""
         return self.ambient_c + watts * self.rise_c_per_w
 
     def after_c(self, start_c: float, watts: float, elapsed_s: float) -> float:
-        """T(t) = T∞ + (T₀ - T∞) e^(-t/τ): Newton's law of cooling under a constant draw."""
+        """Return T(t) = T∞ + (T₀ - T∞) e^(-t/τ): Newton's law of cooling under a constant draw."""
         end_c = self.settles_c(watts)
         return end_c + (start_c - end_c) * math.exp(-elapsed_s / self.time_constant_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presence:
-    """When a device is there: spans of (is it there?, seconds) that repeat for ever.
+    """When a device is present: spans of (is it present?, seconds) that repeat forever.
 
-    Seconds are whole numbers, so that a change happens at exactly the second it was announced for, however late.
+    Seconds are integers, so that a change happens at exactly the second it was announced for, however late.
     """
 
     spans: tuple[tuple[bool, int], ...]
-    #: How far into the spans second 0 lies.
+    #: The position of second 0 in the spans.
     offset_s: int = 0
-    #: After so long the spans begin again.
+    #: The total length of the spans, after which they begin again.
     _period_s: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Presence:
         return self.spans[self._find(now_s)[0]][0]
 
     def next_change_s(self, now_s: float) -> float | None:
-        """When it comes or goes next; None if it never does."""
+        """Return when it comes or goes next, or None if it never does."""
         at, end_s = self._find(now_s)
         here = self.spans[at][0]
         for ahead in range(1, len(self.spans)):
@@ -88,7 +88,7 @@ class Presence:
         return None
 
     def _find(self, now_s: float) -> tuple[int, int]:
-        """Which span this is, and the second it ends."""
+        """Return the index of the span at a time, and the second at which it ends."""
         period_s = self._period_s
         turns, phase_s = divmod(now_s + self.offset_s, period_s)
         end_s = int(turns) * period_s - self.offset_s
@@ -103,31 +103,31 @@ class Presence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
-    """What a device is made of."""
+    """The hardware of a device."""
 
-    #: What it is called in a shop, such as "raspberry pi 4".
+    #: Its product name, such as "raspberry pi 4".
     kind: str
-    #: To train on one example costs the multiply-adds of its forward pass, in thousand millions, times this.
+    #: Seconds to train on one example per billion multiply-adds of its forward pass.
     seconds_per_gmac: float
-    #: What a step costs however small the model.
+    #: The minimum seconds of a step, however small the model.
     seconds_per_batch: float
     #: The deviation of a lognormal factor, drawn for each lease.
     jitter: float = 0.0
-    #: What a trainer may take.
+    #: Memory that a trainer may take.
     memory_mb: int
-    #: The charge at the beginning; 0: on the mains.
+    #: The charge at the beginning, or 0 on the mains.
     battery_wh: float = 0.0
     train_watts: float = 0.0
     idle_watts: float = 0.0
     heat: Heat | None = None
     line: AccessLink
-    #: None: always there.
+    #: When it is present, or `None` if always.
     presence: Presence | None = None
-    #: It sums up for others, and trains nothing.
+    #: Whether it sums updates for others and does not train.
     is_hub: bool = False
-    #: It declares itself a tab of a browser: it has no PyTorch and no door, and runs a job's exported training step.
+    #: Whether it is a browser tab: it has no PyTorch, does not listen, and runs a job's exported training step.
     is_browser: bool = False
-    #: What a hub says that its link carries; 0: it does not know.
+    #: The link rate that a hub reports, or 0 if it does not know.
     told_bytes_per_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -139,13 +139,13 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputeJob:
-    """Something to compute."""
+    """One piece of work to compute."""
 
-    #: Multiply-adds of one forward pass, in thousand millions.
+    #: Multiply-adds of one forward pass, in billions.
     gmacs_per_example: float
     examples: int
     batches: int
-    #: False: forward only.
+    #: Whether it also has a backward pass.
     trains: bool = True
 
 
@@ -162,8 +162,9 @@ class DeviceRest(NamedTuple):
 class Device:
     """One device in the course of a simulation.
 
-    What it draws is constant during a work and between two; so energy and heat have closed forms, and nothing needs to
-    happen to a device while time passes. Whether it is too hot is decided when a work begins and holds for all of it.
+    Its power draw is constant during each piece of work and between two. So energy and heat have closed forms, and
+    nothing needs to happen to a device while time passes. Whether it is too hot is decided when work begins, and holds
+    to its end.
     """
 
     __slots__ = (
@@ -180,9 +181,9 @@ class Device:
 
     def __init__(self, build: Build, stream: Stream) -> None:
         self.build = build
-        #: Work takes so many times longer; faults set it.
+        #: How many times longer work takes; faults set it.
         self.slow_factor = 1.0
-        #: It was above its limit when its last work began, and not cool enough since.
+        #: Whether it was above its limit when its last work began, and has not cooled enough since.
         self.is_hot = False
         self._stream = stream
         # The present work: draws _watts from _from_s, when temperature and energy were these, until _until_s.
@@ -192,7 +193,7 @@ class Device:
         self._watts = build.idle_watts
 
     def copy(self) -> Device:
-        """Another that is as this one is now, and draws what this one would draw."""
+        """Return a copy with the same state, which also draws the same random numbers."""
         twin = Device(self.build, self._stream.copy())
         twin.slow_factor, twin.is_hot, twin._watts = self.slow_factor, self.is_hot, self._watts
         twin._from_s, twin._until_s, twin._from_c, twin._from_j = (
@@ -204,13 +205,13 @@ class Device:
         return twin
 
     def at_rest(self, now_s: float) -> DeviceRest:
-        """What is to be kept of a device that does nothing from now on."""
+        """Return the state to keep of a device that will only idle from now on."""
         self.interrupt(now_s)
         return DeviceRest(self._from_s, self._from_c, self._from_j, self.is_hot, self._stream.state)
 
     @classmethod
     def rested(cls, build: Build, rest: DeviceRest) -> Device:
-        """As it was, and as it cooled down since."""
+        """Restore a device from its state at rest, cooled down since."""
         device = cls(build, Stream(rest.stream))
         device._from_s = device._until_s = rest.since_s
         device._from_c, device._from_j, device.is_hot = rest.temperature_c, rest.spent_j, rest.is_hot
@@ -219,10 +220,10 @@ class Device:
     # Work ------------------------------------------------------------------------------------------
 
     def seconds_for(self, work: ComputeJob, now_s: float) -> float:
-        """Begin a work and say how long it will take; its energy and heat are charged.
+        """Begin a piece of work, and return how long it will take. Charges its energy and heat.
 
-        ``now_s`` is when it begins, which may lie ahead if it waits for another. A work that begins before the last
-        one is over ends that one: a device does one at a time.
+        ``now_s`` is when it begins, which may be in the future if it waits for other work. Work that begins before the
+        last one is over ends that one: a device does one at a time.
         """
         build = self.build
         seconds = (
@@ -239,35 +240,35 @@ class Device:
             self.is_hot = self._from_c >= heat.limit_c - (RELIEF_C if self.is_hot else 0.0)
             if self.is_hot:
                 seconds *= heat.slowdown
-                # A slower clock draws less; that a lower voltage would save still more is left out.
+                # A slower clock draws less. The model leaves out that a lower voltage would save still more.
                 watts = build.idle_watts + (watts - build.idle_watts) / heat.slowdown
         self._watts, self._until_s = watts, self._from_s + seconds
         return seconds
 
     def interrupt(self, now_s: float) -> None:
-        """From here on it idles: what is left of its work is neither done nor charged."""
+        """Stop the current work. The rest of it is neither done nor charged."""
         energy_j, temperature_c = self.spent_j(now_s), self.temperature_c(now_s)
         self._from_s = self._until_s = max(now_s, self._from_s)
         self._from_j, self._from_c = energy_j, temperature_c
 
     def can_hold(self, model_bytes: int) -> bool:
-        """A trainer with a model of this size fits into its memory."""
+        """Whether a trainer with a model of this size fits into its memory."""
         return TRAINER_MB + MODEL_COPIES * model_bytes / _BYTES_PER_MB <= self.build.memory_mb
 
     # Energy and heat -------------------------------------------------------------------------------
 
     @property
     def energy_j(self) -> float:
-        """All that was charged so far, to the end of the last work."""
+        """The energy charged to the end of the last work."""
         return self.spent_j(self._until_s)
 
     def spent_j(self, now_s: float) -> float:
-        """What it drew by now, idling included."""
+        """Return the energy that it used until now, including idle time."""
         working_s, idle_s = self._since(now_s)
         return self._from_j + working_s * self._watts + idle_s * self.build.idle_watts
 
     def battery_left_wh(self, now_s: float) -> float:
-        """Infinite on the mains."""
+        """Return the charge left in the battery, or infinity on the mains."""
         if not self.build.battery_wh:
             return math.inf
         return max(0.0, self.build.battery_wh - self.spent_j(now_s) / _JOULES_PER_WH)
@@ -284,7 +285,7 @@ class Device:
         return heat.after_c(warm_c, self.build.idle_watts, idle_s)
 
     def _since(self, now_s: float) -> tuple[float, float]:
-        """Seconds of work and then of idling since the last work began; none before."""
+        """Return the seconds of work and then of idling since the last work began, or 0 before any."""
         worked_s = min(now_s, self._until_s) - self._from_s
         return max(0.0, worked_s), max(0.0, now_s - self._until_s)
 
@@ -295,6 +296,6 @@ class Device:
         return presence is None or presence.is_present(now_s)
 
     def next_change_s(self, now_s: float) -> float | None:
-        """When it comes or goes next; None if it never does."""
+        """Return when it comes or goes next, or None if it never does."""
         presence = self.build.presence
         return None if presence is None else presence.next_change_s(now_s)

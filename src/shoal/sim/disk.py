@@ -1,7 +1,7 @@
-"""The disk of the manager's node: what a crash leaves behind. Writes take time, and may tear or be lost on the way.
+"""The disk of the manager's node, and what a crash leaves on it. Writes take time, and may be torn or lost.
 
-What is durable stays so; the promise ends where a disk lies about that. Two checkpoints of a job are kept, as the real
-store does, so that a torn newest one leaves the one before.
+Durable data stays durable, unless the disk reports it wrongly. Like the real store, it keeps two checkpoints per job,
+so that the older one is left if the newest is torn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.sim.kernel import Kernel
 from shoal.sim.rng import Stream
 from shoal.wire.messages import Tensors
 
-#: What a small SSD or a good SD card takes to make a small write durable, and its rate for large ones.
+#: The time in which a small SSD or a good SD card makes a small write durable, and its rate for large ones.
 SYNC_S = 0.01
 BYTES_PER_S = 40e6
 
@@ -43,7 +43,7 @@ class Write:
 
     job: str
     save: Save
-    #: Some of its history may be here already: it comes from a leader that did not hear of its last save's end.
+    #: Whether some of its history may be here already: its leader may not know that its last save was durable.
     may_repeat: bool
     is_void: bool = False
 
@@ -52,25 +52,25 @@ class Disk:
     def __init__(self, kernel: Kernel, flaws: Stream | None = None, *, sync_s: float = SYNC_S) -> None:
         self.kernel = kernel
         self._sync_s = sync_s
-        #: Chance for saves that fail by themselves; None: none does.
+        #: Randomness for saves that fail by themselves, or `None` if none does.
         self.flaws = flaws
         self.jobs: dict[str, JobRecord] = {}
-        #: Records under way: written, not yet durable.
+        #: Records that are written but not yet durable.
         self._keeps: dict[str, JobRecord] = {}
         self.history: dict[str, list[Applied]] = {}
         self._checkpoints: dict[str, list[DiskCheckpoint]] = {}
         self._writes: list[Write] = []
         self.is_full = False
         self._evaluated: dict[str, set[int]] = {}
-        #: Told of each checkpoint that became durable, of the rows of history that came with it once more, and of those
-        #: that it took the place of.
+        #: Called for each checkpoint that became durable, with the rows of history that it repeated and those that it
+        #: replaced.
         self.on_durable: Callable[[str, Save, tuple[Applied, ...], tuple[Applied, ...]], object] = _nobody_hears
-        #: Told of each record of a job that did.
+        #: Called for each record of a job that became durable.
         self.on_kept: Callable[[JobRecord], object] = lambda record: None
 
     @property
     def sync_s(self) -> float:
-        """What making a small write durable takes."""
+        """The time to make a small write durable."""
         return self._sync_s
 
     @property
@@ -79,7 +79,7 @@ class Disk:
 
     @property
     def is_away(self) -> bool:
-        """It cannot be reached now."""
+        """Whether the disk cannot be reached now."""
         return False
 
     def jobs_under_way(self) -> list[str]:
@@ -90,7 +90,7 @@ class Disk:
         return list(self._keeps.values())
 
     def share_with(self, other: Disk) -> None:
-        """What is durable is the same from now on, and so is who is told of it."""
+        """Share durable data and callbacks with another disk from now on."""
         self.jobs, self.history = other.jobs, other.history
         self._checkpoints, self._evaluated = other._checkpoints, other._evaluated
         self.on_durable, self.on_kept = other.on_durable, other.on_kept
@@ -98,13 +98,13 @@ class Disk:
     # Jobs ----------------------------------------------------------------------------------------------
 
     def keep(self, keep: Keep, done: Callable[[], object] | None = None) -> float:
-        """Write a job's record; returns how long that takes, infinity if ``done`` hears when it is over. A crash within
-        that time finds it done, or not."""
+        """Write a job's record. Returns how long that takes, or infinity if ``done`` is called at the end. After a
+        crash within that time, the record may be durable or not."""
         self.kernel.after(self.sync_s / 2, self._kept, self.recorded(keep))
         return self.sync_s
 
     def recorded(self, keep: Keep) -> JobRecord:
-        """A job's record, which is under way from now on."""
+        """Return the new record of a job, and mark it as not yet durable."""
         known = self._keeps.get(keep.job) or self.jobs.get(keep.job)
         spec = keep.spec or (known.spec if known else None)
         assert spec is not None, f"a record of {keep.job}, which was never submitted"
@@ -139,7 +139,7 @@ class Disk:
             nodes = [row.node for row in history if (after is None or after < row.version) and row.version <= last]
             return Side(batches=len(nodes), workers=len(set(nodes)), names=frozenset(nodes))
 
-        # A new one: what a manager remembers beside what is written goes with its process.
+        # A new object: what a manager only has in memory is lost with its process.
         return JobRecord(
             spec=kept.spec,
             state=kept.state,
@@ -154,7 +154,7 @@ class Disk:
     # Checkpoints ---------------------------------------------------------------------------------------
 
     def write(self, job: str, save: Save, done: Callable[[bool], object], *, may_repeat: bool = False) -> None:
-        """Make a checkpoint durable; ``done`` hears whether it is. History may come again with ``may_repeat``."""
+        """Make a checkpoint durable, and call ``done`` with the result. History may repeat if ``may_repeat``."""
         if not self.has_room or (self.flaws is not None and self.flaws.happens(0.05)):
             self.kernel.after(self.sync_s, done, False)
             return
@@ -168,11 +168,11 @@ class Disk:
             return
         self.give_up(write)
         self._commit(write)
-        # Told a moment later: a crash in between finds it durable and nobody informed.
+        # Reported a moment later: after a crash in between it is durable, but was never reported.
         self.kernel.after(self.sync_s / 10, done, True)
 
     def give_up(self, write: Write) -> None:
-        """It is under way no longer."""
+        """Drop a write that was not finished."""
         self._writes.remove(write)
 
     def _commit(self, write: Write) -> None:
@@ -187,10 +187,11 @@ class Disk:
         self.on_durable(write.job, save, again, gone)
 
     def _new_in(self, write: Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
-        """What of a save is not in the history yet, what is, and what of the history is not this leader's."""
+        """Return a save with only its new rows, the rows that the history already has, and the history's rows that this
+        leader does not have."""
         save = write.save
         history = self.history.get(write.job, [])
-        # In the order of versions: a fleet's history is long, and every save looks at its end.
+        # Found by bisection: a fleet's history is long, in order of versions, and every save reads its end.
         later = tuple(history[bisect_right(history, save.after, key=lambda row: row.version) :])
         again = save.applied[: len(later)]
         gone = () if again == later else later
@@ -203,11 +204,11 @@ class Disk:
 
     def _add(self, job: str, checkpoint: DiskCheckpoint) -> None:
         files = self._checkpoints.setdefault(job, [])
-        # A torn file is written over first: it is of no use to anyone.
+        # A torn file is overwritten first.
         files[:] = [*[file for file in files if not file.is_torn][-1:], checkpoint]
 
     def crash(self, fate: str) -> None:
-        """The power fails. What was under way reached the disk (safe), did not (lost), or did in part (torn)."""
+        """Cut the power. Unfinished writes reached the disk (safe), did not (lost), or did in part (torn)."""
         keeps, self._keeps = self._keeps, {}
         if fate == "safe":
             self.jobs.update(keeps)
@@ -222,7 +223,7 @@ class Disk:
                 self._add(write.job, DiskCheckpoint(version=write.save.version, tensors={}, state={}, is_torn=True))
 
     def newest(self, job: str) -> DiskCheckpoint | None:
-        """The newest checkpoint that is whole."""
+        """Return the newest complete checkpoint."""
         whole = [file for file in self._checkpoints.get(job, ()) if not file.is_torn]
         return whole[-1] if whole else None
 
@@ -232,7 +233,7 @@ def _nobody_hears(job: str, save: Save, again: tuple[Applied, ...], gone: tuple[
 
 
 def _copied(tensors: Tensors) -> dict[str, np.ndarray]:
-    """As in a file: what happens to the arrays later does not reach it."""
+    """Return copies of the arrays, so that later changes do not reach them, as in a file."""
     return {name: array if not array.flags.writeable else np.array(array) for name, array in tensors.items()}
 
 

@@ -1,4 +1,4 @@
-"""Faults as people write them: one a line. Makes values of text and text of values; applies nothing.
+"""Faults as people write them: one per line. Converts text to values and back; applies nothing.
 
 fault  = word "(" who { "," amount | "," name "=" value } ")"
 who    = node | "{" node { "," node } "}"
@@ -43,10 +43,10 @@ _TOKEN = re.compile(
 )
 _NUMBER = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)([x%]?)")
 
-#: The number of a round or an epoch has at most so many digits: a longer one is a typing error.
+#: The most digits of a round's or an epoch's number: a longer one is a typing error.
 _COUNT_MAX_DIGITS = 9
 
-#: The second value of a fault that needs to know how much; it has no name in the text. Field -> an example.
+#: Field -> an example. These are second values of faults, which have no name in the text.
 _AMOUNTS = {"factor": "4x", "extra_s": "0.5", "share": "5%", "ahead_s": "+90"}
 
 
@@ -61,9 +61,9 @@ class _Token:
 
 
 def parse(text: str, *, source: str = "faults") -> tuple[Fault, ...]:
-    """The faults of a file, in its order. ``source`` is the name that errors give the file."""
+    """Return the faults of a file, in its order. ``source`` is the name of the file in errors."""
     faults = []
-    # Not splitlines: it also ends lines where no editor does, and the numbers would be wrong.
+    # Not splitlines: it also splits where no editor does, and the line numbers would be wrong.
     for number, line in enumerate(text.split("\n"), start=1):
         try:
             tokens = _tokens(line.partition("#")[0])
@@ -109,7 +109,7 @@ class _Reader:
         while self._take(","):
             field = self._option(name, made)
             if field in values:
-                raise Misuse(f"{field} is said twice")
+                raise Misuse(f"{field} is given twice")
             values[field] = _READERS[field](self, field)
         self._sign(")", ",")
         if self._next < len(self._tokens):
@@ -157,7 +157,7 @@ class _Reader:
         return field
 
     def number(self, told: str, *, suffix: str = "") -> float:
-        """A number that ends as it must; a share of 5% is 0.05."""
+        """Read a number with the right suffix. A share of 5% is 0.05."""
         if self._kind() != "number":
             raise self._unexpected(f"a number: {told}")
         token = self._token()
@@ -173,7 +173,7 @@ class _Reader:
         return self.number(f"{field} is in seconds, like 20 or 0.5")
 
     def seconds_or(self, field: str, endless: str) -> float:
-        """Seconds, or the one word that means without end here."""
+        """Read seconds, or the word that means "without end" here."""
         if self._kind() != "word":
             return self.seconds(field)
         word = self._token().text
@@ -236,7 +236,7 @@ class _Reader:
         return self._token().text
 
     def _sign(self, *signs: str, after: str = "", usage: str = "") -> None:
-        """Take the first of these; the others could have come too and are named when nothing fits."""
+        """Take the first of these signs. The error names the others too, since they could also have come."""
         if not self._take(signs[0]):
             wanted = " or ".join(f"'{sign}'" for sign in reversed(signs))
             raise self._unexpected(

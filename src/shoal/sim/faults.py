@@ -1,6 +1,6 @@
-"""Faults as values: a kind, the nodes that it hits and when. Knows no text, no chance and no simulated world.
+"""Faults as values: a kind, the nodes that it hits and when.
 
-A fault is valid once built. Whether its nodes exist is known only with a number of workers: ``resolve`` says.
+A fault is valid once built. Whether its nodes exist depends on the number of workers: ``resolve`` checks that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AtSecond:
-    """So many seconds after the run begins."""
+    """A number of seconds after the run begins."""
 
     s: float
 
@@ -72,7 +72,7 @@ START = AtSecond(0.0)
 
 
 class NodeKind(StrEnum):
-    """Nodes that are known by what they do."""
+    """Nodes that are named by their role."""
 
     HOME = "home"
     #: Whichever node leads when the fault strikes: home, or a device. With several jobs, the first that is led.
@@ -93,7 +93,7 @@ class AllWorkers:
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """The first workers, as many as make up this share; 1 is all of them."""
+    """The first workers that make up this share. 1 means all of them."""
 
     share: float
 
@@ -108,7 +108,7 @@ Part = NodeKind | AllWorkers | WorkerShare
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Nodes, by whatever names them. A node that is named twice is struck once."""
+    """Nodes, by name, range or share. A node that is named twice is hit once."""
 
     parts: tuple[Part, ...]
 
@@ -117,7 +117,7 @@ class Who:
 
     @property
     def has_home(self) -> bool:
-        """Home itself, or the leader, who may be there."""
+        """Whether this includes home, or the leader, which may be there."""
         return any(isinstance(part, NodeKind) for part in self.parts)
 
     @property
@@ -139,13 +139,13 @@ def worker(number: int) -> Who:
 
 
 def worker_number(name: str) -> int | None:
-    """w3 -> 3; None for what is no worker's name."""
+    """Return 3 for w3, or None for a name that is not a worker's."""
     found = _WORKER.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def resolve(who: Who, *, workers: int, leader: str = "home") -> tuple[str, ...]:
-    """The names of these nodes in a run of so many workers: home first, then workers by number, each once."""
+    """Return the names of these nodes in a run with this many workers: home first, then workers by number."""
     _require(workers >= 1, f"a run has at least one worker, not {workers}")
     has_home, numbers = False, set[int]()
     for part in who.parts:
@@ -154,7 +154,7 @@ def resolve(who: Who, *, workers: int, leader: str = "home") -> tuple[str, ...]:
                 _require(last <= workers, f"there is no w{last}: this run has {_count(workers)}")
                 numbers.update(range(first, last + 1))
             case WorkerShare(share):
-                # Exact, as written: 7% of 100 is 7, where floats make it a little more and the ceiling 8.
+                # An exact fraction: 7% of 100 is 7, but floats make it a little more, and the ceiling 8.
                 numbers.update(range(1, math.ceil(Fraction(str(share)) * workers) + 1))
             case NodeKind.LEADER if leader != NodeKind.HOME:
                 number = worker_number(leader)
@@ -174,11 +174,11 @@ def _count(workers: int) -> str:
 
 
 class SaveFate(StrEnum):
-    """What becomes of a save that is under way when the power goes."""
+    """What happens to an unfinished save when the power fails."""
 
-    #: It is on the disk, though nobody was told.
+    #: It is on the disk, though that was not reported.
     SAFE = "safe"
-    #: It is gone; the save before it is whole.
+    #: It is lost, and the save before it is complete.
     LOST = "lost"
     #: A part of it is on the disk, under its final name.
     TORN = "torn"
@@ -186,7 +186,7 @@ class SaveFate(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crash:
-    """The power goes, nobody is told; it comes back after a while."""
+    """The power fails without notice, and comes back after a while."""
 
     who: Who
     at: When = START
@@ -204,7 +204,7 @@ class Crash:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restart:
-    """Starts a node that is down; one that runs is killed and started again at once."""
+    """A node that is down starts; one that runs is killed and started again at once."""
 
     who: Who
     at: When = START
@@ -212,7 +212,7 @@ class Restart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaveFault:
-    """Says goodbye and goes; comes back after a while, or never."""
+    """A node says goodbye and leaves, and comes back after a while or never."""
 
     who: Who
     at: When = START
@@ -225,7 +225,7 @@ class LeaveFault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """The process freezes and then goes on, as after SIGSTOP and SIGCONT."""
+    """The process freezes and then continues, as after SIGSTOP and SIGCONT."""
 
     who: Who
     at: When = START
@@ -248,7 +248,7 @@ class CutFault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionFault:
-    """These reach one another but none of the others, and nobody is told."""
+    """These nodes reach one another but none of the others, without notice."""
 
     who: Who
     at: When = START
@@ -256,7 +256,7 @@ class PartitionFault:
 
     def __post_init__(self) -> None:
         _lasts(self.for_s)
-        # Home may be on either side: {home, w1} leaves every other worker alone.
+        # Home may be on either side: {home, w1} cuts off all other workers.
         _require(
             not (self.who.has_home and self.who.has_all_workers),
             "partition of home and all workers has nobody on the other side; name one side only, like partition(all)",
@@ -293,7 +293,7 @@ class SlowLink:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delay:
-    """Every message is under way this much longer."""
+    """Every message takes this much longer."""
 
     who: Who
     extra_s: float
@@ -315,7 +315,7 @@ class Lose:
     for_s: float = FOREVER
 
     def __post_init__(self) -> None:
-        # Where every packet is lost, sending again does not help.
+        # If every packet is lost, sending again does not help.
         _require(
             0 <= self.share < 1,
             f"packet loss is from 0% to below 100%, not {_percent(self.share)}; for all of it say partition",
@@ -325,7 +325,7 @@ class Lose:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Duplicate:
-    """This share of what a worker sends to its leader arrives a second time, late."""
+    """This share of a worker's messages to its leader arrives a second time, late."""
 
     who: Who
     share: float
@@ -340,7 +340,7 @@ class Duplicate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skew:
-    """The clock is ahead by so much from then on. It has no end: to end, the clock would have to go back."""
+    """The clock is ahead by this much from then on. It has no end, since the clock would have to go back."""
 
     who: Who
     ahead_s: float
@@ -357,7 +357,7 @@ class Skew:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fail:
-    """User code raises in the lease the worker is at."""
+    """User code raises in the worker's current lease."""
 
     who: Who
     at: When = START
@@ -368,7 +368,7 @@ class Fail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hang:
-    """User code does not return from the lease the worker is at."""
+    """User code hangs in the worker's current lease."""
 
     who: Who
     at: When = START
@@ -392,7 +392,7 @@ class FullDisk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Apart:
-    """No two of these reach each other, and nobody is told; everyone else reaches them."""
+    """No two of these nodes reach each other, without notice; everyone else reaches them."""
 
     who: Who
     at: When = START
@@ -406,7 +406,7 @@ class Apart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mute:
-    """Nothing that these send arrives, and nobody is told; what is sent to them does."""
+    """Nothing that these nodes send arrives, without notice; what is sent to them does."""
 
     who: Who
     at: When = START
@@ -418,7 +418,7 @@ class Mute:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deaf:
-    """Nothing that is sent to these arrives, and nobody is told; what they send does."""
+    """Nothing that is sent to these nodes arrives, without notice; what they send does."""
 
     who: Who
     at: When = START
@@ -430,7 +430,7 @@ class Deaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferFault:
-    """An operator asks that this node lead every job; ``leader``: that the best placed node lead it."""
+    """An operator asks that this node lead every job, or the best placed one if it is ``leader``."""
 
     who: Who
     at: When = START
@@ -512,7 +512,7 @@ KINDS: dict[Kind, type[Fault]] = {
     "deaf": Deaf,
 }
 
-#: Faults that home, and so the leader, cannot have, and why.
+#: Faults that home, and therefore the leader, cannot have, and why.
 NOT_OF_HOME: dict[Kind, str] = {
     "leave": "it is always on, and there is nobody it could say goodbye to; say crash or stop",
     "cut": "it has a connection to every worker; say whose breaks, like cut(w1) or cut(all)",
@@ -529,7 +529,7 @@ def kind_of(fault: Fault) -> Kind:
 
 
 def known_kind(name: str) -> Kind:
-    """The kind of this name; Misuse with the closest one if there is none."""
+    """Return the kind of this name. Raises Misuse with the closest one if there is none."""
     for kind in KINDS:
         if kind == name:
             return kind

@@ -1,4 +1,4 @@
-"""Python's garbage collector during a large simulation. Knows nothing of what is simulated."""
+"""Python's garbage collector during a large simulation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: New objects until the youngest are looked through, and how often that happens before older ones are too. A fleet's
-#: records stay until the end and hold no circles: Python's own 700 looks through them again and again.
+#: Collector thresholds. A fleet's records stay until the end and have no reference cycles, and Python's default of 700
+#: would scan them again and again.
 THRESHOLDS = (100_000, 20, 20)
 
 
 @contextmanager
 def collected_seldom() -> Iterator[None]:
-    """Have garbage in circles collected seldom, and what is there by now never."""
+    """Collect reference cycles rarely within this block, and never among the objects that exist already."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Brings a schedule of faults over a world. Watches it, because some faults wait for a round or an epoch."""
+"""Applies a schedule of faults to a world. Observes it, because some faults wait for a round or an epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.sim.world import AGENT_START_S, HOME, HOME_START_S, World
 
 
 class Inflicter:
-    """An observer of its world; ``begin`` is to be called before the world's own."""
+    """An observer of its world. Its ``begin`` must be called before the world's."""
 
     def __init__(self, world: World, faults: Sequence[Fault]) -> None:
         self._world = world
@@ -20,7 +20,7 @@ class Inflicter:
         self._waiting: list[tuple[AtRound | AtEpoch, Fault]] = []
         #: (node, what is slowed) -> the factors in force.
         self._factors: dict[tuple[str, str], list[float]] = {}
-        #: The latest time at which a fault began or ended; infinite while one is in force that never ends.
+        #: The latest time at which a fault began or ended, or infinity while one is active that never ends.
         self.quiet_since_s = 0.0
 
     def begin(self) -> None:
@@ -41,13 +41,13 @@ class Inflicter:
         leader = self._world.leader(step.job)
         if leader is None:
             return
-        # Any leader that is watched has these; a role in general has not.
+        # Every leader has these attributes, but not every role.
         version, epoch = int(getattr(leader, "version", 0)), int(getattr(leader, "epoch", 0))
         for when, one in list(self._waiting):
             reached = version >= when.n if isinstance(when, AtRound) else epoch >= when.n - 1
             if reached:
                 self._waiting.remove((when, one))
-                # Not within the event that brought it about: a crash comes between two.
+                # Not within the event that caused it: a crash comes between two events.
                 self._world.kernel.after(0.0, self._strike, one)
 
     def mark(self, mark: Mark) -> None:
@@ -94,7 +94,7 @@ class Inflicter:
                 self._later(start_s, lambda: world.start(node))
             case fault.LeaveFault():
                 world.leave(node, "stopped by its owner")
-                # Not before its goodbye was heard, or waited for.
+                # Not before its goodbye was answered, or timed out.
                 self._later(max(one.back_s, 2.0), lambda: world.start(node))
             case fault.Stop():
                 self._stop(node, one.for_s)
@@ -127,7 +127,7 @@ class Inflicter:
                 self._later(one.for_s, lambda: setattr(world.disk, "is_full", False))
 
     def _later(self, after_s: float, do: Callable[[], object]) -> None:
-        """A fault ends, if it ever does."""
+        """End a fault after this time, if it ever ends."""
         if math.isinf(after_s):
             return
         self.quiet_since_s = max(self.quiet_since_s, self._world.kernel.now_s + after_s)

@@ -1,7 +1,7 @@
-"""What must never be false, checked on every step of a simulation from the outside: events, actions, and the disk.
+"""Invariants that are checked from the outside on every step of a simulation, by events, actions and the disk.
 
-It does not look into roles and shares none of their code, so that a bug cannot hide in both. It speaks of honest
-devices: a worker that is accused of breaking the contract is a violation too.
+The checks do not read the state of roles and share none of their code, so that a bug cannot hide in both. They assume
+honest devices: accusing a worker of breaking the contract is a violation too.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ from shoal.wire.messages import (
 #: How often a batch fails before its job does.
 FAILURES_TO_FAIL = 4
 
-#: What a leader grants beyond a lease's time, and how often it looks.
+#: How much longer than a lease's time a leader waits, including the interval of its checks.
 GRACE_S = 3.0
-#: And more each time that its leader stood still: what came meanwhile is to be heard first.
+#: How much longer it waits each time that it stood still: it first handles the messages that came meanwhile.
 PAUSE_GRACE_S = 1.0
 
-#: Once nothing is done to a job any more, it has a leader within this time: some seconds to miss the last one, and half
+#: Within this time after the last fault a job has a leader: some seconds to notice that the last one is lost, and half
 #: a minute for each node that is appointed and does not answer.
 LED_WITHIN_S = 120.0
 
-#: A manager that restarted hears of a leader that leads on within this time, and does not replace it before.
+#: Within this time a leader that leads on reports to a manager that restarted, which does not replace it before.
 HEARD_AFTER_S = 3.0
 
-#: No device is told to come again later than this in the seeds: after the longest interval, and a crowd of ten.
+#: The latest time at which a device is told to come again in the seeds: the longest interval, with ten devices.
 COMES_WITHIN_S = 30.0
 
 #: The manager's node, and a second manager that stood by.
 LABELS = ("home", "home-2")
 
-#: What a leader tells of itself was so this long ago, at most.
+#: The greatest age of a leader's last report.
 TOLD_WITHIN_S = 5.0
 
-#: A node is lost after eight seconds of silence. Nobody lends to one that is gone for longer than this.
+#: A node is lost after eight seconds of silence. No leader gives leases to a node that has been gone for longer.
 LONG_GONE_S = 40.0
 
 _ENDED = ("finished", "failed", "stopped")
@@ -78,12 +78,12 @@ _ADOPTS = re.compile(r"led on under term (\d+) .*; its history is adopted$")
 
 
 def _is_of_nothing(event: object) -> bool:
-    """An aggregator that does not know where its part stands says so by an empty sum."""
+    """Whether this is an empty sum, by which an aggregator reports that it does not have the state of its part."""
     return isinstance(event, Received) and isinstance(event.message, ReduceResult) and not event.message.leases
 
 
 def _is_let_go(step: Step, node: str) -> bool:
-    """The manager wants a worker back: it is told that the job is over for it."""
+    """Whether the manager takes a worker back, by telling it that the job is over for it."""
     let_go = [action.reason for action in step.actions if isinstance(action, Record) and action.kind == "released"]
     return any(reason.startswith(f"{node} ") for reason in let_go)
 
@@ -106,14 +106,14 @@ class Invariants:
         #: Job -> its spec and the bytes of its model.
         self._courses = {name: SeenJob(spec, size_bytes) for name, (spec, size_bytes) in jobs.items()}
         self._budget_bytes = budget_bytes
-        #: No device sends anything that may be refused, so none may be left out.
+        #: Whether no device sends anything that may be refused, so that none may be excluded.
         self._is_honest = is_honest
         self._comes_within_s = comes_within_s
         #: When the manager last began.
         self._began_s = 0.0
         #: Node -> since when no process of it runs.
         self._down_s: dict[str, float] = {}
-        #: Manager and node -> when it was last told that there is no work; and when it hung up, as the manager knows.
+        #: Manager and node -> when it was last told that there is no work, and when it hung up, as the manager saw it.
         self._sent_s: dict[tuple[str, str], float] = {}
         self._dormant_s: dict[tuple[str, str], float] = {}
         self._managers = SeenManagers()
@@ -128,7 +128,7 @@ class Invariants:
 
     def _manager(self, step: Step) -> None:
         if self._managers.is_deposed(step.node):
-            # It has not noticed: what it decides waits for a write that cannot be, or is fenced by terms.
+            # It has not noticed: its decisions wait for a write that will fail, or are fenced by terms.
             return
         kept: set[tuple[str, int]] = set()
         match step.event:
@@ -150,14 +150,14 @@ class Invariants:
             elif isinstance(action, Record) and (ended := _TERM_OVER.match(action.reason)) is not None:
                 self._courses[action.job].term_over = int(ended[1])
             elif isinstance(action, Record) and self._managers.has_gone_back and _ADOPTS.search(action.reason):
-                # A leader of before leads on under a term that jumped, and nobody waited for it.
+                # An earlier leader leads on under a term that jumped, and nobody waited for it.
                 self._courses[action.job].deposed = self._courses[action.job].led_term
             elif isinstance(action, Store):
                 sent = action.checkpoint
                 self._courses[sent.job].taken_s[sent.term, sent.version] = step.at_s
             elif isinstance(action, Answer) and isinstance(action.message, Done):
                 job = action.message.job
-                # An operator may ask more of it than to be run.
+                # An operator may ask for more than running it.
                 known = bool(self._courses[job].state) or any(name == job for name, _ in kept)
                 self._hold(known, step.at_s, f"{job} was accepted before it was written down")
             elif isinstance(action, Send) and isinstance(action.message, Assign):
@@ -186,11 +186,11 @@ class Invariants:
         elif progress.term > max(course.told_after, course.term_over) and progress.term_batches:
             names = {view.node for view in progress.workers if view.batches}
             course.told[progress.term] = course.told.get(progress.term, set()) | names
-            # A worker whose batches are in no version yet has nothing to lose.
+            # A worker whose batches are in no version yet cannot lose any.
             course.told_workers[progress.term] = progress.term_workers
 
     def _read(self, course: SeenJob) -> None:
-        """A manager starts: it knows what is durable."""
+        """Reset a job's state when a manager starts, which has only what is durable."""
         course.told.clear()
         for term, node in course.trained_by.values():
             if term > course.told_after:
@@ -198,7 +198,7 @@ class Invariants:
         course.told_workers = {term: len(names) for term, names in course.told.items()}
 
     def _adopted(self, course: SeenJob, step: Step, over: HandOver) -> None:
-        """No history is adopted for which more workers would lose theirs."""
+        """Check that no history is adopted if more workers would lose theirs."""
         later = [term for term in course.told if term > over.term]
         names = set[str]().union(*(course.told[term] for term in later))
         lost = min(len(names), sum(course.told_workers[term] for term in later))
@@ -209,8 +209,8 @@ class Invariants:
         course.told_after = course.kept_term
 
     def _checked_in(self, step: Step) -> None:
-        """A device that says hello is answered; one that is sent away is told when to come again, soon enough to be
-        missed if it does not, and holds nothing."""
+        """Check that a device that says hello is answered, and that one that is sent away holds no lease and is told to
+        come again, soon enough to be missed if it does not."""
         welcomes = {
             action.to: action.message
             for action in step.actions
@@ -236,7 +236,7 @@ class Invariants:
             self._heard_of(step, step.event)
 
     def _heard_of(self, step: Step, change: PeerChanged) -> None:
-        """A dormant device was sent away before."""
+        """Check that a dormant device was sent away before."""
         key = step.node, change.node
         if change.state is not Liveness.DORMANT:
             self._dormant_s.pop(key, None)
@@ -256,7 +256,7 @@ class Invariants:
         self._hold(course.state not in _ENDED, step.at_s, f"{to} was given a role in {job}, which is {course.state}")
 
     def _acknowledged(self, step: Step, kept: CheckpointKept) -> None:
-        """What a leader elsewhere is told is durable, is; and it hears so only while no newer term is known."""
+        """Check that a version is durable if a leader elsewhere is told so, and that no newer term exists by then."""
         course, what = self._courses[kept.job], f"version {kept.version} of {kept.job}, term {kept.term},"
         self._hold((kept.term, kept.version) in course.durables, step.at_s, f"{what} was called kept and is not")
         newest = course.kept_term
@@ -318,7 +318,7 @@ class Invariants:
             tenure.quiet.add(tenure.answers)
 
     def _opened(self, tenure: SeenLeader, lease: int) -> None:
-        """No version will have its update by the way it went so far: those aggregators are gone."""
+        """Reopen a lease whose update no version will contain, because its aggregators are gone."""
         lent = tenure.lent.get(lease)
         if lent is not None and lent.counts:
             lent.counts, lent.is_open = False, True
@@ -326,12 +326,12 @@ class Invariants:
             tenure.quiet = {count for count in tenure.quiet if count <= tenure.answers}
 
     def _leases_ended(self, tenure: SeenLeader, step: Step) -> None:
-        """A lost worker's leases are returned in the step that hears of it, an overdue one at the next tick."""
+        """Check that a lost worker's leases return in the step that reports the loss, overdue ones at the next tick."""
         lost = step.event.node if isinstance(step.event, PeerChanged) and step.event.state is Liveness.LOST else ""
         if tenure.is_closing or not (lost or isinstance(step.event, TimerFired)):
             return
         if isinstance(step.event, TimerFired) and step.event.late_s:
-            # Its process stood still: nobody could be heard meanwhile.
+            # Its process stood still, and could not receive messages meanwhile.
             for lent in tenure.lent.values():
                 lent.deadline_s += step.event.late_s + PAUSE_GRACE_S
         for number, lent in tenure.lent.items():
@@ -345,7 +345,7 @@ class Invariants:
             self._hold(
                 bool(lost) or step.at_s <= lent.deadline_s,
                 step.at_s,
-                f"lease {number} of {step.job} was to end at {lent.deadline_s:.1f} s",
+                f"lease {number} of {step.job} should have ended at {lent.deadline_s:.1f} s",
             )
 
     def _heard(self, course: SeenJob, tenure: SeenLeader, step: Step, event: Received) -> None:
@@ -355,7 +355,7 @@ class Invariants:
             case Ready():
                 self._take_credits(tenure, event.sender)
             case Offer() | UpdateReady() if message.term == tenure.term and message.lease in tenure.lent:
-                # It waits to be taken, or is on its way to others, which is not its fault.
+                # The update waits to be taken, or is on its way to aggregators: the worker is not late.
                 tenure.lent[message.lease].deadline_s = math.inf
             case Update() | Evaluated() | Failed() if message.term == tenure.term:
                 lent = tenure.lent.get(message.lease)
@@ -375,13 +375,14 @@ class Invariants:
                 pass
 
     def _summed(self, tenure: SeenLeader, sum_: ReduceResult) -> None:
-        """A sum of a past formation may still come. It brings no update into a version that went another way since."""
+        """Handle a sum, which may be of a past formation. It does not put an update into a version if that update was
+        sent another way since."""
         lent = ((lease, tenure.lent.get(lease)) for lease in sum_.leases)
         due = [lease for lease, known in lent if known is not None and known.formation == sum_.formation]
         tenure.summed |= dict.fromkeys(due, min(due, default=0))
 
     def _refused_rightly(self, step: Step, event: Received) -> None:
-        """A refusal names what it refuses: lease numbers start at the beginning in each term."""
+        """Check that a refusal names a lease that exists: lease numbers start again in each term."""
         answered = (getattr(event.message, "term", None), getattr(event.message, "lease", None))
         for action in step.actions:
             if isinstance(action, Send) and isinstance(action.message, UpdateRefused):
@@ -418,16 +419,16 @@ class Invariants:
                     formation=message.formation,
                 )
                 away_s = at_s - self._down_s.get(send.to, math.inf)
-                self._hold(away_s <= LONG_GONE_S, at_s, f"{send.to} was lent a batch {away_s:.0f} s after it went")
+                self._hold(away_s <= LONG_GONE_S, at_s, f"{send.to} was leased a batch {away_s:.0f} s after it went")
                 if message.kind == "train":
                     self._unapplied(course, tenure, step, message)
-                    # By a formation its pieces go to aggregators: nothing of it is held here.
+                    # In a formation its shards go to aggregators: the leader holds none of it.
                     if message.credit and not message.formation:
                         tenure.credits[message.lease] = send.to
             case Go():
                 self._went(tenure, message, send.to)
             case Bind():
-                # Its update is to be sent once more, under other masks.
+                # Its update must be sent again, under other masks.
                 self._opened(tenure, message.lease)
                 if message.lease in tenure.lent:
                     tenure.lent[message.lease].deadline_s = math.inf
@@ -450,7 +451,7 @@ class Invariants:
                 pass
 
     def _went(self, tenure: SeenLeader, go: Go, to: str) -> None:
-        """The update may be sent, or must be sent again, by another way than before."""
+        """Note that an update may be sent, or must be sent again by another way than before."""
         self._opened(tenure, go.lease)
         tenure.summed.pop(go.lease, None)
         if go.lease in tenure.lent:
@@ -462,7 +463,7 @@ class Invariants:
             tenure.credits[go.lease] = to
 
     def _handed_over(self, course: SeenJob, tenure: SeenLeader, step: Step) -> None:
-        """A leader that hands over in good order leaves nothing behind: no lease, no version that is not durable."""
+        """Check that a leader that hands over in order leaves no lease and no version that is not durable."""
         lent = [number for number, lent in tenure.lent.items() if lent.is_open]
         self._hold(not lent, step.at_s, f"{step.node} handed {step.job} over with leases {lent} given out")
         version = tenure.version
@@ -477,7 +478,7 @@ class Invariants:
             course.handed[course.kept_term] = version
 
     def _grew(self, course: SeenJob, tenure: SeenLeader, at_s: float, version: int) -> None:
-        # Each update may make a version where nobody waits for anybody, and nobody need be told of all of them.
+        # In an asynchronous job each update may make a version, and not every version has to be sent.
         is_sync = course.spec.plan.pace == "sync"
         most = (tenure.version + 1 if is_sync else max(0, tenure.began) + tenure.answers) + tenure.passed
         is_renumbered = tenure.term == course.adopting and version == course.least
@@ -486,7 +487,7 @@ class Invariants:
             at_s,
             f"the version went from {tenure.version} to {version}",
         )
-        # What a leader does whose term is over, moves nothing.
+        # A leader whose term is over has no effect on the job.
         if version > tenure.version and tenure.term == course.led_term:
             course.moved_s = at_s
         tenure.version = version
@@ -500,17 +501,17 @@ class Invariants:
 
     def _unapplied(self, course: SeenJob, tenure: SeenLeader, step: Step, work: Work) -> None:
         if tenure.term < course.durable_term:
-            # What it lends is for nothing, and it does not know.
+            # A leader whose term is over still gives out leases, to no effect.
             return
         for batch in work.batches:
             self._hold(
                 (work.epoch, batch) not in course.history,
                 step.at_s,
-                f"batch {batch} of epoch {work.epoch} was lent again, and is in the durable history",
+                f"batch {batch} of epoch {work.epoch} was leased again, and is in the durable history",
             )
 
     def _saving(self, course: SeenJob, tenure: SeenLeader, step: Step, save: Save) -> None:
-        """What a save says was applied was lent by this leader, and answered against the version it was lent for."""
+        """Check that this leader leased each batch that a save applies, and for the version that the update is for."""
         tenure.version = max(tenure.version, save.version)
         is_sync = course.spec.plan.pace == "sync"
         for row in save.applied:
@@ -523,14 +524,14 @@ class Invariants:
             self._hold(
                 lent.answered == lent.version <= row.version - 1 and (lent.version == row.version - 1 or not is_sync),
                 step.at_s,
-                f"{what}: made against version {lent.answered}, lent for {lent.version}",
+                f"{what}: made against version {lent.answered}, leased for {lent.version}",
             )
         self._filled(course, tenure, step, save)
         self._hold(save.version == save.state["version"], step.at_s, "a save that names two versions")
         self._hold(tenure.term == save.state["term"], step.at_s, "a save of another leader's term")
 
     def _filled(self, course: SeenJob, tenure: SeenLeader, step: Step, save: Save) -> None:
-        """A version is made of as many updates as the pace says, or of fewer if no other could come."""
+        """Check that a version has as many updates as the pace requires, or fewer if no other could come."""
         plan = course.spec.plan
         size = {"sync": math.inf, "buffered": plan.buffer, "async": 1}[plan.pace]
         for version, group in itertools.groupby(save.applied, key=lambda row: row.version):
@@ -539,10 +540,10 @@ class Invariants:
             known = tenure.made_of.setdefault(version, leases)
             self._hold(known == leases, step.at_s, f"version {version} was made of {known} and is of {leases}")
             if known is not leases:
-                # It was saved before, and nobody said that it was.
+                # It was saved before, but its leader was not told so.
                 continue
             tenure.applied += len(leases)
-            # What was summed up together comes together: what came last filled it.
+            # Updates that were summed together come together: the last ones to come filled it.
             last = [
                 lease
                 for lease in leases
@@ -550,7 +551,7 @@ class Invariants:
             ]
             fills = len(leases) - len(last) < size <= len(leases)
             if plan.believes.rule == "nearest":
-                # Devices are compared: so many different ones fill it, and a device that comes again does not.
+                # Devices are compared: updates of different devices fill it, and a second one of a device does not.
                 fills = len({node_of[lease] for lease in leases if lease not in last}) < size <= len(leases)
             is_whole = fills or (len(leases) < size and tenure.applied in tenure.quiet)
             self._hold(
@@ -567,7 +568,7 @@ class Invariants:
             f"{len(tenure.credits)} uploads of {step.job} may be under way, at most {most} fit",
         )
 
-    # What befell the world -----------------------------------------------------------------------------
+    # Marks of the world --------------------------------------------------------------------------------
 
     def mark(self, mark: Mark) -> None:
         match mark.kind:
@@ -618,7 +619,8 @@ class Invariants:
         self._hold(not wrong, mark.at_s, wrong)
 
     def _went_back(self, mark: Mark) -> None:
-        """A leader may be replaced at once: its term jumps. What nobody that runs remembers may happen once more."""
+        """Handle a store that went back: a leader may be replaced at once, as its term jumps. Events that no running
+        process remembers may happen again."""
         self._managers.on_went_back(mark)
         for job, course in self._courses.items():
             course.deposed = course.led_term
@@ -626,8 +628,8 @@ class Invariants:
                 course.state = "running"
 
     def _mended(self, mark: Mark) -> None:
-        """A manager wrote a job again that the store forgot, or has its term jump. A job that is over may be open in
-        the store for a moment: until the manager that remembers its end starts over."""
+        """Handle a job that a manager wrote again because the store forgot it, or whose term it has jump. An ended job
+        may be open in the store for a moment, until the manager that remembers its end starts over."""
         job, state, term = mark.facts["job"], str(mark.facts["state"]), int(mark.facts["term"])
         course = self._courses[job]
         is_open_for_a_moment = course.state in _ENDED and state not in _ENDED
@@ -651,9 +653,9 @@ class Invariants:
         if term > course.kept_term:
             leads_on = course.vacant_s is None and course.led_term == course.kept_term
             leads_on = leads_on and course.led[course.led_term] not in LABELS and course.led_term != course.deposed
-            # Of several managers, the one that has the job began when it took it.
+            # If there are several managers, the job's manager began when it took the job.
             began_s = course.taken_over_s if self._managers.seats else self._began_s
-            # A leader that it has heard may be lost as at any time.
+            # A leader that has reported to it may be lost at any time.
             was_lost = began_s < course.heard_s < course.broke_s
             self._hold(
                 not leads_on or was_lost or at_s - began_s > HEARD_AFTER_S,
@@ -672,7 +674,7 @@ class Invariants:
         floor = course.floor[term]
         self._hold(version >= floor, mark.at_s, f"resumed at version {version}; {floor} had been called durable")
         handed = course.handed.get(term - 1, version)
-        # A deposed manager may begin when its store is back, with what came after it: nothing of it is written.
+        # A superseded manager may begin when its store is back, with versions that came after it. It writes nothing.
         self._hold(
             version == handed or self._managers.is_deposed(node),
             mark.at_s,
@@ -685,7 +687,7 @@ class Invariants:
             course.led_term, course.vacant_s = term, None
 
     def _vacated(self, node: str, at_s: float) -> None:
-        """A process ended on that node: it no longer leads."""
+        """Note that a process on that node ended, so it no longer leads."""
         for course in self._courses.values():
             if course.led.get(course.led_term) == node and course.vacant_s is None:
                 course.vacant_s = at_s
@@ -697,14 +699,14 @@ class Invariants:
         is_adopted = term == course.adopting
         what = f"version {save.version} of term {term} was kept; the term is {newest}"
         self._hold(term >= newest or is_adopted, at_s, what)
-        # What leaders of the terms in between lend is for nothing.
+        # Leases of leaders of the terms in between have no effect.
         course.durable_term = course.kept_term + 1 if is_adopted else term
         if is_adopted:
-            # The next leader goes on from here, whatever the newest one handed over before, and if this one never does.
+            # The next leader resumes from here, whatever the newest one handed over, and even if this one never does.
             course.handed.pop(course.kept_term, None)
         self._replaced(course, save, mark.facts.get("gone", ()), at_s, is_adopted=is_adopted)
         course.durables.add((term, save.version))
-        # Each is an earlier version once more, under a number of its own.
+        # Each is an earlier version again, under a new number.
         again = sorted(again for _, again in save.state.get("went_back", ()))
         for row in mark.facts.get("again", ()):
             known = course.history.get((row.epoch, row.batch))
@@ -718,7 +720,7 @@ class Invariants:
         self._hold(
             not course.ending or (bool(save.state["ending"]) and not save.applied),
             at_s,
-            f"{mark.facts['job']} was to end, which was durable, and went on",
+            f"{mark.facts['job']} should have ended, which was durable, and went on",
         )
         course.ending = bool(save.state["ending"])
         course.ended_s = course.taken_s.get((term, save.version), at_s) if course.ending else math.inf
@@ -749,13 +751,13 @@ class Invariants:
     def _replaced(
         self, course: SeenJob, save: Save, gone: tuple[Applied, ...], at_s: float, *, is_adopted: bool
     ) -> None:
-        """Durable history goes only where a leader that led on beyond a cut did so with as many workers or more, or
-        where a model that broke went back to one that was good."""
+        """Check that durable history is dropped only for a leader that led on during a partition with at least as many
+        workers, or when a broken model went back to a good one."""
         if not gone:
             return
         is_back = bool(save.state.get("went_back"))
         self._hold(is_adopted or is_back, at_s, f"{len(gone)} durable batches of {save.state['job']} were thrown away")
-        # A leader that never heard that its version is durable brings the same rows once more.
+        # A leader that was never told that its version is durable sends the same rows again.
         lost, kept = ({row.node for row in rows} for rows in (set(gone) - set(save.applied), save.applied))
         told = f"what {len(lost)} workers trained was thrown away for what {len(kept)} did"
         self._hold(is_back or len(kept) >= len(lost), at_s, told)
@@ -765,7 +767,7 @@ class Invariants:
         course.history_version = max(course.history.values(), default=0)
 
     def _given_up(self, step: Step, node: str, message: StepDown) -> None:
-        """A manager that was out of sight throws no version away that more workers hold than any other of theirs."""
+        """Check that a manager that was cut off discards no version for which more workers trained than for others."""
         course = self._courses[message.job]
         tenure = course.tenures.get(node)
         if tenure is None or tenure.term != message.term or tenure.cut_s is None or course.state != "running":
@@ -775,14 +777,14 @@ class Invariants:
         if not is_told and not is_settled:
             return
         if tenure.claimed_s > course.ended_s:
-            # The job was over when it was heard.
+            # The job had ended when the message came.
             return
         held = tenure.trained(after_s=tenure.cut_s, until_s=step.at_s - TOLD_WITHIN_S)
         later = [other for other in course.past if other.term > tenure.term]
-        # Leaders that followed each other since the cut carried one history on: all who trained for it count.
+        # Leaders that followed each other since the partition continued one history: all who trained for it count.
         others = [len(set().union(*(other.trained(after_s=0.0, until_s=math.inf) for other in later)))]
         if course.heard_s > course.broke_s:
-            # The manager knows what it made, and may adopt an older history that as many workers made.
+            # The manager has its own history, and may adopt an older one that as many workers made.
             records = (each.reason for each in step.actions if isinstance(each, Record) and each.job == message.job)
             others += [course.claimed.get(int(found[1]), 0) for reason in records if (found := _ADOPTS.search(reason))]
         most = max(others, default=0)
@@ -797,7 +799,7 @@ class Invariants:
         spec = course.spec
         batches = spec.batches
         epoch = int(str(ledger["epoch"]))
-        # Of a sealed epoch, what is too little for another sum is left.
+        # A sealed epoch leaves batches that are too few for another sum.
         sealed = spec.plan.believes.sealed
         least = batches - spec.plan.opened_least + 1 if sealed is not None else batches
         for done in range(epoch):
@@ -814,7 +816,7 @@ class Invariants:
     # Progress ------------------------------------------------------------------------------------------
 
     def stuck(self, job: str, since_s: float, now_s: float, *, bound_s: float) -> None:
-        """A job that had enough live workers all this time must have moved."""
+        """Check that a job that had enough live workers all this time made progress."""
         course = self._courses[job]
         quiet_s = now_s - max(since_s, course.moved_s)
         self._hold(
@@ -830,7 +832,7 @@ class Invariants:
         )
 
     def failed_rightly(self, job: str, reason: str) -> None:
-        """A job may fail, if one of its batches did again and again."""
+        """Check that a failed job had a batch that failed again and again."""
         worst = max(self._courses[job].failures.values(), default=0)
         self._hold(
             worst >= FAILURES_TO_FAIL, math.inf, f"{job} failed ({reason}); no batch failed more than {worst} times"

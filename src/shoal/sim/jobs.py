@@ -1,4 +1,4 @@
-"""A job to simulate: what the cluster would be told, and what training it does and costs."""
+"""A job to simulate: its description for the cluster, and the result and cost of its training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from shoal.wire.messages import Dataset, JobSpec
 
 _NOTHING = "0" * 64
 
-#: Names the exported training step of a simulated job, which nobody fetches.
+#: The name of a simulated job's exported training step, which nobody fetches.
 GRAPHS = _NOTHING
 
-#: How one new example does where nothing is trained.
+#: The evaluation of one new example if nothing is trained.
 _NOTHING_LEARNED = judged_sums(examples=1, loss_sum=0.0, correct=0)
 
-#: What a device has of its own where nothing is trained.
+#: How many examples of its own a device has if nothing is trained.
 EXAMPLES_HELD = 100_000
 
 
@@ -36,7 +36,7 @@ class TrainingResult:
 
 @dataclass(frozen=True, slots=True)
 class LearningResult:
-    """Of a device's own examples: also how it did on those that were new, and what it has now."""
+    """The result of training on a device's own examples: also the evaluation of the new ones, and how many it has."""
 
     trained: TrainingResult
     held: int
@@ -52,26 +52,26 @@ class EvaluationResult:
 
 
 def judged(examples: int, loss_sum: float, correct: int) -> EvaluationResult:
-    """The result of a training that knows a loss and how many examples are right."""
+    """Make the result of a training that only has a loss and the number of correct examples."""
     return EvaluationResult(examples, judged_sums(examples=examples, loss_sum=loss_sum, correct=correct))
 
 
 class Training(Protocol):
-    """What a trainer answers: a function of the model and the lease, the same on every device."""
+    """Computes a trainer's answers: a function of the model and the lease, the same on every device."""
 
     def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult: ...
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult: ...
 
     def learn(self, spec: JobSpec, model: np.ndarray, node: str, lease: Train) -> LearningResult:
-        """As ``train``, on examples of this device's own."""
+        """Train like ``train``, but on this device's own examples."""
         ...
 
 
 class SystemOnly:
-    """Nothing is learned: every update is the same. For questions of time, bytes and devices.
+    """A training that learns nothing: every update is the same. For questions of time, bytes and devices.
 
-    Zeros, unless a codec leaves zeros out: then values of all sizes, so that as many are sent as of a real one.
+    Updates are zeros, or values of all sizes if a codec leaves zeros out, so that as many are sent as in a real one.
     """
 
     def __init__(self, size: int, plan: Plan | None = None) -> None:
@@ -103,15 +103,15 @@ class SimulatedJob:
     gmacs_per_example: float
     #: Code, data and first model, which every device fetches once.
     fetch_bytes: int = 0
-    #: What starting a trainer takes (importing torch, opening the data).
+    #: Seconds to start a trainer (importing torch, opening the data).
     start_s: float = 3.0
     submit_s: float = 0.0
-    #: Devices on which the task's code raises when it is prepared: a file that it opens is not there.
+    #: Devices on which preparing raises because a file that the task opens is missing.
     unable: frozenset[str] = frozenset()
 
 
 def bare_spec(job: str, plan: Plan, *, examples: int, test_examples: int = 0) -> JobSpec:
-    """A job without a task: nobody fetches its code and data, so their names name nothing."""
+    """Return a job without a task: nobody fetches its code and data, so their names are made up."""
     return JobSpec(
         job=job,
         name=job,
@@ -134,7 +134,7 @@ def system_job(
     fetch_bytes: int = 0,
     start_s: float = 3.0,
 ) -> SimulatedJob:
-    """A job that only takes time, bytes and devices: its model has this layout and learns nothing."""
+    """Return a job that only takes time, bytes and devices: its model has this layout and learns nothing."""
     model = np.zeros(layout.size, dtype=np.float32)
     model.flags.writeable = False
     return SimulatedJob(

@@ -1,8 +1,8 @@
-"""The managers of one simulated cluster that share a store: each has a seat and jobs of its own, and takes over jobs of
-managers that are gone.
+"""The managers of one simulated cluster that share a store: each has its own seat and jobs, and takes over jobs of
+managers that failed.
 
-All are known as the manager's node. A device dials the address of one, or a proxy that passes it on to any that serves.
-The twin of ``runtime.seat_holder``.
+All have the name of the manager's node. A device dials the address of one, or a proxy that passes it on to any that
+serves. The twin of ``runtime.seat_holder``.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from shoal.sim.shared_store import LABELS, SharedDisk, SharedStore, SimTenure, S
 ENDPOINTS = {label: f"{label}:7070" for label in LABELS}
 PROXY = "proxy:7070"
 
-#: What starting takes; and after how long a manager that ended is started again.
+#: How long a manager takes to start, and after how long one that ended is started again.
 START_S = 0.5
 RESTART_S = 5.0
-#: The same of one that starts over because the store went back.
+#: The same times for a manager that starts over because the store went back.
 START_OVER_S = 0.5
 
 #: How often a manager stands still between its last look and its attempt to end a seat, and for how long.
 LATE_SHARE = 0.25
 LATE_MOST_S = 15.0
 
-#: A holder to which nothing happened for so long counts on in time.
+#: A seat's holder that had no fault for this long renews its seat in time.
 WELL_AFTER_S = 2 * SILENT_S
 
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """Where one manager runs."""
+    """The place of one manager."""
 
     label: str
     number: int = 0
@@ -50,7 +50,7 @@ class _Place:
     tenure: SimTenure | None = None
     disk: SharedDisk | None = None
     node: SimManagerNode | None = None
-    #: What the store showed last of the other managers.
+    #: The other managers, as the store showed them last.
     seen: OtherManagersSeen = field(default_factory=OtherManagersSeen)
     proven_s: float = 0.0
     is_serving: bool = False
@@ -58,18 +58,19 @@ class _Place:
     is_drained: bool = False
     #: Jobs that devices asked for and that the store does not know.
     absent: AbsentJobs = field(default_factory=AbsentJobs)
-    #: Its last process found that the store went back.
+    #: Whether its last process found that the store went back.
     found_back: bool = False
-    #: What its home keeps.
+    #: The records in its home directory.
     remembered: SimRemembered = field(default_factory=SimRemembered)
 
     @property
     def holder(self) -> str:
-        """This process, as its seat names it."""
+        """The name of this process in its seat."""
         return f"{self.label}/{self.number}"
 
     def forget_seat(self) -> None:
-        """The store has what this manager remembers: the seat that showed that it had not is of the past."""
+        """Forget the earlier seat, which showed that the store went back: the store now has what this manager
+        remembers."""
         self.remembered.seat, self.remembered.beats, self.found_back = "", 0, False
 
     @property
@@ -87,7 +88,7 @@ class SimManagers:
         mark: Callable[..., None],
         chance: Stream,
     ) -> None:
-        """``process`` and ``manager`` make those of this world; ``mark`` tells its observers."""
+        """``process`` and ``manager`` make those of this world; ``mark`` notifies its observers."""
         self.store = SharedStore(truth)
         self.store.on_write = lambda label, holder, job: mark(label, "written", holder=holder, job=job)
         self.store.on_give = lambda job, before, holder: mark(LABELS[0], "given", job=job, before=before, holder=holder)
@@ -101,7 +102,7 @@ class SimManagers:
     # The store goes back --------------------------------------------------------------------------------
 
     def go_back(self, past: StorePast) -> None:
-        """The store becomes what it was. Observers are told what it forgot, as far as nobody that runs remembers."""
+        """Set the store back to an earlier state. Observers get what it forgot and no running manager remembers."""
         before = dict(self.store.truth.jobs)
         self.store.go_back(past)
         running = [place.remembered for place in self._places if place.process is not None]
@@ -139,7 +140,7 @@ class SimManagers:
     # Which one ------------------------------------------------------------------------------------------
 
     def current(self) -> SimManagerNode | None:
-        """The manager with the most jobs that runs, frozen or not."""
+        """Return the running manager with the most jobs, frozen or not."""
         place = self._busiest()
         return place.node if place is not None else None
 
@@ -148,12 +149,12 @@ class SimManagers:
         return max(running, key=lambda place: place.open_jobs, default=None)
 
     def of_job(self, job: str) -> SimManagerNode | None:
-        """The manager that has this job; None: none has."""
+        """Return the manager that has this job, or None if no manager has it."""
         holder = self.store.managers.get(job)
         return next((place.node for place in self._places if place.holder == holder), None)
 
     def serving(self, endpoint: str = PROXY) -> SimManagerNode | None:
-        """Who answers there. The proxy passes a device on to any manager whose doors are open and that answers."""
+        """Return the manager that answers at an address. The proxy passes a device on to any that accepts it."""
         open_ = [
             place.node
             for place in self._places
@@ -165,12 +166,12 @@ class SimManagers:
         return self._chance.pick(open_) if open_ else None
 
     def connected(self, node: str) -> SimManagerNode | None:
-        """The manager that this node has a session to."""
+        """Return the manager to which this node has a session."""
         nodes = (place.node for place in self._places)
         return next((each for each in nodes if each is not None and node in each.role_server.connections), None)
 
     def holding(self) -> tuple[str, ...]:
-        """The label of the manager with the most jobs."""
+        """Return the label of the manager with the most jobs."""
         place = self._busiest()
         return () if place is None else (place.label,)
 
@@ -180,7 +181,7 @@ class SimManagers:
     # Their processes ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Every one that does not run."""
+        """Start every manager that does not run."""
         for place in self._places:
             self._start(place)
 
@@ -194,7 +195,7 @@ class SimManagers:
         process.later(START_S, self._open, place, process)
 
     def end(self, *, fate: str, kind: str) -> None:
-        """The manager with the most jobs dies, with what it had under way; if none runs, one that is about to."""
+        """End the manager with the most jobs and its unfinished writes, or one that is about to start if none runs."""
         alive = [place for place in self._places if place.process is not None]
         place = self._busiest() or (alive[0] if alive else None)
         if place is not None:
@@ -213,7 +214,7 @@ class SimManagers:
             _hang_up(node, "the process on the other side ended")
 
     def _deposed(self, place: _Place, process: Process) -> None:
-        """It learns that another manager took over, or that the store went back: it ends, and is started again."""
+        """End and restart a manager that learns that another one took over, or that the store went back."""
         if place.process is process:
             place.found_back = went_back = place.tenure is not None and place.tenure.went_back
             if place.found_back and self.store.takes_writes(place.label):
@@ -264,7 +265,7 @@ class SimManagers:
             own = seats.pop(place.holder, None)
             assert place.tenure is not None
             is_doubtful = own is None or own.beats < place.tenure.counted
-            # A proof says whether another manager ended it, or the store went back.
+            # A proof shows whether another manager ended it, or the store went back.
             if is_doubtful and self.store.takes_writes(place.label) and not self.store.seats.prove(place.tenure):
                 self._deposed(place, process)
                 return
@@ -272,7 +273,7 @@ class SimManagers:
             place.is_drained = own is not None and own.is_drained
             self._show(place)
             for silent in place.watch.silent(others, self._kernel.now_s):
-                # A moment passes before the store hears of it, and at times the process stands still in it.
+                # The request reaches the store after a moment, in which the process sometimes stands still.
                 late_s = self._chance.between(0.0, LATE_MOST_S) if self._chance.happens(LATE_SHARE) else 0.0
                 process.later(self.store.truth.sync_s + late_s, self._end_seat, place, process, silent)
                 return
@@ -299,8 +300,8 @@ class SimManagers:
                 place.node.to_manager(JobTaken(record=place.disk.stored_job(job)))
 
     def _show(self, place: _Place, asked: tuple[str, ...] = ()) -> None:
-        """Tell a manager what the store shows of the others. While the store is away nobody knows who has the jobs that
-        are asked for, or whether they are over."""
+        """Show a manager the others as the store has them. While the store is unreachable, nobody can say who has the
+        jobs in question, or whether they have ended."""
         node = place.node
         assert node is not None
         if self.store.is_away(place.label):
@@ -327,7 +328,7 @@ class SimManagers:
                 node.to_manager(JobTaken(record=place.disk.stored_job(job)))
 
     def _is_well(self, holder: str) -> bool:
-        """Whether this manager counts on as far as the store lets anyone."""
+        """Whether this manager renews its seat as well as the store allows."""
         place = next((each for each in self._places if each.holder == holder), None)
         if place is None or place.process is None or place.process.is_stopped or self.store.is_uneven:
             return False

@@ -1,7 +1,7 @@
-"""Watches a simulation and counts: builds the outcome of each job from what its roles were told and decided.
+"""Observes a simulation and builds the outcome of each job from the events and actions of its roles.
 
-It sees every step of fleets of 100,000 devices, so it looks at types, makes no text on the way, and keeps the course
-of time of a few devices only.
+It sees every step of fleets of 100,000 devices, so it compares types, makes no texts on the way, and keeps the timeline
+of only a few devices.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from shoal.sim.world import HOME, World
 from shoal.states import JobState
 from shoal.wire.messages import EvaluationView, Progress, Ready, Update, UpdateRefused, UpdateShard, Work
 
-#: Beyond so many notes, only those on nodes whose lane is drawn: one fault may strike 100,000 devices.
+#: The most notes on nodes whose lane is not drawn: one fault may hit 100,000 devices.
 NOTES_MAX = 1000
 
-#: A lane that has too many spans is made coarser until it has at most so many: room for later spans.
+#: How many spans a lane with too many is reduced to, which leaves room for later ones.
 _SPANS_ENOUGH = SPANS_MAX * 3 // 4
 
 _JOULES_PER_WH = 3600.0
@@ -58,7 +58,7 @@ class Metrics:
     """An observer of one world, from its beginning. ``devices`` is how many it has."""
 
     def __init__(self, devices: int) -> None:
-        #: In a job that nobody ever joins: the lanes of a new job begin as these are.
+        #: The lanes of devices without a job, with which the lanes of a new job begin.
         self._idle = _Course({node: _Stint(spans=[]) for node in drawn(devices)})
         self._courses: dict[str, _Course] = {}
         #: Node -> since when a process runs there, and how long others did before.
@@ -73,7 +73,7 @@ class Metrics:
 
     def step(self, step: Step) -> None:
         if step.role == "manager":
-            # Most of what a manager hears are heartbeats, which it answers with nothing.
+            # Most messages to a manager are heartbeats, which cause no action.
             if step.actions:
                 self._manager(step)
             return
@@ -82,7 +82,7 @@ class Metrics:
             if step.role == "worker":
                 course.worker(step)
             elif step.role == "leader" and course.leader_node in ("", step.node):
-                # One whose term is over may lead on for a while, for nothing.
+                # A leader whose term is over may lead on for a while, to no effect.
                 course.leader(step)
 
     def _manager(self, step: Step) -> None:
@@ -128,7 +128,7 @@ class Metrics:
             self._crashes_s.append(at_s)
 
     def _turn(self, node: str, at_s: float, state: DeviceActivity) -> None:
-        """A process begins or ends there: whatever it was at, it is not any more."""
+        """Note that a process begins or ends on a node: its earlier activity is over."""
         for course in (self._idle, *self._courses.values()):
             stint = course.stints.get(node)
             if stint is not None and course.over_s is None:
@@ -141,7 +141,7 @@ class Metrics:
     # The sum of it -------------------------------------------------------------------------------------
 
     def outcome(self, world: World, job: str) -> Outcome:
-        """How a job ended, or how it stands now."""
+        """Return how a job ended, or its state now."""
         course, simulated, record = self._course(job), world.job(job), world.disk.jobs.get(job)
         begin_s = simulated.submit_s
         end_s = max(begin_s, course.over_s if course.over_s is not None else world.kernel.now_s)
@@ -204,7 +204,7 @@ class Metrics:
         return tuple(rows)
 
     def _drawn_j(self, world: World, node: str) -> float:
-        """A device counts its idling from the beginning to now; what it would have drawn while away is not ours."""
+        """Return the energy of a device without the time it was away: the device counts idle time from the start."""
         device, now_s = world.machines[node].device, world.kernel.now_s
         assert device is not None
         here_s = self._before_s.get(node, 0.0)
@@ -214,13 +214,13 @@ class Metrics:
 
 
 def drawn(devices: int) -> tuple[str, ...]:
-    """The devices whose lanes are drawn, evenly chosen."""
+    """Return the devices whose lanes are drawn, evenly chosen."""
     lanes = min(devices, LANES_MAX)
     return tuple(f"w{1 + lane * devices // lanes}" for lane in range(lanes))
 
 
 class _Course:
-    """One job as seen so far."""
+    """One job as observed until now."""
 
     __slots__ = (
         "_evaluated_s",
@@ -245,7 +245,7 @@ class _Course:
         self.over_s: float | None = None
         self.version = 0
         self.epoch = 0
-        #: Who leads it under the newest term; empty: nobody was seen to begin.
+        #: The node that leads it under the newest term, or "" if none has begun.
         self.leader_node = ""
         self._term = 0
         self.refused = 0
@@ -279,7 +279,7 @@ class _Course:
             elif type(action) is Save:
                 for view in action.evaluations:
                     self._views[view.version] = view
-                    # One that is made of what updates said is of a version that nobody was lent yet.
+                    # An evaluation that is made from updates' results is of a version that was not leased yet.
                     self._evaluated_s.setdefault(view.version, at_s)
 
     def _lent(self, node: str, work: Work, at_s: float) -> None:
@@ -294,7 +294,7 @@ class _Course:
         elif kind == "expired":
             self.expired += 1
         elif kind == "evaluated":
-            # The version that is evaluated is the one that is lent: nothing is trained meanwhile.
+            # The leased version is the one that is evaluated: nothing is trained meanwhile.
             self._evaluated_s[self.version] = at_s
 
     def _made(self, version: int, at_s: float) -> None:
@@ -307,12 +307,12 @@ class _Course:
         self._rates_skipped = 0
         self._rates.append((at_s, version))
         if len(self._rates) >= RATES_MAX:
-            # The second, the fourth and so on stay: as far apart as those that will follow.
+            # Every second point stays, so that the spacing equals that of the points to come.
             del self._rates[::2]
             self._rates_every *= 2
 
     def led(self, node: str, term: int, version: int) -> None:
-        """A leader began at this version: later ones, if there were any, are lost."""
+        """Note that a leader began at this version: later versions are lost."""
         if term < self._term:
             return
         self.leader_node, self._term = node, term
@@ -330,12 +330,12 @@ class _Course:
         if kind is Started:
             state = DeviceActivity.WAITING
         elif kind in _TRAINER_IS_FREE:
-            # One that was given another lease meanwhile goes on with that.
+            # A worker that got another lease meanwhile continues with that.
             if not isinstance(event, Trained | EvaluationDone) or event.lease == stint.lease:
                 state = DeviceActivity.WAITING
             stint.failures += kind is TrainerFailed or kind is PrepareFailed
         elif state in ON_THE_WIRE:
-            # What was under way has come, or was lost with the session.
+            # The transfer has arrived, or was lost with the session.
             is_answer = isinstance(event, Received) and isinstance(event.message, Work | UpdateRefused)
             if is_answer or kind is Connected or kind is Disconnected:
                 state = DeviceActivity.WAITING
@@ -350,14 +350,14 @@ class _Course:
                 if type(action.message) is UpdateShard:
                     state = DeviceActivity.SENDING
                 elif type(action.message) is Update:
-                    # Where aggregators have it in pieces, the leader hears of it once all of them do.
+                    # If it goes to aggregators in shards, the leader is told once all of them have theirs.
                     state = DeviceActivity.WAITING if action.message.formation else DeviceActivity.SENDING
                 elif type(action.message) is Ready:
                     state = DeviceActivity.WAITING
             elif type(action) is End:
                 state, is_employed = DeviceActivity.WAITING, False
         if state is DeviceActivity.WAITING and isinstance(event, Received) and isinstance(event.message, Work):
-            # A lease that nothing is done about waits for its values.
+            # A lease that causes no action waits for its values.
             state = DeviceActivity.RECEIVING if event.message.values_by and not _asks(step.actions) else state
         stint.turn(step.at_s, state, is_employed=is_employed)
 
@@ -385,7 +385,7 @@ class _Course:
 
 
 def _asks(actions: list[Action]) -> bool:
-    """Whether it asks for another lease."""
+    """Whether these actions ask for another lease."""
     return any(type(action) is Send and type(action.message) is Ready for action in actions)
 
 
@@ -393,7 +393,7 @@ _Spans = list[tuple[DeviceActivity, float, float]]
 
 
 class _Stint:
-    """One device in one job: what it is at, since when, and how long it was at what."""
+    """One device in one job: its activity, since when, and the time of each activity."""
 
     __slots__ = (
         "_busy_s",
@@ -410,20 +410,20 @@ class _Stint:
 
     def __init__(self, *, spans: _Spans | None = None) -> None:
         self.state = DeviceActivity.AWAY
-        #: A worker of the job runs there.
+        #: Whether a worker of the job runs there.
         self.is_employed = False
-        #: The one its trainer was given last.
+        #: The last lease that its trainer got.
         self.lease = 0
         self.failures = 0
         self._since_s = 0.0
         self._here_s = self._busy_s = self._wire_s = 0.0
-        #: Without gaps from second 0; None: its lane is not drawn.
+        #: Its spans without gaps from second 0, or `None` if its lane is not drawn.
         self._spans = spans
-        #: Zero while all spans are as they were.
+        #: The grain of the spans, or 0 while they are exact.
         self._grain_s = 0.0
 
     def copy(self) -> _Stint:
-        """Of one that was never employed."""
+        """Return a copy, for a device that was never employed."""
         twin = _Stint(spans=None if self._spans is None else list(self._spans))
         twin.state, twin._since_s, twin._grain_s = self.state, self._since_s, self._grain_s
         return twin
@@ -439,7 +439,7 @@ class _Stint:
         self.state, self.is_employed, self._since_s = state, is_employed, at_s
 
     def sums(self, now_s: float) -> tuple[float, float, float]:
-        """Seconds here, busy and on the wire until now."""
+        """Return the seconds here, busy and on the wire until now."""
         if not self.is_employed:
             return self._here_s, self._busy_s, self._wire_s
         lasted_s, state = now_s - self._since_s, self.state
@@ -459,11 +459,11 @@ class _Stint:
         self._spans, self._grain_s = spans, grain_s
 
     def lane(self, node: str, kind: str, begin_s: float, end_s: float) -> DeviceTimeline:
-        """What is drawn, counted from ``begin_s``."""
+        """Return the timeline to draw, counted from ``begin_s``."""
         spans, grain_s = list(self._spans or ()), self._grain_s
         _add(spans, self.state, self._since_s, end_s)
         if grain_s:
-            # The latest spans too: else it would look as if something had changed.
+            # The latest spans too: otherwise the timeline would seem to change there.
             spans = coarser(spans, grain_s)
         cut = [(state, max(from_s, begin_s), min(to_s, end_s)) for state, from_s, to_s in spans]
         shown = [Span(state, from_s - begin_s, to_s - begin_s) for state, from_s, to_s in cut if from_s < to_s]
@@ -480,7 +480,7 @@ def _add(spans: _Spans, state: DeviceActivity, from_s: float, to_s: float) -> No
 
 
 def coarser(spans: _Spans, grain_s: float) -> _Spans:
-    """Within each grain, the states one after the other, each for as long as all of its spans there together."""
+    """Merge the spans within each grain: one span per state, as long as all of its spans in the grain together."""
     fewer: _Spans = []
     for _, group in itertools.groupby(_split(spans, grain_s), key=lambda numbered: numbered[0]):
         pieces = [piece for _, piece in group]
@@ -490,7 +490,7 @@ def coarser(spans: _Spans, grain_s: float) -> _Spans:
         begin_s, end_s = pieces[0][1], pieces[-1][2]
         last = next(reversed(lasted_s))
         for state, seconds in lasted_s.items():
-            # The last ends where the group does, whatever rounding says.
+            # The last ends exactly where the group does, despite rounding.
             to_s = end_s if state is last else min(end_s, begin_s + seconds)
             _add(fewer, state, begin_s, to_s)
             begin_s = to_s
@@ -498,12 +498,11 @@ def coarser(spans: _Spans, grain_s: float) -> _Spans:
 
 
 def _split(spans: _Spans, grain_s: float) -> Iterator[tuple[int, tuple[DeviceActivity, float, float]]]:
-    """Each span with the number of the grain that it begins in, cut where that ends: what lies beyond is not to be
-    moved into it."""
+    """Yield each span with the number of its grain. A span that crosses the end of a grain is split there."""
     for state, from_s, to_s in spans:
         grain = int(from_s // grain_s)
         if from_s >= (grain + 1) * grain_s:
-            # It begins with a grain, and rounding put it into the one before.
+            # It begins with a grain, but rounding put it into the one before.
             grain += 1
         border_s = (grain + 1) * grain_s
         yield grain, (state, from_s, min(to_s, border_s))

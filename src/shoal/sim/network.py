@@ -1,8 +1,8 @@
-"""Moves sizes between nodes in virtual time, as TCP flows over links with queues. Does not know what a message says.
+"""Moves messages of a given size between nodes in virtual time, as TCP flows over links with queues.
 
 A message goes over the sender's link, then over the receiver's; each is a server that serves its flows in turn. Latency
-is charged once a message, when its last byte is through both. Small messages are one packet among many: they take their
-own time and nobody else's.
+is charged once per message, when its last byte has passed both. Small messages are one packet among many, and do not
+delay others.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from shoal.sim.kernel import Kernel
 from shoal.sim.rates import TransferRate
 from shoal.sim.rng import Rng, Stream
 
-#: Up to here a message does not queue behind other flows.
+#: The largest message that does not queue behind other flows.
 SMALL_BYTES = 4096
-#: A larger one is cut into at most so many equal pieces ...
+#: A larger message is cut into at most this many equal pieces ...
 PIECES_MAX = 32
-#: ... which are not cut finer than this, but for the evening out.
+#: ... of at least about this size.
 PIECE_BYTES = 16 * 1024
 #: Pieces of one flow that are queued or under way: more would pile up before a slow receiver and starve others.
 WINDOW = 4
-#: TCP hides loss as delay: the least wait of a Linux sender before it sends again.
+#: The shortest wait of a Linux sender before it sends again: TCP turns loss into delay.
 RETRANSMIT_S = 0.2
-#: What a message of a node to itself takes.
+#: The time of a message from a node to itself.
 LOOPBACK_S = 0.0001
-#: Stands for the size where a call tells of a message that left, not of one that came.
+#: The size in a call for a message that left, not one that arrived.
 _NO_MESSAGE = -1
 
 
@@ -43,11 +43,11 @@ class AccessLink:
     down: TransferRate
     #: This node's share of the one-way delay.
     latency_s: float = 0.0005
-    #: Up to so much more, drawn for each message.
+    #: The largest random delay in addition, drawn for each message.
     jitter_s: float = 0.0
-    #: Share of pieces that are lost and sent again.
+    #: The share of pieces that are lost and sent again.
     loss: float = 0.0
-    #: The shared medium it is on, such as an access point; empty: a link of its own.
+    #: The shared medium it is on, such as an access point. Empty if it has its own link.
     medium: str = ""
 
     def __post_init__(self) -> None:
@@ -58,11 +58,11 @@ class AccessLink:
 
 def _check_share(loss: float) -> None:
     if not 0 <= loss < 1:
-        raise Misuse(f"a loss of {loss} is no share below 1: where nothing may pass, use a partition")
+        raise Misuse(f"a loss is a share below 1, not {loss}: to let nothing pass, use a partition")
 
 
 def pieces_of(size_bytes: int) -> int:
-    """In how many equal pieces a message goes."""
+    """Return into how many equal pieces a message is cut."""
     return max(1, math.ceil(size_bytes / max(PIECE_BYTES, size_bytes / PIECES_MAX)))
 
 
@@ -70,7 +70,7 @@ _CutKind = Literal["side", "apart", "mute", "deaf"]
 
 
 class _Node:
-    """One node's end of the network, and what faults make of it."""
+    """One node's end of the network, with the effects of faults."""
 
     __slots__ = (
         "_jitter",
@@ -106,11 +106,11 @@ class _Node:
         self.down_server: _Server | None = None
         self.sent_bytes = 0
         self.received_bytes = 0
-        #: One bit a partition that it is inside of: two nodes reach each other if they are on the same side of all.
+        #: One bit per partition that it is inside of: two nodes reach each other if they are on the same side of all.
         self.side = 0
-        #: One bit for each group that it is in whose members do not reach one another.
+        #: One bit for each group of nodes that it is in that cannot reach one another.
         self.apart = 0
-        #: One bit for each fault by which nothing that it sends arrives, or nothing that is sent to it.
+        #: One bit for each fault that stops all messages from it, or all messages to it.
         self.mute = 0
         self.deaf = 0
         self.slowness = 1.0
@@ -120,12 +120,12 @@ class _Node:
 
     def connect(self, line: AccessLink) -> None:
         self.line = line
-        # Copied from the line because every heartbeat of 100,000 devices reads them.
+        # Copied from the link because every heartbeat of 100,000 devices reads them.
         self.up, self.down, self.jitter_s = line.up, line.down, line.jitter_s
         self.refresh()
 
     def refresh(self) -> None:
-        """After a change of the line or of a fault."""
+        """Update derived values after a change of the link or of a fault."""
         self.latency_s = self.line.latency_s + self.extra_s
         self.loss = self.line.loss if self.loss_override is None else self.loss_override
         self.is_chancy = self.loss > 0 or self.jitter_s > 0
@@ -145,7 +145,7 @@ class _Node:
         return self._losses.happens(self.loss)
 
     def draw_holdup_s(self) -> float:
-        """What chance adds to the way of a small message."""
+        """Draw the random delay of a small message."""
         holdup_s = self.draw_jitter_s()
         if self.loss:
             while self.loses():
@@ -154,7 +154,7 @@ class _Node:
 
 
 class _Message:
-    """One that goes in pieces of equal size, so that a piece needs no object of its own."""
+    """A message in pieces of equal size, so that a piece needs no object."""
 
     __slots__ = ("args", "arrived", "left", "piece_bytes", "size_bytes", "undelivered", "unsent", "unstarted")
 
@@ -179,19 +179,18 @@ class _Server:
     """A link or a medium: one piece at a time, the flows that wait in turn.
 
     Next is the flow whose piece has the fewest bytes of its own flow ahead of it (start-time fair queueing, Goyal et
-    al. 1996). Where pieces are of one size, this is one piece each in turn; where they are not, flows still share
-    evenly.
+    al. 1996). If pieces have one size, this is one piece each in turn; if not, flows still share evenly.
     """
 
     __slots__ = ("_begun_bytes", "_is_busy", "_kernel", "_number", "_turns")
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        #: By bytes, then by who came first. A list, because an empty deque is large and there may be 200,000 links.
+        #: By bytes, then by arrival. A list, because an empty deque is large and there may be 200,000 links.
         self._turns: list[tuple[float, int, _Hop]] = []
         self._number = 0
         self._is_busy = False
-        #: Where the piece in service begins. A flow that joins begins here too: it gets nothing for earlier time.
+        #: Where the piece in service begins. A flow that joins begins here too, and gets no credit for earlier time.
         self._begun_bytes = 0.0
 
     def join(self, hop: _Hop) -> None:
@@ -203,7 +202,7 @@ class _Server:
             self._number += 1
             heappush(self._turns, (hop.begin_bytes, self._number, hop))
         else:
-            # Busy from here on, for a hop with several pieces joins again while its first is begun.
+            # Busy from now on, because a hop with several pieces joins again while its first is begun.
             self._is_busy = True
             if not self._begin(hop):
                 self._is_busy = False
@@ -220,7 +219,7 @@ class _Server:
     def _served(self, hop: _Hop, message: _Message) -> None:
         bulk = hop.flow._bulk
         if bulk is not None:
-            # What this sets off may join this very server: it is still busy then, and begins nothing beside the queue.
+            # This call may make a flow join this server, which is still busy then and must keep the order of the queue.
             bulk.passed(hop, message)
         self._go_on()
 
@@ -258,12 +257,12 @@ class _Hop:
             self.queue()
 
     def queue(self) -> None:
-        # Asked again for every turn: the node may have got another line in the meantime.
+        # Looked up for every turn: the node may have got another link in the meantime.
         self.is_queued = True
         self.flow._network._server(self.node, is_up=self.is_up).join(self)
 
     def take(self) -> _Message | None:
-        """The next piece, and a place at the end of the queue for those behind it."""
+        """Return the next piece, and queue those behind it at the end."""
         self.is_queued = False
         pieces = self.pieces
         if not pieces:
@@ -279,7 +278,7 @@ class _Hop:
 
 
 class _Bulk:
-    """What a flow has under way in pieces. Lives from the first such message to the end of the last."""
+    """A flow's messages in pieces. Lives from the first such message to the end of the last."""
 
     __slots__ = ("first", "flow", "going", "second", "under_way", "waiting")
 
@@ -307,7 +306,7 @@ class _Bulk:
             self.first.add(message)
 
     def passed(self, hop: _Hop, message: _Message) -> None:
-        """A piece is over a link, unless it is lost there or a partition began while it was on its way."""
+        """Handle a piece that has passed a link, unless it is lost or a partition began while it was on its way."""
         flow = self.flow
         if not flow._is_open():
             hop.pieces.insert(0, message)
@@ -335,7 +334,7 @@ class _Bulk:
         message.undelivered -= 1
         self.under_way -= 1
         self._fill_window()
-        # A message is not heard before the messages ahead of it, and a piece of those may be lost.
+        # A message is not delivered before the messages ahead of it, and a piece of those may be lost.
         while going and not going[0].undelivered:
             self.flow._complete(going.popleft())
         if not going:
@@ -362,10 +361,10 @@ class Flow:
         self._sender = sender
         self._receiver = receiver
         self._is_cut = False
-        #: Nothing arrives before this: the latest arrival so far foreseen.
+        #: The latest arrival that is scheduled: nothing arrives before it.
         self._last_s = 0.0
         self._bulk: _Bulk | None = None
-        #: What would have arrived during a partition, in order: (size or _NO_MESSAGE, what to call, with what).
+        #: Arrivals that a partition holds up, in order: (size or _NO_MESSAGE, function, arguments).
         self._parked: deque[tuple[int, Callable[..., object], tuple[object, ...]]] | None = None
 
     def send(
@@ -375,7 +374,8 @@ class Flow:
         *args: object,
         left: Callable[[], object] | None = None,
     ) -> None:
-        """Have ``arrived(*args)`` called when all is there, and ``left()`` when all is off the sender's own link."""
+        """Send a message. Calls ``arrived(*args)`` when all of it has arrived, and ``left()`` when all of it has passed
+        the sender's link."""
         if size_bytes > SMALL_BYTES or self._bulk is not None:
             self._send_bulk(_Message(size_bytes, arrived, args, left))
             return
@@ -397,7 +397,7 @@ class Flow:
         kernel.at(when_s, self._arrive, size_bytes, arrived, args)
 
     def cut(self) -> None:
-        """Nothing of it arrives or leaves any more, and nothing is called."""
+        """Stop the flow: nothing arrives or leaves any more, and nothing is called."""
         self._is_cut = True
         self._parked = None
         if self._bulk is not None:
@@ -406,12 +406,12 @@ class Flow:
         self._network._forget(self)
 
     def _is_open(self) -> bool:
-        """Whether its two ends reach each other now."""
+        """Return whether its two ends reach each other now."""
         sender, receiver = self._sender, self._receiver
         return sender.side == receiver.side and not (sender.apart & receiver.apart or sender.mute or receiver.deaf)
 
     def _complete(self, message: _Message) -> None:
-        """All pieces of a message are over both links: latency remains."""
+        """Add the latency to a message whose pieces have all passed both links."""
         sender, receiver = self._sender, self._receiver
         when_s = self._kernel.now_s + sender.latency_s + receiver.latency_s
         when_s += sender.draw_jitter_s() + receiver.draw_jitter_s()
@@ -419,15 +419,15 @@ class Flow:
         self._kernel.at(self._last_s, self._arrive, message.size_bytes, message.arrived, message.args)
 
     def _stall(self) -> None:
-        """Something of it cannot go on: it is looked at again when a partition heals."""
+        """Note that the flow is held up. It is tried again when a partition heals."""
         self._network._remember(self)
 
     def _resume(self) -> None:
-        """A partition healed, and its ends reach each other."""
+        """Continue after a partition healed and its ends reach each other."""
         if self._bulk is not None:
             self._bulk.resume()
         if self._parked is not None:
-            # Sent again by now; what is sent from here on takes as long, so it does not come first.
+            # TCP has sent it again by now. Later messages take as long, so they do not arrive first.
             self._kernel.after(self._sender.latency_s + self._receiver.latency_s, self._release)
 
     def _send_bulk(self, message: _Message) -> None:
@@ -472,7 +472,7 @@ class Flow:
 
 
 class Loopback(Flow):
-    """A node to itself: no link, no partition, and nothing on any wire."""
+    """A flow of a node to itself: no link, no partition, and nothing on any wire."""
 
     __slots__ = ()
 
@@ -496,7 +496,7 @@ class Loopback(Flow):
 
 
 class LinkCut:
-    """A partition in force, a group whose members are kept apart, or nodes that are not heard, or hear nothing."""
+    """An active partition, a group whose members are kept apart, or nodes that cannot send, or cannot receive."""
 
     __slots__ = ("_bit", "_kind", "_network", "_nodes")
 
@@ -504,13 +504,13 @@ class LinkCut:
         self._network = network
         self._nodes = nodes
         self._bit = bit
-        #: What of a node its bit is in.
+        #: The attribute of a node that holds its bit.
         self._kind = kind
         for node in nodes:
             setattr(node, kind, getattr(node, kind) | bit)
 
     def heal(self) -> None:
-        """What stalled goes on, unless another partition holds it. Healing twice is healing once."""
+        """End it. Flows that it held up continue, unless another partition holds them. Healing twice has no effect."""
         bit, self._bit = self._bit, 0
         if bit:
             for node in self._nodes:
@@ -528,13 +528,13 @@ class Network:
         self._rng = rng
         self._nodes: dict[str, _Node] = {}
         self._media: dict[str, _Server] = {}
-        #: The bits of the partitions in force.
+        #: The bits of the active partitions.
         self._sides = 0
         #: Flows that wait for a partition to heal; a dict, because it keeps their order.
         self._stalled: dict[Flow, None] = {}
 
     def attach(self, node: str, line: AccessLink) -> None:
-        """Connect a node; again: over another line. Its flows, its counters and its faults stay."""
+        """Connect a node, or move it to another link. Its flows, its counters and its faults stay."""
         known = self._nodes.get(node)
         if known is None:
             self._nodes[node] = _Node(node, line, self._rng)
@@ -545,37 +545,37 @@ class Network:
         return Flow(self, self._kernel, self._node(sender), self._node(receiver))
 
     def loopback(self, node: str) -> Loopback:
-        """What a node says to itself."""
+        """Return a flow of a node to itself."""
         return Loopback(self, self._kernel, self._node(node), self._node(node))
 
     def sent_bytes(self, node: str) -> int:
-        """Bytes of its messages that arrived somewhere."""
+        """Return the bytes of a node's messages that arrived."""
         return self._node(node).sent_bytes
 
     def received_bytes(self, node: str) -> int:
         return self._node(node).received_bytes
 
     def partition(self, nodes: Iterable[str]) -> LinkCut:
-        """From now on nothing passes between these nodes and the rest, silently; nothing is lost by it either."""
+        """Let nothing pass between these nodes and the rest from now on, without notice. Nothing is lost by it."""
         return self._cut(nodes, "side")
 
     def apart(self, nodes: Iterable[str]) -> LinkCut:
-        """From now on nothing passes between any two of these, silently; all others reach them."""
+        """Let nothing pass between any two of these nodes from now on, without notice. All others reach them."""
         return self._cut(nodes, "apart")
 
     def one_way(self, nodes: Iterable[str], *, is_mute: bool) -> LinkCut:
-        """From now on nothing that these nodes send arrives, or (not mute) nothing that is sent to them does."""
+        """Let nothing that these nodes send arrive from now on or, if not ``is_mute``, nothing that is sent to them."""
         return self._cut(nodes, "mute" if is_mute else "deaf")
 
     def _cut(self, nodes: Iterable[str], kind: _CutKind) -> LinkCut:
-        """These nodes, each once, with the lowest bit that nothing in force uses."""
+        """Make a cut of these nodes, each once, with the lowest bit that no active one uses."""
         inside = [self._node(node) for node in dict.fromkeys(nodes)]
         bit = ~self._sides & (self._sides + 1)
         self._sides |= bit
         return LinkCut(self, inside, bit, kind)
 
     def reachable(self, a: str, b: str) -> bool:
-        """Whether each hears the other: nobody opens a connection where one does not."""
+        """Whether two nodes receive each other's messages: else neither can open a connection."""
         one, other = self._node(a), self._node(b)
         if one is other:
             return True
@@ -583,13 +583,13 @@ class Network:
         return one.side == other.side and not one.apart & other.apart and not is_one_way
 
     def is_ordinary(self, node: str) -> bool:
-        """No fault is in force on this node's line."""
+        """Whether no fault is active on this node's link."""
         known = self._node(node)
         is_cut = known.side or known.apart or known.mute or known.deaf
         return not is_cut and known.slowness == 1.0 and not known.extra_s and known.loss_override is None
 
     def slow_link(self, node: str, factor: float) -> None:
-        """Divide a node's rates; 1 undoes it. A piece on its way is not slowed any more."""
+        """Divide a node's rates; 1 undoes it. Does not slow a piece that is on its way."""
         if not 0 < factor < math.inf:
             raise Misuse(f"a link cannot be {factor} times slower: give a factor above 0")
         self._node(node).slowness = factor
@@ -603,7 +603,7 @@ class Network:
         known.refresh()
 
     def lose(self, node: str, share: float | None) -> None:
-        """Lose another share of pieces than the node's line does; None undoes it."""
+        """Set the share of pieces that a node's link loses; None restores the link's own."""
         if share is not None:
             _check_share(share)
         known = self._node(node)
@@ -611,12 +611,12 @@ class Network:
         known.refresh()
 
     def _server(self, node: _Node, *, is_up: bool) -> _Server:
-        """What serves a node's pieces; made when first needed, for most nodes of a large network never queue."""
+        """Return the server of a node's pieces, made when first needed: in a large network most nodes never queue."""
         medium = node.line.medium
         if medium:
-            # One server for all stations and both directions: what is shared is airtime, and a station's own rate says
-            # how much of it a piece takes. Turns go by pieces, not by time, so a slow station slows all the others:
-            # the anomaly of 802.11 (Heusse et al. 2003). Between two stations a piece crosses the air twice.
+            # One server for all stations and both directions: they share airtime, and a station's rate determines how
+            # much of it a piece takes. Turns go by pieces, not by time, so a slow station slows all the others: the
+            # anomaly of 802.11 (Heusse et al. 2003). A piece between two stations takes airtime twice.
             server = self._media.get(medium)
             if server is None:
                 server = self._media[medium] = _Server(self._kernel)
@@ -630,7 +630,7 @@ class Network:
         return node.down_server
 
     def _remember(self, flow: Flow) -> None:
-        """A flow stalled."""
+        """Remember a flow that is held up."""
         self._stalled[flow] = None
 
     def _forget(self, flow: Flow) -> None:

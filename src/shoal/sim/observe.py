@@ -1,4 +1,4 @@
-"""What observers of a simulation see: every event that a role handled, and every fault in the world. Values only."""
+"""The values that observers of a simulation get: every event that a role handled, and every fault in the world."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something happened that no role decided: a crash, a broken connection, a write that became durable."""
+    """An event that no role decided: a crash, a broken connection, a write that became durable."""
 
     at_s: float
     node: str
@@ -33,7 +33,7 @@ class Mark(NamedTuple):
 
 
 class Observer(Protocol):
-    """Sees everything, changes nothing but what is its own."""
+    """Sees everything and changes only itself."""
 
     def step(self, step: Step) -> None: ...
 

@@ -1,5 +1,5 @@
-"""What came of a simulated job, as values: how well it learned, how long it took, and what each device did. Knows no
-world; an observer of the simulation fills these in.
+"""The outcome of a simulated job, as values: how well it learned, how long it took, and what each device did. An
+observer of the simulation fills these in.
 
 Seconds are virtual and count from the job's submission, unless a name says otherwise.
 """
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-#: Devices whose time is told span by span.
+#: The most devices whose time is given span by span.
 LANES_MAX = 40
 
-#: Spans that are kept of one device; beyond, they are told with a coarser grain.
+#: The most spans of one device. More are merged with a coarser grain.
 SPANS_MAX = 2000
 
 #: Points of the series of versions.
 RATES_MAX = 500
 
-#: Devices that are written one by one; the rest by kind.
+#: The most devices that are written one by one. The rest are summed by kind.
 PLAIN_DEVICES_MAX = 200
 
 
 class DeviceActivity(StrEnum):
-    """What a device is at, as far as one job goes."""
+    """The activity of a device in one job."""
 
     #: No process runs there.
     AWAY = "away"
@@ -54,10 +54,10 @@ class Point:
     at_s: float
     version: int
     epoch: int
-    #: None: the evaluation had no metric of this name.
+    #: The accuracy, or `None` if the evaluation had no metric of this name.
     accuracy: float | None
     loss: float | None
-    #: Metric -> its figure.
+    #: Metric -> its value.
     metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
 
@@ -75,16 +75,16 @@ class DeviceTimeline:
     node: str
     kind: str
     spans: tuple[Span, ...]
-    #: Within so many seconds the order of spans is not kept, only how long each state was held: there were too many.
-    #: Zero: all are as they were.
+    #: The seconds within which only the time of each state is exact, not the order of spans, since there were too many.
+    #: 0 if all spans are exact.
     grain_s: float = 0.0
-    #: Where the first grain begins.
+    #: The time at which the first grain begins.
     grains_from_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that befell a node. Before the submission its time is below 0."""
+    """Something that happened to a node. Its time is below 0 before the submission."""
 
     at_s: float
     node: str
@@ -95,39 +95,39 @@ class Note:
 class DeviceOutcome:
     node: str
     kind: str
-    #: A worker of this job ran on it.
+    #: How long a worker of this job ran on it.
     here_s: float
-    #: Of this, its trainer was at a lease.
+    #: The part of ``here_s`` in which its trainer worked on a lease.
     busy_s: float
-    #: Of this, a model was for it or its update on the wire.
+    #: The part of ``here_s`` in which a model for it, or its update, was on the wire.
     wire_s: float
-    #: Its batches that are part of the saved model.
+    #: How many of its batches are in the saved model.
     batches: int
-    #: Delivered, whatever for, since the simulation began.
+    #: Bytes that were delivered since the simulation began, for any purpose.
     bytes_up: int
     bytes_down: int
-    #: Drawn while a process ran on it, idling included, since the simulation began.
+    #: Energy that it used while a process ran on it, including idle time, since the simulation began.
     energy_wh: float
-    #: Preparations and leases that failed on it.
+    #: How many preparations and leases failed on it.
     failures: int
-    #: It was too hot for its full speed when its last lease began.
+    #: Whether it was too hot for full speed when its last lease began.
     is_hot: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    #: As the manager recorded them last.
+    #: The state and its reason, as the manager recorded them last.
     state: str
     reason: str
-    #: To the end of the job, or so far.
+    #: Until the end of the job, or until now.
     seconds: float
     #: The last version.
     rounds: int
-    #: Epochs that are over.
+    #: How many epochs are complete.
     epochs: int
-    #: What the plan aimed for.
+    #: The accuracy that the plan aimed for.
     goal: float | None
-    #: Nothing was learned: accuracies mean nothing.
+    #: Whether nothing was learned, so that accuracies mean nothing.
     is_system_only: bool
     #: Those of the history that survived.
     evaluations: tuple[Point, ...]
@@ -141,7 +141,7 @@ class Outcome:
     notes: tuple[Note, ...]
     #: (at_s, version), thinned; it falls where a crash lost versions.
     rates: tuple[tuple[float, int], ...]
-    #: How many things happened in the simulation.
+    #: How many calls the simulation made.
     events: int
     #: Devices that are rows of a cohort at the end: they are not among ``devices``, and neither are these bytes.
     rows: int = 0
@@ -150,16 +150,16 @@ class Outcome:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the last evaluation."""
+        """The accuracy of the last evaluation."""
         return self.evaluations[-1].accuracy if self.evaluations else None
 
     @property
     def metrics(self) -> dict[str, float | None]:
-        """Of the last evaluation."""
+        """The metrics of the last evaluation."""
         return self.evaluations[-1].metrics if self.evaluations else {}
 
     def time_to(self, accuracy: float) -> float | None:
-        """When an evaluation first reached this; None if none did."""
+        """Return when an evaluation first reached this accuracy, or None if none did."""
         return next((point.at_s for point in self.evaluations if (point.accuracy or 0.0) >= accuracy), None)
 
     @property
@@ -178,14 +178,14 @@ class Outcome:
     def idle_share(self) -> float:
         """1 - busy / here, over the summed seconds of all devices.
 
-        Here: a worker of the job ran on the device. Busy: its trainer was at a lease. So preparing, moving models and
-        updates, and waiting for others all count as idle. 0 where nobody was here.
+        Here means that a worker of the job ran on the device, busy that its trainer worked on a lease. So preparing,
+        moving models and updates, and waiting for others all count as idle. 0 if no worker ran anywhere.
         """
         here_s = sum(device.here_s for device in self.devices)
         return 1 - sum(device.busy_s for device in self.devices) / here_s if here_s else 0.0
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON says it. Of a large fleet, devices beyond the first PLAIN_DEVICES_MAX are summed up by kind."""
+        """Return plain values for JSON. Devices beyond the first PLAIN_DEVICES_MAX are summed by kind."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         listed, rest = self.devices[:PLAIN_DEVICES_MAX], self.devices[PLAIN_DEVICES_MAX:]
         lanes = [

@@ -1,4 +1,4 @@
-"""A machine, and a process on it that can be stopped or die. What is not on a disk dies with it."""
+"""A machine, and a process on it that can be stopped or die. Its state dies with it unless it is on a disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.sim.observe import Mark, Observer, announce
 
 
 class SimMachine:
-    """What outlives a process: the device, its clock, its power, and what it has stored."""
+    """The parts that outlive a process: the device, its clock, its power, and its files."""
 
     __slots__ = ("cached", "copies", "device", "is_on", "jumped_s", "name", "participations", "skew_s", "troubles")
 
@@ -22,15 +22,15 @@ class SimMachine:
         self.is_on = True
         #: How far its clock is ahead.
         self.skew_s = 0.0
-        #: How far its clock has jumped ahead, wherever it stood before.
+        #: How far its clock has jumped ahead in total.
         self.jumped_s = 0.0
         #: The jobs whose code and data it has fetched.
         self.cached: set[str] = set()
-        #: Job -> the term and the version of each of the device's participations in it, where it is private.
+        #: Job -> the term and the version of each of the device's participations in it, if it is private.
         self.participations: dict[str, tuple[tuple[int, int], ...]] = {}
-        #: The share of what it says to its leader that arrives once more, later.
+        #: The share of its messages to its leader that arrive a second time, later.
         self.copies = 0.0
-        #: What will befall its next leases: ``fail`` or ``hang``.
+        #: The failures of its next leases: ``fail`` or ``hang``.
         self.troubles: list[str] = []
 
 
@@ -51,14 +51,14 @@ class Process:
     def __init__(self, machine: SimMachine, kernel: Kernel, observers: Sequence[Observer]) -> None:
         self.machine = machine
         self.node = machine.name
-        #: How observers know it, where several processes act under one node's name.
+        #: Its name for observers, as several processes may act under one node's name.
         self.label = machine.name
-        #: As others know it from the processes before it; empty: nobody asks.
+        #: Its identity, which differs from that of earlier processes. Empty if it is not needed.
         self.incarnation = ""
         self.kernel = kernel
         self.observers = observers
         self.alive = True
-        #: When it last went on after it was stopped.
+        #: When it last continued after it was stopped.
         self.resumed_s = -math.inf
         self._stops = 0
         self._backlog: list[tuple[Do, tuple[Any, ...]]] = []
@@ -72,11 +72,11 @@ class Process:
         return self.kernel.now_s + self.machine.skew_s
 
     def later(self, delay_s: float, do: Do, *args: object) -> None:
-        """Have it done by this process: not while it is stopped, never once it is dead."""
+        """Schedule a call by this process: not while it is stopped, and never once it is dead."""
         self.kernel.after(delay_s, self.now, do, *args)
 
     def now(self, do: Do, *args: object) -> None:
-        """Have it done at once; when the process is stopped, once it goes on."""
+        """Make a call at once or, if the process is stopped, once it continues."""
         if not self.alive:
             return
         if self._stops:
@@ -85,7 +85,7 @@ class Process:
             do(*args)
 
     def stop(self) -> None:
-        """As SIGSTOP does. What arrives meanwhile waits."""
+        """Stop the process, like SIGSTOP. Messages that arrive meanwhile wait."""
         self._stops += 1
 
     def go_on(self) -> None:

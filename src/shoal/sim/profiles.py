@@ -1,7 +1,7 @@
-"""The devices of a simulation, by the name of a profile. Knows nothing of what they will do.
+"""The devices of a simulation, by the name of a profile.
 
-Every figure is in profiles.json, and docs/profiles.md says where it comes from. A device is drawn from its
-number and the seed alone: the first ten of a thousand are the ten of ten.
+Every figure is in profiles.json, and docs/profiles.md says where it comes from. A device depends only on its number and
+the seed: the first ten devices of a thousand are the same as those of a fleet of ten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady, Varying, mbit
 from shoal.sim.rng import Rng, Stream
 
-#: Name -> what it is, in a line.
+#: Name -> its description in one line.
 PROFILES: dict[str, str] = {
     "even": "identical fast devices on a switched LAN, without chance: to check formulas",
     "pi4-lan": "Raspberry Pi 4 boards on switched gigabit Ethernet",
@@ -31,24 +31,24 @@ PROFILES: dict[str, str] = {
     "mixed": "of ten devices three Raspberry Pi 4 on Wi-Fi, five phones, two laptops",
 }
 
-#: A trace is begun at so many places at most: devices that begin at the same place share their line.
+#: At how many positions a trace may begin: devices that begin at the same one share their link's data.
 _PLACES = 8
 
-#: Of ten mixed devices, the first are boards and the last are laptops.
+#: Out of ten mixed devices, the first are boards and the last are laptops.
 _MIXED, _MIXED_BOARDS, _MIXED_PHONES = 10, 3, 5
 
 _Drawn = Callable[[int, Stream], Build]
 
 
 def builds(profile: str, count: int, rng: Rng) -> list[Build]:
-    """So many devices of a profile."""
+    """Return ``count`` devices of a profile."""
     if count < 0:
         raise Misuse(f"there are no {count} devices: give a number of 0 or more")
     return list(Fleet(profile, count, rng))
 
 
 class Fleet(Sequence[Build]):
-    """So many devices of a profile, each drawn when it is asked for: a million of them take no memory."""
+    """The devices of a profile, each drawn when it is accessed, so that a million of them take no memory."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Fleet(Sequence[Build]):
         presence: Callable[[int], Presence | None] | None = None,
         beside: Sequence[Build] = (),
     ) -> None:
-        """``presence``: when the device of a number is there, if not as its profile says. ``beside``: machines of no
-        profile, such as hubs, which have the numbers after the devices'."""
+        """``presence`` gives when the device of a number is present, if it differs from the profile. ``beside`` are
+        machines without a profile, such as hubs, whose numbers follow the devices'."""
         self._draw = _DRAWN[_known(profile)]
         self._drawn = count
         self._beside = beside
@@ -85,7 +85,7 @@ class Fleet(Sequence[Build]):
         return build if is_as_drawn else replace(build, presence=self.presence(number))
 
     def body(self, number: int) -> Build:
-        """A device without what ``presence`` says of it: a cohort asks for that by itself, and more often."""
+        """Return a device without its presence, which a cohort reads separately and more often."""
         if not 0 <= number < self._count:
             raise IndexError(number)
         if number >= self._drawn:
@@ -93,14 +93,14 @@ class Fleet(Sequence[Build]):
         return self._draw(number, self._rng.stream("build", str(number)))
 
     def presence(self, number: int) -> Presence | None:
-        """When a device is there; the rest of it need not be drawn for that."""
+        """Return when a device is present, without drawing the rest of it."""
         if self._presence is None or number >= self._drawn:
             return self.body(number).presence
         return self._presence(number)
 
 
 def home_line(profile: str) -> AccessLink:
-    """How the manager's own node is connected."""
+    """Return the link of the manager's node."""
     return _steady_line("lan" if _known(profile) in ("even", "pi4-lan", "pi4-wifi") else "internet")
 
 
@@ -132,13 +132,13 @@ def _steady_line(name: str, medium: str = "") -> AccessLink:
 
 
 def _air_line(board: int) -> AccessLink:
-    """Boards fill one access point after the other."""
+    """Return a board's link. Boards fill one access point after the other."""
     return _steady_line("pi4_wifi", f"ap-{board // _figures()['lines']['devices_per_access_point']}")
 
 
 @cache
 def _varying_line(name: str, trace: int, place: int, up_factor: float, down_factor: float) -> AccessLink:
-    """A trace, times a factor in each direction."""
+    """Return a link that follows a trace, times a factor in each direction."""
     traces, delays = _traces(name), _figures()["lines"][name]
     step_s = float(_figures()["trace_step_s"])
     offset_s = place * step_s * len(traces[trace]) / _PLACES
@@ -152,7 +152,7 @@ def _varying_line(name: str, trace: int, place: int, up_factor: float, down_fact
 
 @cache
 def _scaled(name: str, trace: int, factor: float) -> tuple[float, ...]:
-    """In bytes a second; devices share it."""
+    """Return a trace times a factor, in bytes per second. Cached, so that devices share it."""
     return tuple(mbit(kbit / 1000) * factor for kbit in _traces(name)[trace])
 
 
@@ -168,7 +168,7 @@ def _mean_kbit(name: str, trace: int) -> float:
 
 
 def _draw_home_wifi(stream: Stream) -> AccessLink:
-    """A link that was measured, which rises and falls as a recorded one."""
+    """Draw a link with a measured rate that varies like a recorded one."""
     trace, place = stream.below(len(_traces("home_wifi"))), stream.below(_PLACES)
     up_kbit, down_kbit = stream.pick(_figures()["links_up_down_kbit"])
     mean_kbit = _mean_kbit("home_wifi", trace)
@@ -176,13 +176,13 @@ def _draw_home_wifi(stream: Stream) -> AccessLink:
 
 
 def _draw_3g(stream: Stream) -> AccessLink:
-    """A recorded downlink; the uplink is a share of it."""
+    """Draw a recorded downlink, with a share of it as the uplink."""
     trace, place = stream.below(len(_traces("3g"))), stream.below(_PLACES)
     return _varying_line("3g", trace, place, _figures()["lines"]["3g"]["up_times_down"], 1.0)
 
 
 def _draw_broadband(stream: Stream) -> AccessLink:
-    """A recorded trace is the uplink, the narrow side of a home; the downlink is so many times wider."""
+    """Draw a recorded trace as the uplink, a home's slow direction, with a downlink that is several times faster."""
     trace, place = stream.below(len(_traces("broadband"))), stream.below(_PLACES)
     return _varying_line("broadband", trace, place, 1.0, _figures()["lines"]["broadband"]["down_times_up"])
 
@@ -198,7 +198,7 @@ def _heat(name: str) -> Heat | None:
 
 @cache
 def _plain(name: str, kind: str, line: AccessLink) -> Build:
-    """A device whose copies are all alike."""
+    """Return a device without random properties."""
     figures = _figures()[name]
     return Build(kind=kind, line=line, **(figures | {"heat": _heat(name)}))
 
@@ -233,7 +233,7 @@ def _phone(stream: Stream, draw_line: Callable[[Stream], AccessLink], *, is_idle
         seconds_per_batch=model["seconds_per_batch"],
         jitter=model["jitter"],
         memory_mb=model["memory_mb"],
-        # One that comes only while it charges is on the mains.
+        # A phone that is present only while it charges is on the mains.
         battery_wh=0.0 if is_idle_only else charge * figures["battery_wh"],
         train_watts=figures["train_watts"],
         idle_watts=figures["idle_watts"],
@@ -244,14 +244,14 @@ def _phone(stream: Stream, draw_line: Callable[[Stream], AccessLink], *, is_idle
 
 
 def _draw_presence(stream: Stream) -> Presence:
-    """A recorded phone's. All keep the same time of day; the record does not say when within a half hour."""
+    """Draw a recorded phone's presence. All keep the same time of day; the record is exact to half an hour."""
     spans, step_s = _presences(), _figures()["presence_step_s"]
     return Presence(spans=stream.pick(spans), offset_s=stream.below(step_s))
 
 
 @cache
 def _presences() -> tuple[tuple[tuple[bool, int], ...], ...]:
-    """Run lengths, absence first, as spans."""
+    """Return the recorded run lengths, absence first, as spans."""
     step_s = _figures()["presence_step_s"]
     return tuple(
         tuple((at % 2 == 1, run * step_s) for at, run in enumerate(runs) if run) for runs in _figures()["presence"]

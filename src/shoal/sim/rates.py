@@ -1,4 +1,4 @@
-"""How fast a link is over time. Knows nothing of nodes, queues or messages."""
+"""How fast a link is over time."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _BYTES_PER_MBIT = 125_000.0
 
 
 def mbit(mbit_per_s: float) -> float:
-    """Megabits a second, as links are sold, in bytes a second."""
+    """Convert megabits per second, as links are sold, to bytes per second."""
     return mbit_per_s * _BYTES_PER_MBIT
 
 
 class TransferRate(Protocol):
-    """Says when a transfer is over."""
+    """Computes when a transfer ends."""
 
     def finish_s(self, size_bytes: float, start_s: float) -> float:
-        """The moment so many bytes are through, if the first goes at ``start_s`` and nothing else is on the link."""
+        """Return when ``size_bytes`` have passed, if they start at ``start_s`` and nothing else is on the link."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Always the same."""
+    """A constant rate."""
 
     bytes_per_s: float
 
@@ -41,16 +41,16 @@ class Steady:
         return start_s + size_bytes / self.bytes_per_s
 
 
-# Many links replay one trace, each from another place in it: the sums are made once and shared.
+# Many links replay one trace, each from another position: the sums are computed once and shared.
 @lru_cache(maxsize=1024)
 def _sums_bytes(step_s: float, bytes_per_s: tuple[float, ...]) -> tuple[float, ...]:
-    """What went through by the end of 0, 1, 2, ... steps."""
+    """Return the bytes that have passed by the end of 0, 1, 2, ... steps."""
     return tuple(accumulate((rate * step_s for rate in bytes_per_s), initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Varying:
-    """A trace of equal steps, repeated for ever. ``offset_s`` is how far into the trace second 0 lies."""
+    """A trace of equal steps, repeated forever. ``offset_s`` is the position of second 0 in the trace."""
 
     step_s: float
     bytes_per_s: tuple[float, ...]
@@ -77,17 +77,17 @@ class Varying:
         phase_s = (start_s + self.offset_s) % self._round_s
         step = int(phase_s / step_s)
         if step >= len(rates):
-            # Rounding may put the phase a hair past the last step.
+            # Rounding may put the phase slightly past the last step.
             step = len(rates) - 1
-        # Counted from the beginning of the trace: the transfer is over when this much went through.
+        # Counted from the beginning of the trace: the transfer ends when this many bytes have passed.
         target_bytes = sums[step] + rates[step] * (phase_s - step * step_s) + size_bytes
         if sums[step] < target_bytes <= sums[step + 1] < sums[-1]:
-            # Nearly every message is through within the step that it begins in.
+            # Nearly every message ends within the step in which it begins.
             end_s = step * step_s + (target_bytes - sums[step]) / rates[step]
         else:
             rounds, rest_bytes = divmod(target_bytes, sums[-1])
             if rest_bytes == 0:
-                # Through with the last byte of a round, not at the first of the next: there may be silence between.
+                # It ends with the last byte of a round, not at the start of the next: there may be a pause between.
                 rounds, rest_bytes = rounds - 1, sums[-1]
             step = bisect_left(sums, rest_bytes) - 1
             end_s = (rounds * len(rates) + step) * step_s + (rest_bytes - sums[step]) / rates[step]

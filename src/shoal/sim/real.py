@@ -1,7 +1,7 @@
-"""From a task to a simulated job, with real training if asked for. Devices and time are modelled elsewhere.
+"""Makes a simulated job from a task, with real training if wanted. Devices and time are modelled elsewhere.
 
 One trainer answers for all simulated devices: an update depends on the model, the seed, the epoch, the batches and the
-rate, not on who makes it.
+rate, not on the device.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from shoal.wire.messages import JobSpec
 
 
 class TorchTraining:
-    """Trains with PyTorch, in this process. Close it, or use it in a ``with``: the task's code lies unpacked on disk.
+    """Trains with PyTorch, in this process. Close it, or use it in a ``with``: the task's code is unpacked on disk.
 
-    One thread, as the trainers of devices have: another number may give other bits, and a trace would depend on the
-    machine it was made on. Where the task's code fails, it fails on every device: a ``TrainerError`` says where.
+    Uses one thread, like the trainers of devices: another number may give other bits, and a trace would depend on the
+    machine it was made on. If the task's code fails, it fails on every device: a ``TrainerError`` says where.
     """
 
     def __init__(self, ready: ReadyTask, spec: JobSpec, *, torch_threads: int = 1) -> None:
@@ -71,7 +71,7 @@ class TorchTraining:
             result = self._trainer.train(lease.epoch, list(lease.batches), rate=lease.rate, version=lease.version)
         if not result.finite:
             raise TrainerError("training gave values that are not finite: try a lower learning rate")
-        # Its own memory: the next device's update overwrites the shared one while this is still under way.
+        # A copy: the next device's update overwrites the shared memory while this one is still in use.
         delta = self._shared.update.copy()
         delta.flags.writeable = False
         return TrainingResult(result.examples, result.loss_sum, delta)
@@ -90,7 +90,7 @@ class TorchTraining:
 
     @contextlib.contextmanager
     def _telling_where(self) -> Iterator[None]:
-        """An error of the task's code says where in it; what we refuse says so itself."""
+        """Add the place in the task's code to its errors. Shoal's own errors stay as they are."""
         try:
             yield
         except Misuse:
@@ -99,7 +99,7 @@ class TorchTraining:
             raise TrainerError(reason_of(error), place_of(error, str(self._bundle_dir))) from error
 
     def close(self) -> None:
-        """Remove the unpacked code and let go of the memory. May be called again."""
+        """Remove the unpacked code and release the memory. May be called again."""
         self._clean_up()
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class TorchTraining:
 
 
 def _ends_by_learning(until: Until) -> str:
-    """The first of a job's ends that only training reaches."""
+    """Return the first of a job's ends that only training can reach."""
     if until.accuracy is not None:
         return f"an accuracy of {until.accuracy:.0%}"
     return str(until.goals[0]) if until.goals else ""
@@ -119,7 +119,7 @@ def _ends_by_learning(until: Until) -> str:
 def simulated_job(
     ready: ReadyTask, plan: Plan, *, train: bool, job: str = "job", torch_threads: int = 1
 ) -> SimulatedJob:
-    """The job a cluster would be given. ``close`` it at the end: real training holds memory and files."""
+    """Return the job as a cluster would get it. ``close`` it at the end: real training holds memory and files."""
     if not train and (ends := _ends_by_learning(plan.until)):
         raise Misuse(
             f"{ends} is never reached where nothing is trained: "
@@ -144,22 +144,22 @@ def simulated_job(
 
 
 def close(job: SimulatedJob) -> None:
-    """Let go of what a job's training holds, whichever training that is."""
+    """Release what a job's training holds, whichever training that is."""
     if isinstance(job.training, TorchTraining):
         job.training.close()
 
 
 def _fetch_bytes(ready: ReadyTask) -> int:
-    """Code, first model and examples."""
+    """Return the bytes of the code, the first model and the examples."""
     prepared = ready.prepared
     shards = (*prepared.train.shards, *prepared.test.shards)
     return len(ready.bundle) + Path(prepared.model).stat().st_size + sum(shard.bytes for shard in shards)
 
 
 def _clean_up(bundle_dir: Path, shared: SharedVectors) -> None:
-    """Take back what running a task's code here did, so that another task with files of the same names can follow."""
+    """Undo the effects of running a task's code here, so that another task with files of the same names can follow."""
     for name, module in list(sys.modules.items()):
-        # Not by attribute: a module that loads its parts when asked for them would.
+        # Not by attribute, which would make a lazy module load its parts.
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if file and Path(file).is_relative_to(bundle_dir):
             del sys.modules[name]

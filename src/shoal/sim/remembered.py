@@ -1,5 +1,5 @@
-"""What a simulated manager remembers in its home, and how it mends a store that went back. The twin of
-``store.remembered`` and ``store.mending``; what is decided is decided by the deployed role (``going_back``)."""
+"""The records that a simulated manager keeps in its home, and how it mends a store that went back. The twin of
+``store.remembered`` and ``store.mending``; the deployed role (``going_back``) decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SimRemembered:
-    """It survives the process."""
+    """The records in a manager's home, which survive its process."""
 
     #: The last record that this manager wrote of each open job, and of each that it saw end.
     open: dict[str, JobRecord] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class SimRemembered:
             self.ended[job] = record
 
     def on_seen(self, records: Iterable[JobRecord]) -> None:
-        """The store shows which jobs have ended, at whichever manager."""
+        """Note which jobs have ended at any manager, as the store shows."""
         for record in records:
             if not record.is_open:
                 self.on_kept(record)
@@ -55,7 +55,7 @@ def is_behind(store: SharedStore, remembered: SimRemembered, tenure: SimTenure) 
 
 
 def mend(store: SharedStore, remembered: SimRemembered, tenure: SimTenure) -> None:
-    """Write again what this manager remembers. The first to find out has all terms jump, and all others start over."""
+    """Write again what this manager remembers. The first to notice has all terms jump and all others start over."""
     is_first = is_first_to_find(store.incidents, remembered.incidents)
     if is_first:
         store.incidents = max(store.incidents, remembered.incidents) + 1
@@ -73,7 +73,7 @@ def mend(store: SharedStore, remembered: SimRemembered, tenure: SimTenure) -> No
             store.write_again(after)
     for job, record in [*remembered.open.items(), *remembered.ended.items()]:
         if job not in jobs:
-            # Nobody's: a manager that starts takes such jobs one by one.
+            # Such a job belongs to no manager. One that starts takes these jobs one by one.
             store.managers.pop(job, None)
             lost = JobRecord(spec=record.spec)
             store.write_again(_jumped(lost, record, is_first=True) if record.is_open else record)
@@ -82,7 +82,8 @@ def mend(store: SharedStore, remembered: SimRemembered, tenure: SimTenure) -> No
 
 
 def _jumped(record: JobRecord, known: JobRecord | None, *, is_first: bool) -> JobRecord:
-    """Who was given which term stays known, so that what such a leader made can be adopted."""
+    """Return a record whose term has jumped. It keeps who had which term, so that such a leader's history can be
+    adopted."""
     term = jumped_term(record.term, known.term if known is not None else 0, is_first=is_first)
     terms = {**record.terms, **(known.terms if known is not None else {})}
     if term == record.term and terms == record.terms:

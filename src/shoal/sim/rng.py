@@ -1,4 +1,4 @@
-"""Chance that replays: one seed, and a stream of numbers for every purpose and node.
+"""Randomness that can be replayed: one seed, and a stream of numbers for every purpose and node.
 
 What one node draws never shifts what another draws, so a change in one place of a simulation does not change the draws
 everywhere else. The numbers come from splitmix64, as the order of batches does: they are the same under every
@@ -30,14 +30,14 @@ class Stream:
 
     @property
     def state(self) -> int:
-        """Where it is: ``Stream(state)`` goes on from there."""
+        """The state of the stream: ``Stream(state)`` continues from there."""
         return self._state
 
     def copy(self) -> Stream:
         return Stream(self._state)
 
     def random(self) -> float:
-        """A number in [0, 1)."""
+        """Draw a number in [0, 1)."""
         # As ``splitmix64``, which also adds GAMMA first; written out, because every message of a fleet draws one.
         self._state = mixed = (self._state + GAMMA) & MASK
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -51,7 +51,7 @@ class Stream:
         return self.random() < probability
 
     def below(self, count: int) -> int:
-        """A whole number in [0, count)."""
+        """Draw an integer in [0, count)."""
         if count < 1:
             raise Misuse(f"there is no whole number below {count} to draw")
         return int(self.random() * count)
@@ -63,7 +63,7 @@ class Stream:
         return -mean * math.log1p(-self.random())
 
     def normal(self) -> float:
-        """Mean 0, deviation 1 (Box and Muller 1958)."""
+        """Draw a normal number with mean 0 and deviation 1 (Box and Muller 1958)."""
         return math.sqrt(-2.0 * math.log1p(-self.random())) * math.cos(2.0 * math.pi * self.random())
 
     def lognormal(self, median: float, sigma: float) -> float:
@@ -71,7 +71,7 @@ class Stream:
 
 
 class Rng:
-    """The seed of everything that happens by chance."""
+    """The seed of all randomness."""
 
     __slots__ = ("seed",)
 
@@ -79,6 +79,6 @@ class Rng:
         self.seed = seed
 
     def stream(self, purpose: str, node: str = "") -> Stream:
-        """The numbers of one purpose on one node; asked for again, they begin again."""
+        """Return the numbers of one purpose on one node. Each call begins them again."""
         digest = hashlib.blake2b(f"{self.seed}\0{purpose}\0{node}".encode(), digest_size=8).digest()
         return Stream(int.from_bytes(digest, "little"))

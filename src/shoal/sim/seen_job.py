@@ -1,6 +1,6 @@
-"""What an observer of a simulation knows of each job: its leaders, their leases, and what survived.
+"""An observer's view of each job in a simulation: its leaders, their leases, and the history that survived.
 
-``invariants`` fills it and judges by it.
+``invariants`` fills it and checks against it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class SeenLease:
     epoch: int
     batches: tuple[int, ...]
     kind: str
-    #: By when the leader takes it back; infinite while its update waits to be taken or is on its way.
+    #: When the leader takes it back, or infinity while its update waits to be taken or is on its way.
     deadline_s: float
     is_open: bool = True
     #: The version its update was made against, once one came.
     answered: int | None = None
-    #: It is one of the updates that came and will be in a version.
+    #: Whether its update came and will be in a version.
     counts: bool = False
-    #: The formation by which its update is to go.
+    #: The formation that its update goes through.
     formation: int = 0
 
 
 @dataclass(slots=True)
 class SeenLeader:
-    """One leader of a job, under its term. Another may believe that it leads too."""
+    """One leader of a job, under its term. Another may lead at the same time under another term."""
 
     node: str
     term: int
@@ -44,22 +44,22 @@ class SeenLeader:
     lent: dict[int, SeenLease] = field(default_factory=dict)
     #: Leases that may upload now -> their worker.
     credits: dict[int, str] = field(default_factory=dict)
-    #: It decided that the job ends: leases no longer count.
+    #: Whether it decided that the job ends, so that leases no longer count.
     is_closing: bool = False
-    #: Its model was suspected: updates that had come are in no version.
+    #: Whether its model was suspected, so that updates that had come are in no version.
     went_back: bool = False
-    #: Versions that were passed over, since nobody might take part in them.
+    #: How many versions were skipped, since no device could take part in them.
     passed: int = 0
-    #: Updates that came for leases that were open; and as of how many of them none was open any more.
+    #: How many updates came for open leases, and the number at which none was open any more.
     answers: int = 0
     quiet: set[int] = field(default_factory=set)
     #: How many of these are in saved versions.
     applied: int = 0
     #: Lease -> the first of those that an aggregator summed up together with it.
     summed: dict[int, int] = field(default_factory=dict)
-    #: Version -> the leases it was made of, as far as saves have told.
+    #: Version -> the leases it was made of, as far as saves have shown.
     made_of: dict[int, list[int]] = field(default_factory=dict)
-    #: Since when it has no session to the manager and nothing was saved; None: it has.
+    #: Since when it has no session to the manager and nothing was saved, or `None` if it has a session.
     cut_s: float | None = None
     #: Each update that came for an open lease: when it came, its lease, and the version at that time.
     updates: list[tuple[float, int, int]] = field(default_factory=list)
@@ -67,7 +67,8 @@ class SeenLeader:
     claimed_s: float = -1.0
 
     def trained(self, *, after_s: float, until_s: float) -> set[str]:
-        """Workers with an update between these times that is in a version: none that was lost with its aggregator."""
+        """Return the workers with an update between these times that is in a version, without those lost with their
+        aggregator."""
         merged = (
             self.lent[lease] for at_s, lease, at in self.updates if after_s < at_s < until_s and at < self.version
         )
@@ -76,34 +77,34 @@ class SeenLeader:
 
 @dataclass(slots=True)
 class SeenJob:
-    """One job as seen from outside."""
+    """One job as observed from outside."""
 
     spec: JobSpec
     model_bytes: int
     #: Node -> the last leader of this job there.
     tenures: dict[str, SeenLeader] = field(default_factory=dict)
-    #: The newest term that is written down, and that someone led under.
+    #: The newest term that is durable, and the newest that someone led under.
     kept_term: int = 0
     led_term: int = 0
     #: Terms that were led under -> on which node.
     led: dict[int, str] = field(default_factory=dict)
     past: list[SeenLeader] = field(default_factory=list)
-    #: The newest version that a leader knows to be durable; and as it was when each term was written down.
+    #: The newest version that a leader knows to be durable, and the one at the time when each term became durable.
     acknowledged: int = -1
     floor: dict[int, int] = field(default_factory=dict)
-    #: Term -> the version its leader handed over in good order.
+    #: Term -> the version that its leader handed over in order.
     handed: dict[int, int] = field(default_factory=dict)
     #: The older term whose leader is asked for its history, and the least number of the version that it hands over.
     adopting: int = 0
     least: int = -1
-    #: The term whose leader was told to go for it.
+    #: The term whose leader was told to step down for it.
     deposed: int = 0
     #: When a manager last took it from another.
     taken_over_s: float = 0.0
-    #: When the job's manager last heard that its leader leads it, and when that one's session broke after that.
+    #: When the leader last reported to the job's manager, and when its session broke after that.
     heard_s: float = -1.0
     broke_s: float = -1.0
-    #: Since when nobody leads it under the newest term; None: someone does.
+    #: Since when nobody leads it under the newest term, or `None` if someone does.
     vacant_s: float | None = 0.0
     #: The newest version that is durable, and each (term, version) that ever became so.
     durable: int = -1
@@ -112,12 +113,12 @@ class SeenJob:
     ending: bool = False
     #: The same history: (epoch, batch) -> under which term a worker trained it.
     trained_by: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
-    #: What the present manager read or was told, as far as it counts: term -> the workers that trained under it, and
-    #: how many of them have batches in a version.
+    #: Term -> the workers that trained under it, by what the present manager read or was sent, and how many of
+    #: them have batches in a version.
     told: dict[int, set[str]] = field(default_factory=dict)
     told_workers: dict[int, int] = field(default_factory=dict)
-    #: Likewise: older term -> how many workers trained what would be lost with its leader. And the newest term when a
-    #: history was adopted last, and that the manager said is over.
+    #: Older term -> how many workers trained what would be lost with its leader, by the same source. And the newest
+    #: term when a history was adopted last, and the one that the manager declared over.
     claimed: dict[int, int] = field(default_factory=dict)
     told_after: int = 0
     term_over: int = 0
@@ -130,5 +131,5 @@ class SeenJob:
     per_epoch: Counter[int] = field(default_factory=Counter)
     history_version: int = 0
     moved_s: float = 0.0
-    #: (epoch, kind of lease, batch) -> how often a worker said that it failed.
+    #: (epoch, kind of lease, batch) -> how often a worker reported that it failed.
     failures: Counter[tuple[int, str, int]] = field(default_factory=Counter)

@@ -1,6 +1,6 @@
-"""Managers that share a store, as seen from outside: whose seat has ended, who has which job, which jobs they accepted.
+"""An observer's view of managers that share a store: whose seat has ended, who has which job, which jobs they accepted.
 
-Each method returns what is wrong, or "".
+Methods that check return what is wrong, or "".
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from shoal.sim.observe import Mark
 
 class SeenManagers:
     def __init__(self) -> None:
-        #: Which process has the last seat of each place, seats that have ended, and the manager of each job.
+        #: The process with the last seat of each place, seats that have ended, and the manager of each job.
         self.seats: dict[str, str] = {}
         self._ended: set[str] = set()
         self._managers: dict[str, str] = {}
         #: The homes of drained managers.
         self._drained: set[str] = set()
-        #: Jobs that operators were told to be accepted; and those of them that are not in a store that went back.
+        #: Jobs that were reported to operators as accepted, and those of them that a store that went back lacks.
         self.accepted: set[str] = set()
         self._lost: set[str] = set()
         self.has_gone_back = False
@@ -38,7 +38,7 @@ class SeenManagers:
         return f"{mark.node} ended the seat of {ended}, which was well" if mark.facts["was_well"] else ""
 
     def on_taken(self, mark: Mark) -> str:
-        """A job moves only from a manager that cannot write any more."""
+        """Check that a job moves only from a manager that cannot write any more."""
         job, before = str(mark.facts["job"]), str(mark.facts["before"])
         self._managers[job] = holder = str(mark.facts["holder"])
         if home_of(holder) in self._drained:
@@ -59,11 +59,11 @@ class SeenManagers:
         self._drained = self._drained | home if is_drained else self._drained - home
 
     def may_run_again(self, mark: Mark) -> bool:
-        """Whether a job that had ended is taken because the manager that remembers its end was silent for too long."""
+        """Whether an ended job is taken because the manager that remembers its end was silent for too long."""
         return mark.facts["job"] in self._reopened and home_of(mark.facts["before"]) != home_of(mark.facts["holder"])
 
     def on_written(self, mark: Mark) -> str:
-        """A manager writes while it has a seat, and only of its own jobs."""
+        """Check that a manager writes only while it has a seat, and only its own jobs."""
         holder, job = str(mark.facts["holder"]), str(mark.facts["job"])
         if holder in self._ended:
             return f"{holder} wrote {job}, and its seat has ended"
@@ -80,8 +80,8 @@ class SeenManagers:
         return f"the manager forgot {sorted(forgotten)}, which it had accepted" if forgotten else ""
 
     def on_went_back(self, mark: Mark) -> None:
-        """The store is what it was: seats of its past are there again, and so is the manager of each job. The manager
-        that took a job queues it again once it starts over."""
+        """Restore the earlier seats and the earlier manager of each job after the store went back. The manager that
+        took a job queues it again once it starts over."""
         self.has_gone_back = True
         self._ended -= set(mark.facts["seats"])
         self._managers = dict(mark.facts["managers"])

@@ -1,8 +1,8 @@
-"""The store that simulated managers share: a seat for each, the manager of each job, and files that count while their
-manager proves its seat.
+"""The store that simulated managers share: a seat for each, the manager of each job, and files that are valid while
+their manager proves its seat.
 
-The twin of ``store.seat`` and of what a manager does while its database is away. Whose seat may be ended is decided by
-the deployed role (``roles.manager.seat_watch``).
+The twin of ``store.seat`` and of a manager's behaviour while its database is unreachable. The deployed role
+(``roles.manager.seat_watch``) decides whose seat may be ended.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from shoal.roles.manager.seat_watch import Seat, home_of
 from shoal.sim.disk import Disk, Write
 from shoal.sim.remembered import SimRemembered
 
-#: How managers that share a store are known. The first is as a manager that is alone.
+#: The names of managers that share a store. The first has the name of a single manager.
 LABELS = ("home", "home-2")
 
-#: How often a manager tries again that its store is away for.
+#: How often a manager tries again while its store is unreachable.
 AGAIN_S = 0.5
 
-#: However slow the store is, a proof that takes longer than this fails.
+#: A proof that takes longer than this fails, however slow the store is.
 PROOF_MOST_S = 5.0
 
 
-#: The count of a seat whose manager is to start over.
+#: The count of a seat whose manager must start over.
 REWOUND = -1
 
 
@@ -38,12 +38,12 @@ class SimTenure:
     """A manager's right to write."""
 
     holder: str
-    #: The seat that this home had before, and how far the store knew it to have counted.
+    #: The seat that this home had before, and its last count in the store.
     before: str = ""
     before_beats: int = 0
-    #: The same of seats that another manager had ended.
+    #: Seats that another manager had ended, with their last counts.
     ended_before: dict[str, int] = field(default_factory=dict)
-    #: How far it has counted; and whether it found that the store went back.
+    #: Its count, and whether it found that the store went back.
     counted: int = 0
     went_back: bool = False
 
@@ -61,17 +61,17 @@ class StorePast:
 
 
 class SimSeats:
-    """A row for each manager that is alive, with how far it has counted."""
+    """A row with a count for each manager that is alive."""
 
     def __init__(self) -> None:
         self._seats: dict[str, Seat] = {}
-        #: Seats that another manager ended, and how far they had counted.
+        #: Seats that another manager ended, and their counts.
         self._ended: dict[str, int] = {}
         #: The homes of drained managers.
         self.drained: frozenset[str] = frozenset()
 
     def open(self, holder: str, address: str = "") -> SimTenure:
-        """The seats of processes that this manager had before end: two of one home never run."""
+        """Open a seat, and end the seats of this manager's earlier processes: two of one home never run."""
         tenure = SimTenure(holder)
         for before in [each for each in self._seats if home_of(each) == home_of(holder)]:
             tenure.before, tenure.before_beats = before, self._seats.pop(before).beats
@@ -110,7 +110,7 @@ class SimSeats:
         self.drained -= {home_of(holder)}
 
     def prove(self, tenure: SimTenure) -> bool:
-        """Count on, if this manager has a seat whose count it knows."""
+        """Raise the count, if this manager has a seat whose count it knows."""
         seat = self._seats.get(tenure.holder)
         if seat is None:
             tenure.went_back = tenure.holder not in self._ended
@@ -129,7 +129,7 @@ class SimSeats:
         return is_proven
 
     def end(self, silent: Seat, tenure: SimTenure) -> bool:
-        """Of another manager, if it did not count on since it was seen, and if the one that ends it has a seat."""
+        """End the seat of another manager if its count did not rise since it was seen, and the caller has a seat."""
         if not self.prove(tenure):
             return False
         seat = self._seats.get(silent.holder)
@@ -141,7 +141,7 @@ class SimSeats:
 
 
 class SharedStore:
-    """What managers reach of it, and how fast it is."""
+    """The store's records, which managers can reach it, and how fast it is."""
 
     def __init__(self, truth: Disk) -> None:
         #: The durable records of all managers.
@@ -152,22 +152,22 @@ class SharedStore:
         self._cuts: Counter[str] = Counter()
         self._slowness: list[float] = []
         self._read_only = 0
-        #: How often somebody found that it went back.
+        #: How often a manager found that it went back.
         self.incidents = 0
-        #: Hears every write: the manager that wrote, as observers know it and by its seat, and whose job it wrote.
+        #: Called for every write, with the manager's label, its seat, and the manager that has the job.
         self.on_write: Callable[[str, str, str], object] = lambda label, holder, job: None
-        #: Hears of every job that a manager gives to another: whose it was, and whose it is, by their seats.
+        #: Called for every job that a manager gives to another, with the seats of both.
         self.on_give: Callable[[str, str, str], object] = lambda job, before, holder: None
-        #: Hears of every record that a manager wrote again.
+        #: Called for every record that a manager wrote again.
         self.on_mended: Callable[[JobRecord], object] = lambda record: None
-        #: When it last was again for all managers alike: a cut of one of them was over, or a slow spell.
+        #: When it last became the same for all managers again, after a partition or a slow period.
         self.even_s = -math.inf
 
     def is_away(self, label: str) -> bool:
         return self._cuts[label] > 0
 
     def takes_writes(self, label: str) -> bool:
-        """Whether what this manager writes is taken. Reads may work where it is not."""
+        """Whether writes of this manager succeed. Reads may work even if they do not."""
         return not self.is_away(label) and not self._read_only
 
     @property
@@ -176,11 +176,11 @@ class SharedStore:
 
     @property
     def proof_s(self) -> float:
-        """What the proof of a seat takes: no time worth a mention, unless the store is slow."""
+        """The time to prove a seat: negligible unless the store is slow."""
         return min(2 * self.truth.sync_s * self.slow_factor, PROOF_MOST_S) if self._slowness else 0.0
 
     def orphans(self) -> dict[str, str]:
-        """Open jobs that no living manager has, and the device that leads each; empty: none does."""
+        """Return the open jobs that no living manager has, and the device that leads each, or "" if none does."""
         living = {seat.holder for seat in self.seats.look()}
         return {
             job: record.leader if record.leader is not None and record.leader != "home" else ""
@@ -189,7 +189,8 @@ class SharedStore:
         }
 
     def take_job(self, job: str, tenure: SimTenure) -> bool:
-        """If its manager has no seat any more, and this one has and is not drained."""
+        """Take a job if its manager has no seat any more, and this one has one and is not drained. Return whether it was
+        taken."""
         if self.seats.is_drained(tenure.holder) or job not in self.orphans() or not self.seats.prove(tenure):
             return False
         self.managers[job] = tenure.holder
@@ -210,7 +211,7 @@ class SharedStore:
         return len({self.is_away(label) for label in LABELS}) > 1
 
     def cut(self, labels: tuple[str, ...]) -> Callable[[], None]:
-        """These managers do not reach it, until what is returned is called."""
+        """Cut these managers off, until the returned function is called."""
         self._cuts.update(labels)
 
         def end() -> None:
@@ -225,7 +226,7 @@ class SharedStore:
 
         def end() -> None:
             self._slowness.remove(factor)
-            # A proof that is under way still takes as long as it did.
+            # A proof that has begun still takes as long as before.
             self.even_s = self.truth.kernel.now_s
 
         return end
@@ -242,20 +243,20 @@ class SharedStore:
         )
 
     def go_back(self, past: StorePast) -> None:
-        """Its records are those of an earlier moment."""
-        # In place: every manager has the same ones.
+        """Set the records back to an earlier moment."""
+        # In place, since all managers share the same objects.
         self.truth.jobs.clear()
         self.truth.jobs.update(past.jobs)
         self.seats.go_back(past)
         self.managers, self.incidents = dict(past.managers), past.incidents
 
     def write_again(self, record: JobRecord) -> None:
-        """A manager writes what it remembers of a job, whoever has it."""
+        """Write a manager's remembered record of a job, whichever manager has the job."""
         self.truth.jobs[record.spec.job] = record
         self.on_mended(record)
 
     def read_only(self) -> Callable[[], None]:
-        """It answers, and takes no write, until what is returned is called."""
+        """Answer reads and refuse writes, until the returned function is called."""
         self._read_only += 1
 
         def end() -> None:
@@ -265,10 +266,9 @@ class SharedStore:
 
 
 class SharedDisk(Disk):
-    """What one manager, in one tenure, has of it. What it has not finished is its own; what is durable is everyone's.
+    """The store as one manager uses it in one tenure. Unfinished writes are its own; durable data is shared by all.
 
-    Every write proves the tenure at the moment in which it becomes durable, or comes to nothing. So does a write of a
-    job that another manager has.
+    A write becomes durable only if it proves the tenure at that moment, and only if no other manager has its job.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class SharedDisk(Disk):
         remembered: SimRemembered,
         on_deposed: Callable[[], object],
     ) -> None:
-        """``on_deposed``: called where a record may not be written: its manager can only end."""
+        """``on_deposed`` is called if a record must not be written: its manager can only end."""
         super().__init__(store.truth.kernel, store.truth.flaws)
         self._store = store
         self._label = label
@@ -308,7 +308,7 @@ class SharedDisk(Disk):
         return self._store.takes_writes(self._label)
 
     def stored_jobs(self) -> list[JobRecord]:
-        """A manager begins without an open job: it takes those that nobody has, one by one."""
+        """Return the ended jobs. A manager begins without an open job, and takes those that nobody has, one by one."""
         return [record for record in super().stored_jobs() if not record.is_open]
 
     def stored_job(self, job: str) -> JobRecord:
@@ -323,8 +323,8 @@ class SharedDisk(Disk):
         self._store.on_write(self._label, self._tenure.holder, job)
 
     def keep(self, keep: Keep, done: Callable[[], object] | None = None) -> float:
-        """However long the store takes no write, and never if another manager has the job: then this one is about to
-        end."""
+        """Write a job's record, waiting as long as the store refuses writes. Never succeeds if another manager has the
+        job: then this one is about to end."""
         assert done is not None
         if keep.spec is None and keep.job not in self.jobs and keep.job not in self.jobs_under_way():
             # The store went back to before it was submitted, and a proof shows that.
@@ -389,7 +389,7 @@ class SharedDisk(Disk):
             self.kernel.after(self.sync_s / 10, done, False)
 
     def crash(self, fate: str) -> None:
-        """The manager is gone: what it had sent is done or not; a file that is there in part has no name."""
+        """End with the manager's process: its unfinished writes are done or not, and a partial file gets no name."""
         self._giving = ""
         jobs = self.jobs_under_way()
         is_done = bool(jobs) and fate == "safe" and all(map(self._may_write, jobs))

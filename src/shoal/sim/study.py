@@ -1,4 +1,4 @@
-"""A question put to the simulator: this job, these devices, these faults. And its answer."""
+"""One run of the simulator, with a job, devices and faults, and its result."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from shoal.sim.world import Settings, World
 from shoal.wire.limits import COME_MOST_S
 from shoal.wire.messages import Progress
 
-#: A job that is not over by then is looked at as it stands.
+#: When to end a simulation, even if the job is not over.
 LIMIT_S = 30 * 86400.0
 
-#: Devices start within this time, a little more for many: nobody switches a thousand on at once.
+#: The time within which devices start, longer for many: nobody switches a thousand on at once.
 ARRIVE_S = 2.0
 ARRIVE_S_PER_DEVICE = 0.01
 
-#: From so many devices on, heartbeats are spared: one in ten seconds.
+#: From this many devices on, heartbeats are rarer: one in ten seconds.
 FLEET = 2000
 FLEET_PATIENCE = Patience(heartbeat_s=10.0, suspect_after_s=30.0, lost_after_s=60.0, reconnect_s=15.0)
 
-#: From so many devices on, those that meet no decision are rows of a cohort, if the plan allows it. In a fleet that
-#: large, devices without work do not stay: they come again after this time.
+#: From this many devices on, those for which nothing has to be decided are rows of a cohort, if the plan allows it. In
+#: such a fleet, devices without work do not stay connected: they come again after this time.
 COHORT_FROM = 20_000
 CHECK_IN_S = 6 * 3600.0
 
@@ -57,12 +57,12 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:
-    """How a simulation stands."""
+    """The state of a running simulation."""
 
-    #: Virtual.
+    #: The virtual time.
     at_s: float
     events: int
-    #: What the job's leader last told, if it told anything yet.
+    #: The last report of the job's leader, if there was one.
     progress: Progress | None
 
 
@@ -73,7 +73,7 @@ def simulate(
     look: Callable[[Glance], object] = lambda glance: None,
     look_every_s: float = 0.2,
 ) -> Outcome:
-    """Play it to the end of the job. Every invariant of the protocol is checked on the way."""
+    """Run a simulation to the end of the job. Checks every invariant of the protocol on the way."""
     job = study.job
     rng = Rng(study.seed)
     settings = Settings(
@@ -91,7 +91,7 @@ def simulate(
     metrics = Metrics(study.devices)
     world = World(settings)
     inflicter = Inflicter(world, study.faults)
-    # What a task's code makes of a model is not the protocol's fault: a device may be refused for it.
+    # A task's code may make updates that are refused, which is not the protocol's fault.
     invariants = Invariants({name: (job.spec, job.model.nbytes)}, is_honest=False, comes_within_s=COME_MOST_S)
     world.observers += [*observers, metrics, inflicter, invariants]
     inflicter.begin()

@@ -1,6 +1,6 @@
-"""A simulation as lines of JSON: what every role was told and decided, in order. Written, read back and compared.
+"""A simulation as lines of JSON: every role's events and actions, in order. Written, read back and compared.
 
-Arrays are named by their shape and a hash. Two runs are the same if their lines are.
+Arrays are written as their shape and a hash. Two runs are the same if their lines are.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from shoal.sim.observe import Mark, Step
 
 FORMAT = 1
 
-#: What the disk made durable is in the action that asked for it.
+#: Facts that are not written: the action that asked for a save contains them.
 _LONG = ("save", "again")
 
-#: Marks that only checks read: the action that began it is in the trace.
+#: Marks that only checks read: the trace has the action that caused them.
 _UNWRITTEN = ("trains", "entropy")
 
 
 class Sink(Protocol):
-    """Takes whole lines: a file, or a comparison."""
+    """Takes complete lines: a file, or a comparison."""
 
     def write(self, line: str, /) -> object: ...
 
@@ -65,7 +65,7 @@ def step_line(step: Step) -> dict[str, Any]:
 
 
 def plain(value: object) -> Any:
-    """As JSON says it. What holds its default is left out: a line is long enough."""
+    """Return plain values for JSON. Leaves out fields with their defaults, to keep lines short."""
     if isinstance(value, str | int | float | bool | None) and not isinstance(value, Enum):
         return value
     if isinstance(value, Enum):
@@ -86,7 +86,7 @@ def plain(value: object) -> Any:
         said = {name: plain(inner) for name, inner in fields.items() if not (isinstance(inner, tuple) and not inner)}
         return {"is": type(value).__name__, **said}
     if type(value).__module__.startswith("shoal."):
-        # The state of one of our objects, which a role keeps and does not read.
+        # An object that a role keeps and does not read.
         return {"is": type(value).__name__}
     raise TypeError(f"a trace cannot say {type(value).__name__}")
 
@@ -99,7 +99,7 @@ def _dump(line: dict[str, Any]) -> str:
 
 
 def read_header(file: TextIO) -> dict[str, Any]:
-    """The first line of a trace: everything needed to play it again."""
+    """Read the first line of a trace, with everything needed to replay it."""
     try:
         header = json.loads(file.readline())
         known = isinstance(header, dict) and header.get("shoal_trace") == FORMAT
@@ -120,7 +120,7 @@ class Difference:
 
 
 class Comparison:
-    """Takes the lines of one trace and holds them against another: also as the file a trace is written to."""
+    """Compares the lines of one trace with another. Can also be the file that a trace is written to."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -128,7 +128,7 @@ class Comparison:
         self.difference: Difference | None = None
 
     def write(self, line: str) -> None:
-        """The next line. After the first that differs, nothing is compared any more."""
+        """Compare the next line. Stops comparing after the first that differs."""
         if self.difference is None:
             self.count += 1
             old = next(self._lines, None)
@@ -136,14 +136,14 @@ class Comparison:
                 self.difference = Difference(self.count, old, line)
 
     def finish(self) -> None:
-        """The new trace has ended."""
+        """Note that the new trace has ended."""
         old = next(self._lines, None)
         if self.difference is None and old is not None:
             self.difference = Difference(self.count + 1, old, None)
 
 
 def difference(first: Iterable[str], second: Iterable[str]) -> Difference | None:
-    """Where two traces part, if they do."""
+    """Return where two traces differ, or None if they are the same."""
     comparison = Comparison(first)
     for line in second:
         comparison.write(line)

@@ -1,4 +1,4 @@
-"""What a message weighs on the wire, and what arrives of it."""
+"""The size of a message on the wire, and the message that arrives."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from shoal.wire.messages import NO_TENSORS, Heartbeat, HeartbeatSeen, Message
 
 class WireSizer(Protocol):
     def pack(self, message: Message) -> tuple[Message, int]:
-        """What the other side will read, and its size in bytes."""
+        """Return the message as the other side will read it, and its size in bytes."""
         ...
 
 
 class Encoded:
-    """Through the real frames and back, byte for byte: finds what the wire would lose."""
+    """Encodes messages to the real frames and back, byte for byte, and so finds what the wire would lose."""
 
     def __init__(self) -> None:
-        #: Heartbeats are most of what is said, and every device counts its own from one.
+        #: Heartbeats are most of the messages, and every device counts its own from one.
         self._heartbeats: dict[Message, tuple[Message, int]] = {}
 
     def pack(self, message: Message) -> tuple[Message, int]:
@@ -36,8 +36,8 @@ def _through_the_wire(message: Message) -> tuple[Message, int]:
 
 
 class Weighed:
-    """The message itself. Its tensors are weighed exactly, its envelope as the first of its kind was: for fleets,
-    where encoding every heartbeat would cost more than all else."""
+    """Passes the message itself. The size of its tensors is exact, that of its envelope is taken from the first of its
+    kind. For fleets, where encoding every heartbeat would cost more than everything else."""
 
     def __init__(self) -> None:
         self._envelopes: dict[type[Message], int] = {}

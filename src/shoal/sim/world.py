@@ -37,17 +37,17 @@ from shoal.wire.messages import Message
 
 HOME = "home"
 
-#: What starting a process takes: the manager's, and an agent.
+#: Seconds to start a process: the manager's, and an agent's.
 HOME_START_S = 0.5
 AGENT_START_S = 0.3
 
-#: A late copy of a message comes within this.
+#: The latest arrival of a late copy of a message.
 COPY_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What a world is made of."""
+    """The settings of a world."""
 
     seed: int
     builds: Sequence[Build]
@@ -56,22 +56,22 @@ class Settings:
     patience: Patience = field(default_factory=Patience)
     #: Devices start one by one over this time.
     arrive_within_s: float = 2.0
-    #: Zero: models are sent side by side.
+    #: How long a model's turn to be sent lasts at most. 0 to send models in parallel.
     turn_hold_s: float = TURN_HOLD_S
-    #: Memory a leader lends to uploads.
+    #: Memory that a leader reserves for uploads.
     upload_budget_bytes: int = UPLOAD_BUDGET_BYTES
-    #: Trainers and disks fail now and then by themselves.
+    #: Whether trainers and disks fail now and then by themselves.
     has_flaws: bool = False
-    #: What the manager's disk takes to make a small write durable.
+    #: Seconds in which the manager's disk makes a small write durable.
     disk_sync_s: float = SYNC_S
-    #: Jobs are led by devices; by the manager's node only where none can.
+    #: Whether devices lead jobs, and the manager's node only if none can.
     prefers_devices: bool = False
-    #: After how long devices without work come again; 0: they stay connected.
+    #: After how long devices without work come again, or 0 if they stay connected.
     check_in_s: float = 0.0
-    #: Devices for which nothing is to be decided are rows of arrays (``sim.cohort``), but for those that are watched.
+    #: Whether devices for which nothing has to be decided are rows of arrays (``sim.cohort``), except watched ones.
     is_cohort: bool = False
     watched: Sequence[str] = ()
-    #: There are two managers, and the disk is a store that both share.
+    #: Whether there are two managers, with a store that both share as their disk.
     has_two_managers: bool = False
 
 
@@ -92,15 +92,15 @@ class World:
         self.disk = Disk(self.kernel, flaws, sync_s=settings.disk_sync_s)
         self.disk.on_durable = self._durable
         self.disk.on_kept = self._kept
-        #: Whether every job is over, as of the last record that was kept: it is asked after every event.
+        #: Whether every job is over, by the last record. Cached, since it is checked after every event.
         self._is_over = False
-        #: The manager, where it is alone.
+        #: The manager, if there is only one.
         self._home: SimManagerNode | None = None
         self.home_slow_factor = 1.0
         self.machines = {HOME: SimMachine(HOME)}
         self.agents: dict[str, SimAgent | None] = {}
         self.incarnations: dict[str, int] = {}
-        #: Those whose owner wants them to go, until they have.
+        #: Devices whose owner wants them to leave, until they have.
         self._leaving: set[str] = set()
         self._copies = self.rng.stream("copies")
         #: Job -> the newest term that anyone led it under, the leader of that term, and its process.
@@ -140,12 +140,12 @@ class World:
 
     @property
     def devices(self) -> int:
-        """How many there are, in whatever form."""
+        """The number of devices, in any form."""
         return len(self.settings.builds)
 
     @property
     def home_bytes(self) -> tuple[int, int]:
-        """What the manager's node received and sent."""
+        """Return the bytes that the manager's node received and sent."""
         received, sent = self.network.received_bytes(HOME), self.network.sent_bytes(HOME)
         if self.cohort is None:
             return received, sent
@@ -153,7 +153,7 @@ class World:
         return received + link.received_bytes, sent + link.sent_bytes
 
     def touch(self, name: str, reason: str) -> None:
-        """Something befalls this node: from here on it is a full device, if it was none."""
+        """Make this node a full device if it is not one, because something happens to it."""
         if self.cohort is not None:
             self.cohort.touch(name, reason)
 
@@ -165,13 +165,13 @@ class World:
 
     @property
     def home(self) -> SimManagerNode | None:
-        """The manager's node; of several, the one with the most jobs."""
+        """The manager's node, or the one with the most jobs if there are several."""
         return self.managers.current() if self.managers is not None else self._home
 
     # Time ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Set everything going. Faults that hold from the start are in force by now."""
+        """Start everything. Faults from second 0 are active by now."""
         self.start(HOME)
         for job in self._jobs.values():
             self.kernel.at(job.submit_s, self._submit, job)
@@ -188,7 +188,7 @@ class World:
             self._next_presence(name)
 
     def run(self, *, limit_s: float, events_max: int | None = None) -> bool:
-        """Let time pass until every job is over. False if that did not come to pass."""
+        """Let time pass until every job is over. Return False if that did not happen."""
         return self.kernel.run(lambda: self._is_over, limit_s=limit_s, events_max=events_max)
 
     def _durable(self, job: str, save: Save, again: tuple[Applied, ...], gone: tuple[Applied, ...]) -> None:
@@ -201,21 +201,21 @@ class World:
 
     @property
     def is_over(self) -> bool:
-        """Every job has ended."""
+        """Whether every job has ended."""
         return self._is_over
 
     def _submit(self, job: SimulatedJob) -> None:
-        """As a person does: again, until the answer is there."""
+        """Submit a job like a person: again, until there is an answer."""
         if job.spec.job in self.disk.jobs:
             return
         home = self.managers.serving() if self.managers is not None else self.home
         if home is not None:
             home.process.now(home.submit, job)
-        # Where there are several managers, another one may be asked while the first is slow to write it down.
+        # With several managers, another one may be asked while the first is slow to store it.
         self.kernel.after(5.0 if self.managers is None else 1.0, self._submit, job)
 
     def stop_job(self, job: str) -> None:
-        """As an operator does: again, until it is over."""
+        """Stop a job like an operator: again, until it is over."""
         record = self.disk.jobs.get(job)
         if record is not None and record.state.is_ended:
             return
@@ -225,7 +225,7 @@ class World:
         self.kernel.after(5.0, self.stop_job, job)
 
     def transfer(self, job: str, node: str) -> None:
-        """As an operator does, once: to this node, or (empty) to whichever is placed best."""
+        """Move a job's leader like an operator, once: to this node or, if it is empty, to the best placed one."""
         home = self._manager_of(job)
         if home is not None:
             home.process.now(home.transfer, job, node)
@@ -244,12 +244,12 @@ class World:
             self._leaders[host.job] = (term, host, process)
 
     def leader(self, job: str) -> Role | None:
-        """The leader of the newest term, wherever it is; None while there is none."""
+        """Return the leader of the newest term, wherever it is, or None while there is none."""
         led = self._led_now(job)
         return led[0].role if led is not None else None
 
     def leader_at(self, node: str, job: str) -> Role | None:
-        """The leader of this job on this node, whatever its term."""
+        """Return the leader of this job on this node, whatever its term."""
         if self.managers is not None and node in LABELS:
             home = self.managers.labelled(node)
             role_server = home.role_server if home is not None else None
@@ -261,7 +261,7 @@ class World:
         return role_server.leader(job) if role_server is not None else None
 
     def leader_node(self) -> str:
-        """Where the first job that has a leader is led; home if none has."""
+        """Return the node that leads the first job that has a leader, or home if none has."""
         for job in self._jobs:
             led = self._led_now(job)
             if led is not None:
@@ -290,7 +290,7 @@ class World:
                 self.mark(HOME, "started", jobs=tuple(self.disk.jobs))
                 self._home = self._home_node(self._home_process(), self.disk)
         elif name in self._leaving:
-            # It was told to go and has not gone yet: it may be stopped. It comes back after that.
+            # It was told to leave and has not left yet, perhaps because it is stopped. It comes back after that.
             self.kernel.after(1.0, self.start, name)
         elif self.agents[name] is None:
             number = self.incarnations[name] = self.incarnations.get(name, 0) + 1
@@ -324,9 +324,9 @@ class World:
         )
 
     def power_off(self, name: str, *, disk: str = "safe") -> None:
-        """Nobody is told: others notice by the silence."""
+        """Switch a machine off without notice: others notice the silence."""
         if name == HOME and self.managers is not None:
-            # Of two machines one; the address stays.
+            # One of the two machines; the address stays.
             self.managers.end(fate=disk, kind="power off")
             return
         self.machines[name].is_on = False
@@ -344,7 +344,7 @@ class World:
             self._row_again(name)
 
     def kill(self, name: str) -> None:
-        """The process ends at once; the machine runs on and breaks its connections."""
+        """End a process at once. Its machine keeps running and breaks the connections."""
         if name == HOME and self.managers is not None:
             self.managers.end(fate="lost", kind="killed")
             return
@@ -362,7 +362,7 @@ class World:
             self._row_again(name)
 
     def _row_again(self, name: str) -> None:
-        """A full device ended, which may be a row of its cohort again."""
+        """Make a full device that ended a row of its cohort again, if possible."""
         if self.cohort is not None:
             self.cohort.ended(name)
 
@@ -422,7 +422,7 @@ class World:
         return Connection(self.network, self._sizer, caller=line, called=called), HANDSHAKE_S
 
     def _listening(self, node: str, endpoint: str = "") -> SimRoleServer | None:
-        """Who answers there, if anyone does. A device that never led listens to nobody."""
+        """Return the server that answers at an address, if there is one. A device that never led does not listen."""
         if node == HOME:
             home = self.managers.serving(endpoint) if self.managers is not None else self._home
             return home.role_server if home is not None else None

@@ -33,47 +33,47 @@ HANDSHAKE_S = 0.02
 
 
 class SimWorldApi(Protocol):
-    """What an agent asks of the world."""
+    """The interface of the world to an agent."""
 
     def dial(self, dialer: SimDialer) -> tuple[Connection | None, float]:
-        """A connection to the line's peer, or none, and how long that takes to know."""
+        """Return a connection to the dialer's peer, or None, and how long the attempt takes."""
         ...
 
     def role_server(self, agent: SimAgent) -> SimRoleServer:
-        """What it needs to lead."""
+        """Return the server with which an agent leads."""
         ...
 
     def job(self, name: str) -> SimulatedJob: ...
 
     def gone(self, agent: SimAgent) -> None:
-        """It ended itself, after its goodbye."""
+        """Note that an agent ended itself, after its goodbye."""
         ...
 
     def exhausted(self, agent: SimAgent) -> None:
-        """Its battery is empty."""
+        """Note that an agent's battery is empty."""
         ...
 
     def rests(self, agent: SimAgent, for_s: float) -> None:
-        """It was told when to come again, and dials then."""
+        """Note that an agent was told when to come again, and will dial then."""
         ...
 
     def said(self, agent: SimAgent, to: str, message: Message, size_bytes: int) -> None:
-        """It said this to its leader: the network may deliver it once more."""
+        """Note a message to an agent's leader: the network may deliver it twice."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """How far a device is that another driver had."""
+    """The state of a device that another driver had."""
 
-    #: How long its session is open, what it heard in it, and when its next heartbeat is due.
+    #: How long its session has been open, the messages that it received in it, and when its next heartbeat is due.
     open_s: float
     heard: tuple[Message, ...]
     beat_in_s: float
     #: Heartbeats that it sent, and the last answer.
     beats: int = 0
     seen: HeartbeatSeen | None = None
-    #: Its trainer is there; the lease that it was given, until when it is at that, and what it answered, if it did.
+    #: Whether its trainer is ready, its lease, when it will be done with that, and its answer, if it gave one.
     is_prepared: bool = False
     work: Work | None = None
     action: Train | Evaluate | None = None
@@ -101,8 +101,8 @@ class SimAgent:
         manager_endpoint: str = "",
         dials_in_s: float | None = 0.0,
     ) -> None:
-        """``manager_endpoint``: where one of several is; empty: the manager is alone. ``dials_in_s``: when it first
-        dials its manager; None: it goes on with a session that there is."""
+        """``manager_endpoint`` is the address of one of several managers, or "" if there is only one. ``dials_in_s`` is
+        when the agent first dials its manager, or None if it continues an existing session."""
         self.process = process
         process.incarnation = incarnation
         self._around = around
@@ -116,11 +116,11 @@ class SimAgent:
         self.manager_dialer = SimDialer(self, manager)
         #: Leaders elsewhere, by node; most devices never have one.
         self._dialers: dict[str, SimDialer] = {}
-        #: Made when it is first asked to lead.
+        #: Made when it first has to lead.
         self.role_server: SimRoleServer | None = None
         self._workers: WorkerTable[EmployedWorker] = WorkerTable(self._router, self)
         self._leaving = False
-        #: It is told its past: what it says was said before.
+        #: Whether it is replaying its past: the messages that it sends were sent before.
         self._is_told = False
         if dials_in_s:
             process.later(dials_in_s, self.manager_dialer.dial)
@@ -140,7 +140,7 @@ class SimAgent:
 
     @property
     def connections(self) -> list[CalledSession]:
-        """All it has, dialled or taken."""
+        """All its connections, dialled or accepted."""
         taken = self.role_server.connections.values() if self.role_server is not None else ()
         return [*self.dialled, *taken]
 
@@ -156,13 +156,14 @@ class SimAgent:
 
     @property
     def aggregating(self) -> tuple[str, ...]:
-        """The jobs that it hosts an aggregator of."""
+        """The jobs for which it hosts an aggregator."""
         return self.role_server.roles.aggregating if self.role_server is not None else ()
 
     # A device that another driver had --------------------------------------------------------------------
 
     def goes_on(self, connection: Connection, past: Past) -> EmployedWorker | None:
-        """Be in the middle of a session: hear again what was heard in it. Returns the worker, if there is one."""
+        """Continue in the middle of a session, by replaying the messages that came in it. Returns the worker, if there
+        is one."""
         dialer, router, clock_s = self.manager_dialer, self._router, self.process.clock_s
         dialer.goes_on(connection, beat_in_s=past.beat_in_s)
         self._is_told = True
@@ -238,7 +239,7 @@ class SimAgent:
         self._workers.carry(self._router.on_closed(dialer.peer, reason=reason))
 
     def _disturb(self, peer: str) -> None:
-        """A model that was on its way from this leader into a trainer's memory lies there in part."""
+        """Note that a model from this leader may be in a trainer's memory only in part."""
         for worker in self._workers.workers:
             if getattr(worker.host.role, "leader", "") == peer:
                 worker.worker_driver.disturbed()
@@ -250,12 +251,12 @@ class SimAgent:
             self.role_server.roles.carry(self.role_server.router.on_manager_reached())
 
     def leave(self, reason: str) -> None:
-        """Say goodbye, and end once it was heard or a moment later."""
+        """Say goodbye, and end once it is answered or a moment later."""
         self._leaving = True
         self._workers.carry(self._router.leave(reason))
         self.process.later(GOODBYE_TIMEOUT_S if self.connection else 0.0, self._around.gone, self)
 
-    # What the table of workers asks --------------------------------------------------------------------
+    # The interface of the worker table -----------------------------------------------------------------
 
     def dial(self, node: str, endpoint: str) -> None:
         dialer = self._dialers[node] = SimDialer(self, node, endpoint)
@@ -283,7 +284,7 @@ class SimAgent:
         dialer = self.manager_dialer if to == self._manager else self._dialers.get(to)
         if dialer is not None and dialer.connection is not None:
             read, size_bytes = dialer.connection.up(message)
-            # Of what speaks of a lease or of a formation, the network may deliver a late copy.
+            # The network may deliver a late copy of a message about a lease or a formation.
             if self.process.machine.copies and (getattr(message, "lease", 0) or getattr(message, "formation", 0)):
                 self._around.said(self, to, read, size_bytes)
 
@@ -306,7 +307,7 @@ class SimAgent:
             self.process.machine.troubles.append(trouble)
 
     def fetch(self, job: str, size_bytes: int, fetched: Callable[[bool], object]) -> None:
-        """The download comes beside the two streams, however large it is, and does not hold them up."""
+        """Download a job's code and data in parallel to the two streams, without delaying them."""
         if self.connection is None:
             self.process.later(0.0, fetched, False)
             return

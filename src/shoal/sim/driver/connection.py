@@ -1,4 +1,4 @@
-"""A connection of one node to another: two streams each way, and downloads beside them. Knows no roles."""
+"""A connection of one node to another: two streams each way, and parallel downloads."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Connection:
         flow.send(size_bytes, self._arrive, self.caller, read, size_bytes, left=left)
 
     def download(self, size_bytes: int, done: Callable[[bool], object]) -> None:
-        """Bring bytes to the caller on a stream of their own; ``done`` hears whether all of them came."""
+        """Send bytes to the caller on a separate stream, and call ``done`` with whether all of them came."""
         flow = self._network.flow(self.called.process.node, self.caller.process.node)
         self._downloads[flow] = done
         flow.send(size_bytes, self._downloaded, flow)
@@ -116,7 +116,7 @@ class Connection:
         if process.alive:
             process.now(end.received, self, message, size_bytes)
         elif process.machine.is_on:
-            # No process listens, and the machine says so. A machine without power says nothing.
+            # No process listens, so the machine resets the connection. A machine without power sends nothing.
             self.cut("the connection was reset by the other side")
 
     def silence(self, process: Process) -> None:

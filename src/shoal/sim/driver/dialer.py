@@ -1,6 +1,6 @@
-"""One peer of a simulated device: dials it again and again, keeps the heartbeats going, until it is let go of.
+"""One peer of a simulated device: dials it again and again and sends heartbeats, until the device drops it.
 
-What is said over it and when to hang up, the station decides.
+The device router decides what to send and when to hang up.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from shoal.wire.messages import Message
 
 
 class SimDialerOwner(Protocol):
-    """What a line asks of the agent it belongs to."""
+    """The interface of an agent to its dialers."""
 
     process: Process
 
     def reach(self, dialer: SimDialer) -> tuple[Connection | None, float]:
-        """A connection to the line's peer, or none, and how long that takes to know."""
+        """Return a connection to the dialer's peer, or None, and how long the attempt takes."""
         ...
 
     def dialer_opened(self, dialer: SimDialer) -> None: ...
 
     def line_failed(self, dialer: SimDialer, reason: str) -> None:
-        """It could not be made, or is over."""
+        """Note that a connection could not be made, or ended."""
         ...
 
     def heard(self, dialer: SimDialer, message: Message, size_bytes: int) -> None: ...
@@ -36,7 +36,7 @@ class SimDialerOwner(Protocol):
     def backoff_s(self, peer: str) -> float: ...
 
     def dials_again(self, dialer: SimDialer, wait_s: float) -> None:
-        """It does so after this time."""
+        """Note that a dialer dials again after this time."""
         ...
 
 
@@ -47,7 +47,7 @@ class SimDialer:
         self._device = device
         self.process = device.process
         self.peer = peer
-        #: Where the peer is dialled; empty: where everyone knows it is.
+        #: The address of the peer. Empty if it has a fixed one.
         self.endpoint = endpoint
         self.connection: Connection | None = None
         self._beats = 0
@@ -92,7 +92,7 @@ class SimDialer:
             self._device.dials_again(self, wait_s)
 
     def _beat(self, number: int) -> None:
-        """Heartbeats of one connection end with it."""
+        """Send a heartbeat, if the connection that this one is for still exists."""
         if number != self._beats or self.connection is None:
             return
         self._device.beat(self)
@@ -119,7 +119,7 @@ class SimDialer:
             self.connection.cut(reason)
 
     def part(self, reason: str) -> None:
-        """For good."""
+        """End the session, and do not dial again."""
         self._is_parted = True
         connection, self.connection = self.connection, None
         if connection is not None:

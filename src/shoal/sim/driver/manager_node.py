@@ -1,6 +1,6 @@
 """The simulated manager's node: one process, from its start to its end. Drives the manager, and keeps durable state.
 
-The twin of the runtime's manager node; in both, the host router decides which role hears a message.
+The twin of the runtime's manager node; in both, the host router decides which role receives a message.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SimManagerNode:
         check_in_s: float = 0.0,
     ) -> None:
         self.process = process
-        #: Where the managers of this cluster are, if it has several; and tells this one what the store shows of others.
+        #: The addresses of this cluster's managers, if it has several, and the function that shows this one the others.
         self.managers: tuple[str, ...] = ()
         self.show_others: Callable[[tuple[str, ...]], None] | None = None
         self._disk = disk
@@ -85,7 +85,7 @@ class SimManagerNode:
         self._ask(StopJob(job=job))
 
     def transfer(self, job: str, node: str) -> None:
-        """To this node, or (empty) to whichever is placed best."""
+        """Move a job's leader to this node or, if it is empty, to the best placed one."""
         self._ask(TransferJob(job=job, node=node))
 
     def _ask(self, message: Message) -> None:
@@ -117,7 +117,7 @@ class SimManagerNode:
                 assert isinstance(self._disk, SharedDisk), "a manager that is alone gives no job away"
                 return self._disk.give(action, functools.partial(self.process.now, self._given, host))
             case Load():
-                # It is read while the manager goes on.
+                # It is read while the manager continues.
                 self.process.later(LOAD_S, self._load, action)
             case Answer():
                 self.process.mark("answered", message=action.message)
@@ -201,14 +201,14 @@ class SimManagerNode:
 
     @property
     def endpoint(self) -> None:
-        """The manager's node is dialled where every node knows it is."""
+        """Return None: every node has the manager's address."""
 
     def resume(self, host: Host, assign: Assign, checkpoint: Checkpoint) -> None:
         raise Misuse("a leader at home goes on from the disk")
 
 
 def _travelling(file: File) -> StoredVersion:
-    """A version as a leader elsewhere gets it: the history before it stays here."""
+    """Return a version as a leader elsewhere gets it, without the history before it."""
     rows, names = with_rows(())
     return StoredVersion(
         version=file.version,

@@ -1,4 +1,4 @@
-"""Runs one role under the virtual clock: events in one at a time, actions out in order. Knows no particular role.
+"""Runs one role under the virtual clock: events in one at a time, actions out in order.
 
 The twin of the runtime's host: there the clock, the inbox and the timers are asyncio's.
 """
@@ -16,12 +16,12 @@ from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Observer, Step
 from shoal.wire.messages import Message
 
-#: No timer is shorter. On a clock that is behind, a time may differ from the next by less than the virtual clock can
-#: tell, and a role that waits for it would wait for ever, at one instant.
+#: The shortest timer. On a clock that is behind, two times may differ by less than the virtual clock can represent, and
+#: a role that waits for the second would wait forever at one instant.
 TIMER_MIN_S = 1e-9
 
-#: Carries out the actions that a host does not know itself; returns how long the actions that follow must wait: for
-#: ever, if they wait for ``Host.resume``.
+#: Carries out the actions that a host does not handle itself. Returns how long the next actions must wait, infinity if
+#: they wait for ``Host.resume``.
 Perform = Callable[["Host", Action], float]
 
 #: Sends a message of the role to a node.
@@ -29,17 +29,17 @@ Post = Callable[[str, Message], None]
 
 
 class HostProcess(Protocol):
-    """What a host runs in."""
+    """The process in which a host runs."""
 
     node: str
-    #: How observers know it: two processes may act under one node's name.
+    #: Its name for observers: two processes may act under one node's name.
     label: str
     kernel: Kernel
     observers: Sequence[Observer]
 
     @property
     def clock_s(self) -> float:
-        """What this machine's clock shows."""
+        """The time on this machine's clock."""
         ...
 
     def later(self, delay_s: float, do: Do, *args: object) -> None:
@@ -48,7 +48,7 @@ class HostProcess(Protocol):
 
 
 class Host:
-    """Events may be posted before the role is there: they wait."""
+    """Runs one role. Events that are posted before the role is set up wait."""
 
     __slots__ = (
         "_cost_s",
@@ -78,7 +78,7 @@ class Host:
         self.kind = kind
         self.job = job
         self.role: Role | None = None
-        #: Set when the role is let go: no action is carried out after that.
+        #: Set when the role is released: no action is carried out after that.
         self.ended = False
         self._process = process
         self._perform = perform
@@ -87,25 +87,25 @@ class Host:
         self._cost_s = cost_s
         self._inbox: deque[Event] = deque()
         self._running = True
-        #: What is left to do of what was decided, until it is resumed.
+        #: The remaining actions of a decision, until the host is resumed.
         self._paused: Iterator[Action] = iter(())
-        #: Name -> which setting of it counts. A timer that is set again makes the older setting void.
+        #: Name -> the number of its valid setting. Setting a timer again makes the older setting void.
         self._timers: dict[str, int] = {}
 
     def start(self, role: Role) -> None:
-        """Begin: the role hears that it was started before anything that waited for it."""
+        """Start the role. It gets ``Started`` before the events that waited for it."""
         self.role = role
         self._inbox.appendleft(Started())
         self._run(iter(()))
 
     def post(self, event: Event) -> None:
-        """Hand the role an event; it waits its turn while the role is at an earlier one."""
+        """Hand the role an event, which waits while the role handles an earlier one."""
         self._inbox.append(event)
         if not self._running:
             self._run(iter(()))
 
     def resume(self) -> None:
-        """What an action was to wait for is done."""
+        """Continue with the actions that waited."""
         self._run(self._paused)
 
     def _run(self, actions: Iterator[Action]) -> None:
@@ -140,7 +140,7 @@ class Host:
 
     def _act(self, action: Action) -> float:
         if self.ended:
-            # The role was let go by an action before this one.
+            # An action before this one released the role.
             return 0.0
         if isinstance(action, SetTimer):
             number = self._timers[action.name] = self._timers.get(action.name, 0) + 1

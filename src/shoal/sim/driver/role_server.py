@@ -1,8 +1,8 @@
 """The driver of a simulated node that hosts roles: the sessions of the nodes that call it, and the hosts of its leaders
 and aggregators.
 
-The host router decides which role hears a message, and the table which host that is, as in the runtime. The manager's
-node and a device keep versions and reach the manager in different ways: see ``SimHostApi``.
+The host router decides which role gets a message, and the table which host that is, as in the runtime. The manager's
+node and a device store versions and reach the manager in different ways: see ``SimHostApi``.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from shoal.sim.network import SMALL_BYTES
 from shoal.sim.process import Process
 from shoal.wire.messages import NO_TENSORS, Assign, Message, SetUpAggregator
 
-#: How long a node reads a job's model and checkpoint.
+#: How long a node takes to read a job's model and checkpoint.
 LOAD_S = 0.05
 
-#: How long a node sets up an aggregator: it opens a door and reads nothing.
+#: How long a node takes to set up an aggregator: it opens a port and reads nothing.
 SECOND_S = 0.02
 
 
 class SimServerApi(Protocol):
-    """What leaders ask of the world."""
+    """The interface of the world to leaders."""
 
     def job(self, name: str) -> SimulatedJob: ...
 
     def led(self, term: int, host: Host, process: Process) -> None:
-        """A leader begins there."""
+        """Note that a leader begins in a process."""
         ...
 
     def noise_seed(self, job: str, term: int) -> int:
-        """What the noise of this job's leader is drawn from."""
+        """Return the seed of the noise of this job's leader."""
         ...
 
 
@@ -60,7 +60,7 @@ class SimHostApi(NodeApi[Host], Protocol):
 
     @property
     def endpoint(self) -> str | None:
-        """Where workers dial it; None: where every node knows it is."""
+        """The address at which workers dial it, or None if every node has it."""
         ...
 
 
@@ -111,7 +111,7 @@ class SimRoleServer:
             self._enter(connection, caller)
 
     def _look(self, connection: CalledSession, knock: Knock) -> None:
-        """Let it in, or not, once that is known."""
+        """Let a connection in, or refuse it, once the doorway has decided."""
         door, reason = self.router.doorway.ask(knock)
         if door is Door.WAIT and connection.is_open:
             self._outside.setdefault(connection, [])
@@ -148,7 +148,7 @@ class SimRoleServer:
         self.heard(connection.node, message, size_bytes)
 
     def heard(self, node: str, message: Message, size_bytes: int) -> None:
-        """A message of this node, over its session or as a late copy."""
+        """Handle a message from this node, over its session or as a late copy."""
         event = Received(sender=node, message=message, size_bytes=size_bytes)
         self.roles.carry(self.router.on_received(event, self.process.clock_s))
 
@@ -202,7 +202,7 @@ class SimRoleServer:
         return 0.0
 
     def begin(self, host: Host, assign: Assign, version: StoredVersion | None) -> None:
-        """Make a leader and let it start, unless it was let go meanwhile."""
+        """Make a leader and start it, unless it was released meanwhile."""
         if host.ended:
             return
         job = self._around.job(assign.job)
@@ -223,7 +223,7 @@ class SimRoleServer:
         self.roles.begin(host, assign, leader, endpoint=self._node.endpoint)
 
     def _normals(self, assign: Assign) -> Normals:
-        """Chance for the noise of one leader: a term is led once."""
+        """Return the random numbers for the noise of one leader, since each term is led once."""
         generator = np.random.default_rng(self._around.noise_seed(assign.job, assign.term))
 
         def draw(size: int) -> np.ndarray:

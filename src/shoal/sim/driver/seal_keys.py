@@ -1,6 +1,6 @@
-"""A simulated device's secrets for sealed sums: the same protocol, with chance that a seed repeats.
+"""A simulated device's secrets for sealed sums: the same protocol, with randomness that a seed reproduces.
 
-The twin of the runtime's: there certificates sign keys, here a hash that every node could make stands for that.
+The twin of the runtime's. There certificates sign keys; here a hash that every node could make replaces the signature.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class SimSealKeys:
         return hashlib.shake_256(f"{self._seed} {self._count}".encode()).digest(size)
 
     def next_rounding(self) -> bytes:
-        """The chance that the next sealed update takes for its rounding and its noise. Oracles read it."""
+        """Return the randomness of the next sealed update's rounding and noise. Oracles read it."""
         return rounding_of(self.next_entropy())
 
     def next_seed(self) -> bytes:
-        """The seed of the mask of the next sealed update. Oracles read it."""
+        """Return the seed of the next sealed update's mask. Oracles read it."""
         return self.next_entropy()[:SEED_BYTES]
 
     def next_entropy(self) -> bytes:
-        """Return all the chance that the next sealed update takes. Oracles read it."""
+        """Return all randomness of the next sealed update. Oracles read it."""
         count = self._count
         entropy, self._count = self._drawn(ENTROPY_BYTES), count
         return entropy
@@ -52,7 +52,7 @@ class SimSealKeys:
         )
 
     def chance(self) -> bytes:
-        """Chance of the device's own."""
+        """The device's own randomness."""
         return self._drawn(16)
 
     def _signature(self, term: int, node: str, public: bytes, nonce: bytes) -> bytes:

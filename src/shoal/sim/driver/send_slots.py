@@ -1,4 +1,4 @@
-"""Models leave a node one after the other, as the transport has them do. Pure queue over the virtual clock."""
+"""Sends models from a node one after the other, like the transport. A pure queue over the virtual clock."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable
 
 from shoal.sim.kernel import Kernel
 
-#: Sends something; calls what it is given once that is out.
+#: Sends a message, and calls its argument once the message has left.
 Send = Callable[[Callable[[], object]], object]
 
 
 class SendSlots:
-    """A turn ends when its message is out, or after a moment: a slow peer never holds up a fast one.
+    """A queue of sends. A turn ends when its message has left, or after a moment: a slow peer never delays a fast one.
 
-    With no time to hold, all go at once and share the link, as in EDDL.
+    Without a holding time, all are sent at once and share the link, as in EDDL.
     """
 
     def __init__(self, kernel: Kernel, *, hold_s: float) -> None:
         self._kernel = kernel
         self._hold_s = hold_s
         self._waiting: deque[Send] = deque()
-        #: Which turn it is; the one before is over.
+        #: The number of the current turn.
         self._turn = 0
         self._is_taken = False
 
     def take(self, send: Send) -> None:
-        """Have it sent when its turn comes."""
+        """Send a message when its turn comes."""
         if not self._hold_s:
             send(lambda: None)
         elif self._is_taken:

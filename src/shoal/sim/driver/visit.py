@@ -1,11 +1,10 @@
-"""A device of a cohort while it is awake: what the deployed agent and worker say where nothing is decided.
+"""A device of a cohort while it is awake: sends what the deployed agent and worker send when nothing has to be decided.
 
-A visit says hello, sends heartbeats, trains leases and returns them, and goes to sleep or leaves. It knows no other
-answer than the ordinary one. Whatever else befalls it (a refusal, a broken session, a lease that it cannot finish, a
-message that it does not know) it hands to its cohort, which makes a full device of it: ``Past`` tells that device how
-far things are.
+A visit says hello, sends heartbeats, trains leases and returns them, and goes to sleep or leaves. It handles only this
+ordinary course. For anything else (a refusal, a broken session, a lease that it cannot finish, an unknown message) its
+cohort makes it a full device. ``Past`` gives that device the visit's state.
 
-Its own link is its own, as in ``network``. The manager's link is one queue that the visits of a cohort share.
+It has its own link, as in ``network``. The manager's link is one queue that the visits of a cohort share.
 """
 
 from __future__ import annotations
@@ -57,24 +56,24 @@ from shoal.wire.messages import (
     Work,
 )
 
-#: The first heartbeat is due so long after a session opened, and each as long as it is not welcome.
+#: The interval of heartbeats from the opening of a session until it is welcome.
 FIRST_BEAT_S = 1.0
 
 #: Messages that end a worker's part in a job.
 _ENDS = (Finished, Dismiss)
 
-#: What the other side takes to notice that a session was cut.
+#: How long the other side takes to notice that a session was cut.
 NOTICED_S = 0.001
 
 
 @lru_cache(maxsize=4096)
 def _beat(seq: int, is_idle: bool, is_same: bool) -> Heartbeat:
-    """Every device counts its heartbeats from one."""
+    """Return a heartbeat, cached: every device counts its own from one."""
     return Heartbeat(seq=seq, is_idle=is_idle, is_same=is_same)
 
 
 class HomeLink:
-    """The manager's line as one queue each way: what visits send and fetch passes it one after the other."""
+    """The manager's link as one queue each way, which the messages of all visits pass one after the other."""
 
     __slots__ = ("_down_free_s", "_up_free_s", "line", "received_bytes", "sent_bytes")
 
@@ -84,19 +83,19 @@ class HomeLink:
         self.sent_bytes = self.received_bytes = 0
 
     def sends(self, size_bytes: int, now_s: float) -> tuple[float, float]:
-        """When these bytes begin to leave, and when all of them have left."""
+        """Return when these bytes begin to leave, and when all of them have left."""
         begin_s = max(now_s, self._up_free_s)
         self._up_free_s = end_s = self.line.up.finish_s(size_bytes, begin_s)
         return begin_s, end_s
 
     def takes(self, size_bytes: int, now_s: float) -> float:
-        """When all of these bytes are in, which have left their sender by now."""
+        """Return when all of these bytes have arrived, if they have left their sender by now."""
         self._down_free_s = end_s = self.line.down.finish_s(size_bytes, max(now_s, self._down_free_s))
         return end_s
 
 
 class VisitOwner(Protocol):
-    """What a visit asks of its cohort."""
+    """The interface of a cohort to its visits."""
 
     kernel: Kernel
     sizer: WireSizer
@@ -105,37 +104,37 @@ class VisitOwner(Protocol):
     def job(self, name: str) -> SimulatedJob: ...
 
     def becomes_full(self, visit: Visit, *, reason: str) -> Connection | None:
-        """Make a full device of it. Returns its session; None: it has none, and dials."""
+        """Make a visit a full device. Returns its session, or None if the device must dial."""
         ...
 
     def has_fetched(self, row: int, job: str) -> bool: ...
 
     def fetched(self, visit: Visit, job: str) -> None:
-        """It has a job's code and data from now on."""
+        """Note that a visit has fetched a job's code and data."""
         ...
 
     def carried_late(self, visit: Visit, *, up_bytes: int = 0, down_bytes: int = 0) -> None:
-        """A message was on its way when the visit became a full device, and has arrived."""
+        """Count a message that was on its way when the visit became a full device, and has arrived."""
         ...
 
     def sleeps(self, visit: Visit, come_s: float) -> None:
-        """It was told when to come again, and its session is over."""
+        """Note that a visit was told when to come again, and that its session ended."""
         ...
 
     def gone(self, visit: Visit) -> None:
-        """It said goodbye, and its process ended."""
+        """Note that a visit said goodbye and its process ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Heir:
-    """The worker of a full device: what its trainer was at when the visit had it ends as it would have."""
+    """The worker of a full device that was a visit: the trainer's lease of that time ends as it would have."""
 
     process: Process
     host: Host
     worker_driver: SimWorkerDriver
     generation: int
-    #: The lease that the trainer was at.
+    #: The trainer's lease.
     work: Work | None
 
     def prepared(self) -> None:
@@ -159,10 +158,10 @@ class VisitJob:
     work: Work | None = None
     #: When that lease came.
     work_s: float = 0.0
-    #: What its trainer will answer, or has answered.
+    #: The answer that its trainer will give, or has given.
     answer: Trained | EvaluationDone | None = None
     is_trained: bool = False
-    #: The update that waits for the leader's word.
+    #: The update that waits for the leader's credit.
     offered: Update | None = None
     #: When its trainer is free.
     free_s: float = 0.0
@@ -219,11 +218,11 @@ class Visit:
         self.node = node
         self.incarnation = incarnation
         self.device = device
-        # Copied from its line and the manager's, because every message reads them.
+        # Copied from its link and the manager's, because every message reads them.
         line, home_line = device.build.line, owner.home_link.line
         self._line = line
         self._latency_s, self._jitter_s = line.latency_s + home_line.latency_s, line.jitter_s + home_line.jitter_s
-        #: Chance for the delays of its messages.
+        #: Randomness for the delays of its messages.
         self.stream = stream
         #: The manager's node.
         self.called = called
@@ -254,7 +253,7 @@ class Visit:
     # The session -----------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """The handshake is over."""
+        """Begin the session after the handshake."""
         owner, called = self._owner, self.called
         if self._is_over:
             return
@@ -294,7 +293,7 @@ class Visit:
         return self._latency_s + self._jitter_s * self.stream.random() if self._jitter_s else self._latency_s
 
     def _reach(self, message: Message, size_bytes: int) -> None:
-        """It is at the manager's node."""
+        """Deliver a message at the manager's node."""
         if not self.is_open:
             return
         process = self.called.process
@@ -327,8 +326,8 @@ class Visit:
         kernel.at(when_s, self._hear, message, size_bytes)
 
     def _brought(self, size_bytes: int) -> tuple[float, float]:
-        """When bytes that the manager's node sends now are all here, and when they have all left there. A piece passes
-        this link while the next one passes that; and only so many are on their way."""
+        """Return when bytes that the manager's node sends now have all arrived, and when they have all left. A chunk
+        passes this link while the next one passes the manager's, and only a window of them is on its way."""
         owner, line = self._owner, self._line
         pieces = pieces_of(size_bytes)
         begin_s, end_s = owner.home_link.sends(size_bytes, owner.kernel.now_s)
@@ -339,7 +338,7 @@ class Visit:
         return through_s, end_s
 
     def cut(self, reason: str) -> None:
-        """The session breaks. Both ends notice, if they live."""
+        """Break the session. Both ends notice, if they live."""
         if self.successor is not None:
             self.successor.cut(reason)
         elif self._is_open:
@@ -348,10 +347,10 @@ class Visit:
             self._owner.kernel.after(NOTICED_S, self._closed, reason)
 
     def silence(self, process: Process) -> None:
-        """A device that loses its power is a full one: nothing of this session is left to silence."""
+        """Do nothing: a device that loses its power is already a full one, and has another session."""
 
     def end(self) -> None:
-        """End this visit. The device goes on as a row or a full device, over another session or over none."""
+        """End this visit. The device continues as a row or a full device, over another session or none."""
         self._is_open, self._is_over = False, True
 
     def _closed(self, reason: str) -> None:
@@ -405,7 +404,7 @@ class Visit:
             if self.every_s < before_s:
                 self._beat_at(self._owner.kernel.now_s)
 
-    # What it hears ---------------------------------------------------------------------------------------
+    # Incoming messages -----------------------------------------------------------------------------------
 
     def _hear(self, message: Message, size_bytes: int) -> None:
         if self.successor is None:
@@ -436,7 +435,7 @@ class Visit:
             assert offered is not None
             self.say(offered)
         elif isinstance(message, _ENDS) and job is not None and message.job == job.assign.job:
-            # What its trainer is at is of no use any more.
+            # The work of its trainer is not needed any more.
             self.job = None
         elif isinstance(message, _ENDS) and job is None and message.job:
             pass
@@ -444,7 +443,7 @@ class Visit:
             self._is_beyond(message, size_bytes)
 
     def _is_beyond(self, message: Message, size_bytes: int) -> None:
-        """A message that asks for a decision: the full device hears it."""
+        """Pass a message that needs a decision to a full device."""
         connection = self._owner.becomes_full(self, reason=f"it hears {type(message).__name__}")
         if connection is not None:
             connection.caller.process.now(connection.caller.received, connection, message, size_bytes)
@@ -497,7 +496,7 @@ class Visit:
             self.say(Ready(job=job.assign.job, holds_term=term, holds_version=version))
 
     def _takes(self, work: Work) -> bool:
-        """A lease that it can train and return without a decision."""
+        """Whether this is a lease that it can train and return without a decision."""
         job = self.job
         if job is None or not job.is_prepared or work.job != job.assign.job or work.term != job.assign.term:
             return False
@@ -514,7 +513,7 @@ class Visit:
         seconds = self.device.seconds_for(compute_job(job.simulated, action), begin_s)
         end_s = begin_s + seconds
         if self.device.is_empty(end_s):
-            # Its battery does not last: what follows from that, the full device decides.
+            # Its battery does not last. The full device decides what to do.
             self.device = before
             self._is_beyond(work, 0)
             return
@@ -566,7 +565,7 @@ class Visit:
         work = job.work if job is not None else None
         told = None
         if job is not None and work is not None:
-            # Its deadline runs since the lease came.
+            # Its deadline has run since the lease came.
             left_s = max(work.deadline_s - (now_s - job.work_s), 0.001)
             told = replace(work, deadline_s=left_s, tensors={"model": job.model})
         return Past(
@@ -585,10 +584,10 @@ class Visit:
     # It goes ---------------------------------------------------------------------------------------------
 
     def leave(self, reason: str) -> None:
-        """Say goodbye; it is gone once that was heard, or a moment later."""
+        """Say goodbye, and end once it is answered or a moment later."""
         self.is_leaving = True
         if not self._is_open:
-            # One whose session was cut this moment is gone when it notices that.
+            # A visit whose session was just cut ends when it notices that.
             if not self.opened_s:
                 self._owner.gone(self)
             return
@@ -601,7 +600,7 @@ class Visit:
 
 
 def _is_repeated(job: VisitJob, assign: Assign) -> bool:
-    """A device that is back is told its job twice. One that prepares for it has nothing to say to that."""
+    """Whether this repeats the job of a device that is back and still prepares for it: then it need not answer."""
     same = (assign.job, assign.role, assign.term, assign.leader, assign.leader_endpoint)
     known = job.assign
     is_same = same == (known.job, known.role, known.term, known.leader, known.leader_endpoint)

@@ -1,6 +1,6 @@
 """The trainer of one job on a simulated device: fetches what it needs, takes the time the device takes, answers.
 
-The twin of the runtime's labour: there a child process and PyTorch, here the device's model and a training function.
+The twin of the runtime's worker driver: there a child process and PyTorch, here a modelled device and a function.
 """
 
 from __future__ import annotations
@@ -53,41 +53,41 @@ from shoal.sim.rng import Stream
 from shoal.wire.coded import sizes_of
 from shoal.wire.messages import DeviceState
 
-#: What ending a trainer takes.
+#: The time to end a trainer.
 KILL_S = 0.1
 
-#: What a device's disk takes to make a participation durable.
+#: The time in which a device's disk makes a participation durable.
 COUNT_S = 0.02
 
-#: A device that is slowed down may not be for long: while it starts a trainer it is looked at again after this.
+#: How often to check a device while it starts a trainer: it may be slowed down only for a while.
 SLOW_LOOK_S = 1.0
 
-#: What a key, a look at signatures, or masks take.
+#: The time to make a key, check signatures, or make masks.
 SEAL_S = 0.01
 
 RAISED = "the task's code raised"
-#: What preparing raises where a file that the task opens is not there.
+#: The error of preparing if a file that the task opens is missing.
 UNABLE = "FileNotFoundError: '/base/model.safetensors', at Toy.model (toy.py:9)"
 
 
 class SimAgentApi(Protocol):
-    """What it asks of the agent around it."""
+    """The interface of an agent to its worker drivers."""
 
     process: Process
 
     def fetch(self, job: str, size_bytes: int, fetched: Callable[[bool], object]) -> None:
-        """Bring a job's code and data here; ``fetched`` hears whether that worked."""
+        """Fetch a job's code and data, and call ``fetched`` with whether that worked."""
         ...
 
     def ended(self, job: str) -> None: ...
 
     def exhausted(self) -> None:
-        """The battery is empty."""
+        """Note that the battery is empty."""
         ...
 
 
 class SimWorkerDriver:
-    """One child process at a time: answers in order, fails, hangs, and must be prepared again then."""
+    """Simulates one child process at a time: it answers in order, or fails or hangs and must be prepared again."""
 
     __slots__ = (
         "_around",
@@ -107,20 +107,20 @@ class SimWorkerDriver:
         self._job = job
         self._around = around
         self._device = device
-        #: Chance for what goes wrong by itself; None: nothing does.
+        #: Randomness for failures that happen by themselves, or `None` if none do.
         self._flaws = flaws
         self._model: np.ndarray | None = None
-        #: The next model, as far as aggregators have given it out.
+        #: The next model, as far as aggregators have sent it.
         self._staged: np.ndarray | None = None
-        #: Which child process this is.
+        #: The number of the child process.
         self.generation = 0
         #: When it is free for the next lease.
         self._free_s = 0.0
-        #: The lease it is at.
+        #: Its current lease.
         self._at: Train | Evaluate | None = None
-        #: Where updates are sealed: its keys, and the digest of the model that a lease was trained on.
+        #: If updates are sealed: its keys, and the digest of the model that a lease was trained on.
         self._seal_keys: SimSealKeys | None = None
-        #: The role is told its past: what it asks for is done, or under way.
+        #: Whether the role replays its past: what it asks for is done already, or in progress.
         self.is_told = False
 
     def perform(self, host: Host, action: Action) -> float:
@@ -153,17 +153,17 @@ class SimWorkerDriver:
     # A trainer that another driver had ---------------------------------------------------------------------
 
     def was_prepared(self, host: Host, generation: int) -> None:
-        """A trainer that was being started has started."""
+        """Finish the start of a trainer."""
         self._around.process.machine.cached.add(self._job.spec.job)
         self._free_s = self._around.process.kernel.now_s
         self._arrive(host, generation, self._prepared())
 
     def is_at(self, action: Train | Evaluate, model: np.ndarray, *, free_s: float) -> None:
-        """It is at this lease until then; ``was_done`` follows."""
+        """Set the lease that the trainer works on until ``free_s``; ``was_done`` follows."""
         self._at, self._model, self._free_s = action, model, free_s
 
     def was_done(self, host: Host, generation: int, answer: Trained | EvaluationDone) -> None:
-        """The lease that it was at is done, unless that child process was ended meanwhile."""
+        """Report the answer to that lease, unless the child process was ended meanwhile."""
         self._arrive(host, generation, answer)
 
     # Sealing -------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class SimWorkerDriver:
         return UpdateSealed(lease=lease, group=group, tensors=tensors, kept=kept)
 
     def _mark_share(self, keys: SimSealKeys, action: Seal) -> None:
-        """What is masked, and the noise in it: nobody but an observer knows either."""
+        """Show observers the unmasked update and the noise in it, which nobody else can see."""
         request, label = action.request, action.request.label
         entropy = keys.next_entropy()
         self._around.process.mark(
@@ -261,7 +261,7 @@ class SimWorkerDriver:
         self._start(host, generation, self._job.start_s)
 
     def _start(self, host: Host, generation: int, left_s: float) -> None:
-        """Start the child process, which takes so long on a device at its usual pace."""
+        """Start the child process, which takes ``left_s`` on a device at full speed."""
         if generation != self.generation:
             return
         process, slow_factor = self._around.process, self._device.slow_factor
@@ -285,7 +285,7 @@ class SimWorkerDriver:
         )
 
     def _state(self, examples: int) -> DeviceState | None:
-        """The state of the device; None where the plan does not ask for it."""
+        """Return the state of the device, or None if the plan does not need it."""
         if self._job.spec.plan.data != "local":
             return None
         build = self._device.build
@@ -301,7 +301,7 @@ class SimWorkerDriver:
     # Privacy -------------------------------------------------------------------------------------------
 
     def _count(self, host: Host, action: Participate) -> None:
-        """On the disk first, whatever became of the worker meanwhile; then the worker hears of it."""
+        """Record a participation on the disk, whatever happened to the worker meanwhile, and then report it."""
         process, job = self._around.process, self._job.spec.job
         kept = process.machine.participations
         kept[job] = (*kept.get(job, ()), (action.term, action.version))
@@ -315,7 +315,7 @@ class SimWorkerDriver:
 
     def _stage(self, stage: StageModel) -> None:
         if self._staged is None:
-            # No numbers where a part comes whole: one that is missing shows in whatever is made of it.
+            # NaN unless the part consists of changes, so that a missing part shows in every result.
             present = self._model if stage.changes else None
             self._staged = np.full(self._job.model.size, np.nan, np.float32) if present is None else present.copy()
         put(stage, self._staged, self._staged if self._model is None else self._model)
@@ -333,7 +333,7 @@ class SimWorkerDriver:
         if action.tensors:
             self._model = action.tensors["model"]
         elif action.staged:
-            # From here on it is the trainer's; parts that come later go into another array.
+            # The staged model is now the trainer's. Parts that come later go into another array.
             self._model, self._staged = self._staged, None
         elif action.changes and self._model is not None:
             self._model = self._model.copy()
@@ -357,7 +357,7 @@ class SimWorkerDriver:
         try:
             return self._result(action, model, seconds)
         except ShoalError as error:
-            # The task's code failed, as it would on a device; what that means for the job, the roles decide.
+            # The task's code failed, as it would on a device. The roles decide what that means for the job.
             self._model = None
             return TrainerFailed(lease=action.lease, reason=str(error))
 
@@ -388,7 +388,7 @@ class SimWorkerDriver:
         )
 
     def _interrupt(self, host: Host, action: Interrupt) -> None:
-        """End the child process. The role hears that it failed."""
+        """End the child process, and report its failure to the role."""
         at, self._at = self._at, None
         if at is None:
             return
@@ -399,14 +399,14 @@ class SimWorkerDriver:
         self._post(host, KILL_S, TrainerFailed(lease=at.lease, reason=action.reason))
 
     def disturbed(self) -> None:
-        """The connection broke: a model may have been on its way into the trainer's memory, and lies there in part."""
+        """Note that the connection broke: a model may be in the trainer's memory only in part."""
         if self._model is not None and self._at is None and self._job.spec.plan.down == "dense":
             self._model = np.full_like(self._model, np.nan)
 
     # What goes wrong -----------------------------------------------------------------------------------
 
     def strike(self, host: Host, trouble: str) -> bool:
-        """The task's code fails or hangs in the lease it is at. False if it is at none."""
+        """Make the task's code fail or hang in its current lease. Return False if it has none."""
         at = self._at
         if at is None:
             return False
@@ -441,7 +441,7 @@ class SimWorkerDriver:
 
 
 def compute_job(job: SimulatedJob, action: Train | Evaluate) -> ComputeJob:
-    """What a lease costs a device."""
+    """Return the computation that a lease needs."""
     if isinstance(action, Train):
         examples, batches = action.examples, len(action.batches)
         if examples:
@@ -457,7 +457,7 @@ def compute_job(job: SimulatedJob, action: Train | Evaluate) -> ComputeJob:
 def result_of(
     job: SimulatedJob, action: Train | Evaluate, model: np.ndarray, seconds: float
 ) -> Trained | EvaluationDone:
-    """What a trainer answers where examples are shared: a function of the model and the lease."""
+    """Return a trainer's answer for shared examples, as a function of the model and the lease."""
     if isinstance(action, Train):
         trained = job.training.train(job.spec, model, action)
         return Trained(
