@@ -185,7 +185,7 @@ def test_it_splits_views_and_what_it_works_out_is_noise(tmp_path: Path) -> None:
 )
 def test_it_lends_at_another_rate_and_no_sum_is_the_update_of_one(tmp_path: Path, trust: str, helpers: int) -> None:
     def is_over(diary: Diary, logs: str) -> bool:
-        return bool(diary.of("total")) or logs.count("names a learning rate of 1e-30") >= 6
+        return bool(diary.of("total")) or logs.count("has a learning rate of 1e-30") >= 6
 
     diary = play_on_own_data(tmp_path, "OneRate", trust, is_over, helpers=helpers)
     for line in diary.of("total"):

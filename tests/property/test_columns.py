@@ -150,7 +150,7 @@ def test_text_that_is_none_is_refused_when_it_is_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a" * 129, "a\nb", 7])
 def test_a_name_that_no_shard_can_hold(name):
-    with pytest.raises(Misuse, match="no name for a column"):
+    with pytest.raises(Misuse, match="cannot be the name of a column"):
         pack({name: np.zeros(3)})
 
 

@@ -67,7 +67,7 @@ def test_an_auc_of_any_float():
         (lambda: shoal.auc(["a"], [1]), "numbers"),
         (lambda: named([1]), "must give a dict"),
         (lambda: named({1: shoal.mean(1, 1)}), "not a str"),
-        (lambda: named({"f1": 0.5}), "does not add up"),
+        (lambda: named({"f1": 0.5}), "cannot be added up"),
         (lambda: named({"": shoal.mean(1, 1)}), "1 to 64 printable"),
         (lambda: named({str(n): shoal.mean(1, 1) for n in range(33)}), "at most 32"),
     ],

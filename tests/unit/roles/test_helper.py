@@ -246,7 +246,7 @@ def test_devices_do_not_seal_where_the_leader_is_the_helper() -> None:
     troupe.run(lambda: bool(troupe.said(SealRefused)), most=500)
     reasons = [message.reason for *_, message in troupe.said(SealRefused) if isinstance(message, SealRefused)]
     assert not troupe.said(Update)
-    assert "neither leads this job nor trains for it" in reasons[0]
+    assert "must neither lead this job nor train for it" in reasons[0]
 
 
 def test_what_is_no_sum_of_masks_spoils_its_group_alone() -> None:

@@ -90,7 +90,7 @@ def test_an_owner_who_sets_threads_gets_them_on_every_core(tmp_path: Path) -> No
     root, _ = with_one_big_core(tmp_path)
     assert threads_of({THREADS_VARIABLE: "2"}, root=root) == 2
     assert cores_of({THREADS_VARIABLE: "2"}, root=root) == ()
-    with pytest.raises(Misuse, match="say a number of threads"):
+    with pytest.raises(Misuse, match="set a number of threads"):
         threads_of({THREADS_VARIABLE: "two"}, root=root)
 
 
