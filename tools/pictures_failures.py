@@ -94,7 +94,7 @@ def _versions(canvas: Canvas, told: dict[str, Any], *, top: float, bottom: float
     most = max(version for _, version in told["made"])
 
     def y(version: int) -> float:
-        return bottom - (bottom - top) * version / most
+        return bottom - (bottom - top) * version / float(most)
 
     for second in range(0, int(END_S) + 1, 10):
         canvas.path([(_x(second), top), (_x(second), bottom)], "hair")

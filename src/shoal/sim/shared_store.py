@@ -189,7 +189,7 @@ class SharedStore:
         }
 
     def take_job(self, job: str, tenure: SimTenure) -> bool:
-        """Take a job if its manager has no seat any more, and this one has one and is not drained. Return whether it was
+        """Take a job if its manager has no seat any more, and this one has one and is not drained. Return whether it is
         taken."""
         if self.seats.is_drained(tenure.holder) or job not in self.orphans() or not self.seats.prove(tenure):
             return False

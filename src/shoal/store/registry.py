@@ -222,7 +222,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         return [job_row(row) for row in self._database.rows(_ORPHANS)]
 
     def take_job(self, job: JobRow) -> bool:
-        """Take over a job without a living manager. Return False if another manager was quicker or this one is drained."""
+        """Take over a job without a living manager. Return False if another one was quicker, or this one is drained."""
         with self._database.transaction(of_job=True) as database:
             if self._is_drained(database):
                 return False

@@ -126,9 +126,9 @@ class Moving:
 
     def _part(self, names: Iterable[str], job: str, reason: str) -> None:
         """These nodes go with their job, and get no other one here. A tab of a browser stays: it dials one origin."""
-        for node in self._cluster.nodes.values():
-            node.left_in.pop(job, None)
-            node.leads -= {job}
+        for each in self._cluster.nodes.values():
+            each.left_in.pop(job, None)
+            each.leads -= {job}
         for name in names:
             node = self._cluster.nodes.get(name)
             if node is None:

@@ -93,7 +93,6 @@ class ManagerView(Message):
                 raise PeerViolation(f"ManagerView names the endpoint {each[:80]!r}; it must be HOST:PORT")
 
 
-
 def _check_endpoint(name: str, manager: str) -> None:
     if manager and not is_endpoint(manager):
         raise PeerViolation(f"{name}.manager is {manager[:80]!r}, which cannot be dialled: give HOST:PORT")
