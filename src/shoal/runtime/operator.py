@@ -201,7 +201,7 @@ class Operator:
         return answer
 
     async def managers(self) -> tuple[ManagerView, ...]:
-        """How each manager of the cluster is, by address. One that does not answer has that as its trouble."""
+        """Return the state of each manager of the cluster, by address. A manager that does not answer is in trouble."""
         own = await self.manager()
         others = await asyncio.gather(*(self._manager_at(endpoint) for endpoint in own.others))
         return tuple(sorted((own, *others), key=lambda view: view.manager))

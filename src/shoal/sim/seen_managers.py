@@ -47,7 +47,7 @@ class SeenManagers:
         return "" if is_free else f"{mark.node} took {job} from {before}, which has a seat"
 
     def on_given(self, mark: Mark) -> str:
-        """A job is given by the manager that has it, which has a seat, and to one that is not drained."""
+        """A job's manager gives it away while that manager has a seat, and only to one that is not drained."""
         job, before, holder = (str(mark.facts[name]) for name in ("job", "before", "holder"))
         owner, self._managers[job] = self._managers.get(job, before), holder
         if before != owner or before in self._ended:
