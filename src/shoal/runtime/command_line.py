@@ -34,7 +34,8 @@ def parse(options: type[_Options], argv: Sequence[str], *, program: str, purpose
     """Read a command line. Ends the process with a usage message if it is wrong, as commands do."""
     parser = argparse.ArgumentParser(prog=program, description=purpose)
     kinds = typing.get_type_hints(options)
-    for field in dataclasses.fields(options):  # type: ignore[arg-type]
+    written: Any = options
+    for field in dataclasses.fields(written):
         _add(parser, field, kinds[field.name])
     return options(**vars(parser.parse_args(argv)))
 
