@@ -72,7 +72,7 @@ def test_a_leap_meets_every_place() -> None:
 
 
 def test_a_mean_of_another_size_is_refused() -> None:
-    with pytest.raises(Misuse, match="3 values at 5 places"):
+    with pytest.raises(Misuse, match="3 values for 5 places"):
         LedPlaces(100, share_ppm=50_000, seed=0).opened(np.zeros(3, np.float32))
     with pytest.raises(Misuse, match="at least one value"):
         LedPlaces(0, share_ppm=50_000, seed=0)

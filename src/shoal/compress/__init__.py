@@ -1,1 +1,1 @@
-"""What of an update is sent: the largest values, coarsely, the rest kept for later. Arrays alone; makes no bytes."""
+"""The choice of the values of an update to send: the largest, rounded. The rest is kept for later."""

@@ -1,6 +1,6 @@
-"""A codec by its name: what of an update crosses the wire. A value; the bytes are made in ``wire.coded``.
+"""A codec by its name: which values of an update are sent, and how. ``wire.coded`` makes the bytes.
 
-Without numpy and below plans, so that a plan can check the name it is given.
+It needs neither numpy nor plans, so that a plan can check the name of its codec.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from shoal.errors import Misuse
 
 Form = Literal["dense", "fp16", "bf16", "int16", "led", "top"]
 
-#: What a person may write, for errors and help.
+#: The names of codecs, for errors and help.
 GRAMMAR = (
-    "dense, fp16 or bf16 (+ef for either of these), int16 or such as led5%+ef for sealed updates, or top and a"
-    " percentage such as top1% or top0.1%, then +ef for error feedback and +2bit to +8bit for coarse values, as in"
+    "dense, fp16 or bf16 (+ef for either of these), int16 or led5%+ef (any percentage) for sealed updates, or top and a"
+    " percentage, as in top1% or top0.1%, then +ef for error feedback and +2bit to +8bit for coarse values, as in"
     " top1%+ef+4bit"
 )
 
@@ -68,12 +68,12 @@ class Codec:
 
     @property
     def word_bits(self) -> int:
-        """Bits of a whole number of this codec where updates are sealed; 0: masks do not fit it."""
+        """Bits per word if updates are sealed, or 0 if this codec cannot be masked."""
         return {"dense": 32, "int16": 16, "led": 16}.get(self.form, 0)
 
     @property
     def is_sealed_only(self) -> bool:
-        """Its values are the words of a sealed sum, and no update by themselves."""
+        """Whether its values are words of a sealed sum, which cannot be sent unsealed."""
         return self.form in ("int16", "led")
 
     def __str__(self) -> str:

@@ -24,11 +24,11 @@ class Feedback:
     __slots__ = ("_decay", "_kept")
 
     def __init__(self, size: int, *, decay: float = 1.0) -> None:
-        """``decay`` is what is left of a kept value by the next update: below 1, old news fades."""
+        """Start with nothing kept. Every update multiplies kept values by ``decay``: below 1, old values fade."""
         if size < 1:
-            raise Misuse(f"feedback on at least one value, not {size}")
+            raise Misuse(f"size is {size}; feedback needs at least one value")
         if not 0 <= decay <= 1:
-            raise Misuse(f"the decay of what is kept is between 0 and 1, not {decay}")
+            raise Misuse(f"decay is {decay}; it must be 0 to 1")
         self._kept = np.zeros(size, dtype=np.float32)
         self._decay = np.float32(decay)
 
@@ -38,7 +38,7 @@ class Feedback:
 
     @property
     def kept(self) -> np.ndarray:
-        """What is held back now; read-only, and only true until the next call."""
+        """The kept values: a read-only view that is valid until the next call."""
         view = self._kept.view()
         view.flags.writeable = False
         return view

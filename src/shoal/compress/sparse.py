@@ -1,8 +1,8 @@
-"""The largest values of each tensor, and where they lie. Numpy only; knows neither models nor bytes.
+"""The largest values of each tensor, and their indices ("places").
 
-A flat vector is tensors back to back, here known by their sizes alone. Magnitudes are compared as whole numbers: the
-bits of a float32 without its sign are in the order of its magnitude, with infinities and NaN above all else. So one
-value that is not finite is always among the largest, and a check of those is a check of all.
+A flat vector is tensors back to back; only their sizes are needed here. Magnitudes are compared as integers: the bits
+of a float32 without its sign are in the order of its magnitude, with infinities and NaN above all else. So a value that
+is not finite is always among the largest, and checking those checks all values.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 
 from shoal.errors import Misuse
 
-#: What a share is counted in: parts of a million.
+#: Shares are in parts per million.
 WHOLE_PPM = 1_000_000
 
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 
-#: Values looked at together: 256 KiB of scratch stays in a core's second-level cache.
+#: Values per block: 256 KiB of scratch memory stays in a core's second-level cache.
 _BLOCK = 1 << 16
 
-#: A tensor of at least two of these is sampled first, by so many values.
+#: Values in the sample that is taken first from a tensor of at least twice this size.
 _SAMPLE = 1 << 14
 
 
@@ -36,21 +36,21 @@ class Sparse:
     values: np.ndarray
 
     def dense(self) -> np.ndarray:
-        """All values, with the zeros."""
+        """Return all values, including zeros."""
         flat = np.zeros(self.size, dtype=np.float32)
         flat[self.places] = self.values
         return flat
 
     def part(self, start: int, stop: int) -> Sparse:
-        """What lies from ``start`` up to ``stop``, counted from there: a share of the vector."""
+        """Return the values from ``start`` to ``stop``, with places counted from ``start``."""
         if not 0 <= start <= stop <= self.size:
-            raise Misuse(f"values {start} to {stop} of {self.size}")
+            raise Misuse(f"a part from {start} to {stop} is not within a vector of {self.size} values")
         first, last = np.searchsorted(self.places, (start, stop))
         return Sparse(stop - start, self.places[first:last] - start, self.values[first:last])
 
 
 def add_to(flat: np.ndarray, change: np.ndarray | Sparse) -> None:
-    """Change a vector where it lies. No place is named twice, so that adding by places loses nothing."""
+    """Add a change to a vector in place. No place occurs twice, so that adding by places loses nothing."""
     if isinstance(change, Sparse):
         flat[change.places] += change.values
     else:
@@ -58,7 +58,7 @@ def add_to(flat: np.ndarray, change: np.ndarray | Sparse) -> None:
 
 
 def take_from(flat: np.ndarray, change: np.ndarray | Sparse) -> None:
-    """The inverse of ``add_to``, as far as float32 has one."""
+    """Subtract a change from a vector in place. With float32, this undoes ``add_to`` up to rounding."""
     if isinstance(change, Sparse):
         flat[change.places] -= change.values
     else:
@@ -66,16 +66,16 @@ def take_from(flat: np.ndarray, change: np.ndarray | Sparse) -> None:
 
 
 def count_of(size: int, *, share_ppm: int) -> int:
-    """How many values of a tensor are sent: the share rounded down, at least one; none of an empty tensor."""
+    """Return how many values of a tensor to send: the share rounded down, but at least one if it is not empty."""
     return min(size, max(1, size * share_ppm // WHOLE_PPM))
 
 
 def largest(update: np.ndarray, sizes: Sequence[int], *, share_ppm: int) -> Sparse:
-    """The largest values of each tensor by magnitude; of equals those that come first. Zeros are never among them."""
+    """Return the values of each tensor with the largest magnitude, the first of equal ones. Zeros are left out."""
     if update.dtype != np.float32 or update.shape != (sum(sizes),):
-        raise Misuse(f"an update of {update.dtype} {update.shape}; the tensors hold float32 ({sum(sizes)},)")
+        raise Misuse(f"the update is {update.dtype} {update.shape}; the tensors have float32 ({sum(sizes)},)")
     if not 1 <= share_ppm <= WHOLE_PPM:
-        raise Misuse(f"a share is 1 to {WHOLE_PPM} parts of a million, not {share_ppm}")
+        raise Misuse(f"a share is 1 to {WHOLE_PPM} parts per million, not {share_ppm}")
     raw = np.ascontiguousarray(update).view(np.uint32)
     found, start = [], 0
     for size in sizes:
@@ -88,14 +88,15 @@ def largest(update: np.ndarray, sizes: Sequence[int], *, share_ppm: int) -> Spar
 
 
 def largest_places(values: np.ndarray, count: int) -> np.ndarray:
-    """Where the largest so many of these float32 values lie, as ``largest`` chooses; fewer where others are zero."""
+    """Return the places of the ``count`` largest of these float32 values, as ``largest`` chooses them. There are fewer
+    if the others are zero."""
     if not count:
         return np.empty(0, dtype=np.int64)
     return _largest(np.ascontiguousarray(values, dtype=np.float32).view(np.uint32), count)
 
 
 def _largest(raw: np.ndarray, count: int) -> np.ndarray:
-    """Exact, whatever the sample says: a bad guess costs time alone."""
+    """Return the exact places, whatever the sample: a bad guess only costs time."""
     floor = _guess(raw, count)
     near = _at_least(raw, floor)
     if near.size < count and floor > 1:
