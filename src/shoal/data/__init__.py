@@ -1,6 +1,6 @@
 """Sets of examples and readers of files, for tasks' ``examples``. Numpy; no torch.
 
-Names are loaded when they are first used: an agent asks ``local`` for a name alone, and needs no numpy for it.
+Names are loaded when they are first used: an agent only reads a name from ``local``, and needs no numpy for that.
 """
 
 from __future__ import annotations

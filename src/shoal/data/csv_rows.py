@@ -24,7 +24,7 @@ class CsvRows:
         if not len(self._lines) + has_tail:
             raise Corrupt(f"{self._path}, line 1: the names of the columns are missing")
         self._names = self._fields(0)[1]
-        #: The line of names is no example.
+        #: The header line is not an example.
         self._count = len(self._lines) - 1
         wanted = list(columns) if columns is not None else self._names
         if missing := [name for name in wanted if name not in self._names]:

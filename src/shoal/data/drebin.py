@@ -59,9 +59,9 @@ def permissions(split: str) -> Pair:
 def _load(path: Path) -> tuple[Rows, np.ndarray[Any, np.dtype[np.int64]], int]:
     if not path.exists():
         raise Misuse(
-            f"{path} is not there, and DREBIN may not be redistributed: ask for it at "
-            "https://drebin.mlsec.org, keep each app's permissions as an .npz with X (bit-packed rows, in order "
-            "of the apps' SHA-256), ncol and y (family by size, -1 for benign), and set SHOAL_DATA"
+            f"{path} does not exist, and DREBIN may not be redistributed. Ask for it at https://drebin.mlsec.org, save "
+            "each app's permissions as an .npz with X (bit-packed rows, in order of the apps' SHA-256), ncol and y "
+            "(family by size, -1 for benign). Then set SHOAL_DATA"
         )
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -77,6 +77,6 @@ def _held_out(packed: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
     distinct, home = np.unique(packed, axis=0, return_inverse=True)
     first_bytes = [hashlib.sha256(row.tobytes()).digest()[:8] for row in distinct]
     chosen = np.array([int.from_bytes(digest, "big") % _HELD_OUT_ONE_IN == 0 for digest in first_bytes])
-    # numpy 2.0 alone gave the inverse a second axis.
+    # Only numpy 2.0 gave the inverse a second axis.
     held_out: np.ndarray[Any, np.dtype[np.bool_]] = chosen[home.reshape(-1)]
     return held_out

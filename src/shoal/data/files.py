@@ -1,4 +1,4 @@
-"""Where data files live on this machine, and how a public one gets there. Knows no format."""
+"""The directory of data files on this machine, and downloads of public ones."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Lines:
         self._numbers = array("Q")
         self._scanned_bytes = 0
         self._counted = 0
-        #: Where a last line begins that no line break ends yet; -1: there is none.
+        #: Where a last line without a line break begins, or -1 if there is none.
         self._tail = -1
 
     def look(self) -> None:
@@ -63,7 +63,7 @@ class Lines:
 
     @property
     def tail(self) -> bytes:
-        """What follows the last line break, if that is not blank."""
+        """The text after the last line break, unless it is blank."""
         return self._read(self._tail) if self._tail >= 0 else b""
 
     def __getitem__(self, index: int) -> tuple[int, bytes]:

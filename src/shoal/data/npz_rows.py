@@ -23,7 +23,7 @@ class NpzRows:
         except OSError as error:
             raise Misuse(f"{self._path} cannot be read: {error.strerror or error}") from None
         except (ValueError, zipfile.BadZipFile) as error:
-            raise Corrupt(f"{self._path} is no archive of arrays: {error}") from None
+            raise Corrupt(f"{self._path} is not an archive of arrays: {error}") from None
         lengths = {name: shape[0] if shape else 0 for name, shape in shapes.items()}
         if not shapes or len(set(lengths.values())) != 1 or not all(shapes.values()):
             told = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "nothing"
@@ -45,7 +45,7 @@ class NpzRows:
             with np.load(self._path, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
         except (ValueError, OSError, zipfile.BadZipFile) as error:
-            raise Corrupt(f"{self._path} is no archive of arrays: {error}") from None
+            raise Corrupt(f"{self._path} is not an archive of arrays: {error}") from None
 
 
 def _shape(archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ _MAPPED_MAX = 32
 class _Recording:
     path: str
     dtype: np.dtype[Any]
-    #: Of one moment: the values of its channels.
+    #: The shape of the values of all channels at one moment.
     shape: tuple[int, ...]
     offset: int
     moments: int
