@@ -46,7 +46,7 @@ def _h(name: str, labels: str, text: str) -> Described:
     return Described(name, "histogram", tuple(labels.split()), text)
 
 
-#: Of a cluster, by `shoal metrics`.
+#: A cluster's metrics, from `shoal metrics`.
 CLUSTER: tuple[Described, ...] = (
     _i("shoal_build", "version python", "The release of the exporter and its Python."),
     _g("shoal_cluster_reachable", "", "1 while a manager answers for the cluster. At 0 no job or device is known."),
@@ -77,7 +77,7 @@ CLUSTER: tuple[Described, ...] = (
     _g(
         "shoal_node_heartbeat_age_seconds",
         "node manager",
-        "Since it was last heard. node=other: the longest of the rest.",
+        "Since its last message. node=other: the longest of the rest.",
     ),
     _g(
         "shoal_node_slowness_ratio",
@@ -125,15 +125,15 @@ CLUSTER: tuple[Described, ...] = (
         "Seconds of workers by phase, sampled at each scrape.",
     ),
     _c("shoal_leader_changes", "shoal_job", "How often another leader took over."),
-    _c("shoal_formation_changes", "shoal_job", "How often updates began to meet in another way."),
+    _c("shoal_formation_changes", "shoal_job", "How often the topology in use changed."),
     _g("shoal_model_served_version", "shoal_job", "The published version that is served."),
-    _g("shoal_model_publishing_held", "shoal_job", "1: nothing is published by itself until an operator says so."),
+    _g("shoal_model_publishing_held", "shoal_job", "1 while only an operator can publish a version."),
     _g("shoal_disk_free_bytes", "", "Free on the disk of the manager's home; only where the exporter runs beside it."),
     _g("shoal_checkpoint_age_seconds", "shoal_job", "Since the newest checkpoint; only beside the manager."),
     _c("shoal_exporter_events_missed", "", "Events that came faster than they were asked for, and are in no counter."),
 )
 
-#: Of one device, by `shoal join --metrics`.
+#: A device's metrics, from `shoal join --metrics`.
 DEVICE: tuple[Described, ...] = (
     _i("shoal_build", "version python", "The release of the agent and its Python."),
     _g("shoal_agent_connected", "node", "1 while the manager is reached."),

@@ -13,13 +13,13 @@ from shoal.states import WorkerState
 if TYPE_CHECKING:
     from shoal.wire.messages import EventView, JobView, Progress, Status
 
-#: Between two looks further apart than this, nobody knows what workers did.
+#: If two samples are further apart than this, it is unknown what workers did in between.
 SPAN_MAX_S = 120.0
 
-#: What came of a lease, by the kind of event that tells of it.
+#: The outcome of a lease, by the kind of event that reports it.
 OUTCOMES = {"expired": "expired", "lease-returned": "returned", "failed": "failed"}
 
-#: What a device's time goes to, by the state of its worker; any other state is a wait.
+#: How a device spends its time, by the state of its worker. Any other state is a wait.
 WAIT = "wait"
 PHASES: dict[str, str] = {
     WorkerState.WORKING: "work",
@@ -29,14 +29,14 @@ PHASES: dict[str, str] = {
 
 
 def loss_cause(reason: str) -> str:
-    """``silent``, ``cut`` or ``left``: why the manager declared a device lost, by its own words."""
+    """Return why the manager declared a device lost: ``silent``, ``cut`` or ``left``. Its event's text tells which."""
     if reason.startswith("silent for"):
         return "silent"
     return "cut" if "not back within" in reason else "left"
 
 
 def examples_of(job: JobView, progress: Progress) -> int | None:
-    """How many examples are in the model; None: with local data a lease's examples are not told."""
+    """Return how many examples the model was trained on. None with local data: devices do not report them."""
     if job.plan.data != "shared" or not job.train_examples:
         return None
     of_epoch = min(progress.batches_applied * job.plan.batch_size, job.train_examples)
@@ -70,7 +70,7 @@ class JobCounters:
     device_s: dict[str, float] = field(default_factory=dict)
     formations: int = 0
     evaluated_s: float | None = None
-    #: The latest event that was counted; None: the next look only finds out where the journal stands.
+    #: The latest event that was counted. None before the first sample, which only reads the journal's position.
     seen_event: int | None = None
     _term: int = 0
     _at_s: float | None = None

@@ -20,16 +20,16 @@ from shoal.version import __version__
 if TYPE_CHECKING:
     from shoal.wire.messages import JobView, NodeView, ServedView, Status, WorkerView
 
-#: With more devices than the limit, so many in most trouble have series of their own.
+#: If there are more devices than the limit, this many with the worst trouble have their own series.
 TROUBLED_MAX = 50
-#: The label of all other devices together. A device that is called so is one of them.
+#: The label of all other devices together. A device with this name is among them.
 REST = "other"
 
 JOBS_MAX = 20
 ENDED_KEPT_S = 3600.0
 
 _NODE_STATES = ("alive", "suspect", "dormant", "lost", "elsewhere", "pending", "drained", "revoked")
-#: One that is on its way to another manager is well.
+#: A device on its way to another manager counts as up.
 _UP = ("alive", "elsewhere")
 _CAUSES = ("silent", "cut", "left")
 _WORKER_STATES = tuple(str(state) for state in WorkerState)
@@ -38,15 +38,15 @@ _PACES = ("sync", "buffered", "async", "auto")
 
 
 def _one_of(known: tuple[str, ...], told: str) -> str:
-    """A leader's words make no new series: one of ours, by how they begin."""
+    """Return the known value that a leader's text begins with, so that no text of a leader makes a new series."""
     return next((word for word in known if told.startswith(word)), REST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """What the exporter knows at one scrape."""
+    """The exporter's data at one scrape."""
 
-    #: None: the manager did not answer.
+    #: None if the manager did not answer.
     status: Status | None
     counters: Counters = field(default_factory=Counters)
     #: Of the jobs that were asked for by themselves.
@@ -219,7 +219,7 @@ def _of_job(job: JobView, snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _idle_s(job: JobView) -> float:
-    """How long an open job has been in a state in which nothing is trained. Not known counts as a moment."""
+    """Return how long an open job has been in a state without training, or 0 if that is unknown."""
     told = standing(job)
     idle = ("waiting", "silent", STALLED, JobState.QUEUED)
     return max(0.0, told.since_s) if told.state in idle else 0.0

@@ -1,4 +1,4 @@
-"""Serves families over HTTP in the formats that Prometheus asks for. Knows no cluster: it is given the samples."""
+"""An HTTP server for metric families, in the formats that Prometheus asks for."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that hangs up is no news."""
+        """Ignore errors: a scraper that disconnects is not worth a log line."""
 
 
 class _ServerV6(_Server):
