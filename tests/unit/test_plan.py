@@ -175,7 +175,7 @@ def test_only_adamw_decays_weights_at_the_leader() -> None:
         ({"outer_epsilon": 0.0}, "outer_epsilon is positive"),
         ({"outer": "yogi", "outer_rate": 1.0}, "moves every value by about as much.*such as 0.001"),
         ({"outer": "adam", "topology": "chain", "data": "local"}, "no leader that could take a step by 'adam'"),
-        ({"schedule": "sawtooth 5"}, "schedule = 'sawtooth 5' is none that Shoal knows; write warmup N"),
+        ({"schedule": "sawtooth 5"}, "schedule = 'sawtooth 5' is not a schedule that Shoal knows; write warmup N"),
     ],
 )
 def test_an_outer_step_that_cannot_work_is_refused(wrong: dict[str, object], told: str) -> None:

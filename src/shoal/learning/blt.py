@@ -1,9 +1,9 @@
-"""Noise for a run of sums in which each takes back a part of the noise before it. Normals are an argument.
+"""Correlated noise for a sequence of sums, in which each noise takes back a part of the earlier ones.
 
-A running sum of n sums with fresh noise in each carries n noises. Here noise t is N_t less a part of the noises before
-it, so that running sums carry few (matrix factorisation; Denisov et al. 2022, arXiv 2202.08312). The parts fall like a
-few exponentials (buffered linear Toeplitz, McMahan et al. 2024, arXiv 2408.08868), so that a vector for each of them is
-all that has to be kept. The table of exponentials is made by ``tools/blt_table.py``.
+If n sums have independent noise, their running sum has n noises. Here noise t is N_t minus a part of the earlier
+noises, so that running sums have less (matrix factorisation; Denisov et al. 2022, arXiv 2202.08312). The parts decay
+like a few exponentials (buffered linear Toeplitz, McMahan et al. 2024, arXiv 2408.08868), so that only one vector per
+exponential must be kept. ``tools/blt_table.py`` makes the table of exponentials.
 
 In matrices: the sums x go out as x + z·C⁻¹N with c_0 = 1 and c_j = Σ w·d^(j-1). That is what C⁻¹ makes of Cx + z·N: a
 Gaussian mechanism, whose ratio follows from how far one device can move Cx.
@@ -22,7 +22,7 @@ from shoal.learning.blt_table import TABLE, VERSIONS_MAX, Row
 
 
 def row_for(versions: int) -> Row:
-    """The row made for so many versions, or for a few more."""
+    """Return the table's row for this many versions, or for the next larger number that it has."""
     if not 1 <= versions <= VERSIONS_MAX:
         raise Misuse(f"noise is known for 1 to {VERSIONS_MAX} versions, not {versions}")
     return TABLE[min(size for size in TABLE if size >= versions)]
@@ -37,11 +37,12 @@ def coefficients(versions: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def toeplitz_ratio(participations: int, apart: int, versions: int) -> float:
-    """How far one device moves Cx by ``participations`` updates of length 1, ``apart`` versions or more apart.
+    """Return how far one device can move Cx with ``participations`` updates of length 1, at least ``apart`` versions
+    apart.
 
-    Where coefficients fall and are above 0, the worst case is that it comes first in version 1, and then every
-    ``apart`` versions (Kalinin and Lampert 2024, arXiv 2405.13763, theorem 2). With noise of deviation z it is z times
-    the ratio of the Gaussian mechanism.
+    If coefficients fall and are above 0, the worst case is to take part in version 1 and then every ``apart`` versions
+    (Kalinin and Lampert 2024, arXiv 2405.13763, theorem 2). With noise of deviation z it is z times the ratio of the
+    Gaussian mechanism.
     """
     if participations < 0 or apart < 1:
         raise Misuse(f"{participations} participations, {apart} versions apart")

@@ -67,6 +67,6 @@ class DecaySkips:
 
 
 def within(runs: Sequence[slice], part: slice) -> tuple[slice, ...]:
-    """Return what of these runs lies in a part of the vector, counted from where the part begins."""
+    """Return the overlap of these runs with a part of the vector, counted from where the part begins."""
     cut = ((max(run.start, part.start), min(run.stop, part.stop)) for run in runs)
     return tuple(slice(start - part.start, stop - part.start) for start, stop in cut if start < stop)

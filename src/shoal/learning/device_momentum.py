@@ -1,8 +1,8 @@
-"""What a device keeps of its updates and adds to the next: momentum on the device. Numpy only; knows no lease.
+"""Momentum on the device: a device keeps a decaying sum of its updates and sends a multiple of it.
 
-Updates of few examples are so noisy that a liar hides among them; their running sum is not (Karimireddy et al. 2021,
-arXiv 2012.10333). Where every device takes part in every version, the mean of these sums is what the leader's own
-momentum would make of the mean update.
+Updates of few examples are so noisy that a malicious device can hide among them; their running sum is not (Karimireddy
+et al. 2021, arXiv 2012.10333). If every device takes part in every version, the mean of these sums is what the leader's
+own momentum would make of the mean update.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class DeviceMomentum:
     __slots__ = ("_before", "_gain", "_kept", "_momentum", "_parameters")
 
     def __init__(self, parameters: int, *, momentum: float, gain: float) -> None:
-        """``parameters``: values that have momentum. They come first; buffers follow, and are sent as they are."""
+        """Start without momentum. ``parameters`` values have it; they come first, and buffers follow unchanged."""
         if not 0 < momentum < 1 or not gain > 0:
-            raise Misuse(f"momentum on a device is above 0 and below 1, not {momentum}, and {gain} of it is sent")
+            raise Misuse(f"device momentum is {momentum} and its gain {gain}; they must be 0 to 1, and above 0")
         self._parameters = parameters
         self._momentum, self._gain = np.float32(momentum), np.float32(gain)
         self._kept: np.ndarray | None = None
-        #: What was kept before the last update.
+        #: The kept sum before the last update.
         self._before: np.ndarray | None = None
 
     def add(self, update: np.ndarray) -> np.ndarray:
-        """Take an update in; what is sent in its place."""
+        """Add an update. Return the values to send in its place."""
         parameters = min(self._parameters, update.size) if self._parameters else update.size
         self._before = self._kept
         kept = update[:parameters].copy()
@@ -40,5 +40,5 @@ class DeviceMomentum:
         return sent
 
     def take_back(self) -> None:
-        """The last update is in no version: its batches are trained again, by this device or by another."""
+        """Remove the last update, because it is in no version. Its batches are trained again, here or elsewhere."""
         self._kept = self._before

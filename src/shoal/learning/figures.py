@@ -11,7 +11,7 @@ from shoal.learning.metrics import AVERAGE_PRECISION, BINS, MetricSum
 
 
 def value(metric: MetricSum) -> float | None:
-    """A metric's figure; None: there is none yet, such as the mean of nothing."""
+    """Return a metric's figure, or None if it has none yet, like the mean of no examples."""
     match metric.kind:
         case "mean" | "ratio":
             figure = _quotient(metric.sums[0], metric.sums[1])

@@ -1,13 +1,13 @@
-"""Metrics as named sums that add up over batches, devices and leases. Pure; knows no wire and no torch.
+"""Metrics as named sums that add up over batches, devices and leases.
 
-Every metric is a few sums, and its figure is a formula over them. So parts that were measured apart, in any order, give
-what the whole would: a mean of means would not. The kinds are a closed set, because the leader computes them and runs
-no code of a task:
+Every metric is a few sums, and its figure is a formula over them. So parts that were measured separately, in any order,
+give the same figure as all examples together; a mean of means would not. The kinds are a closed set, because the leader
+computes them and runs no code of a task:
 
     mean        total, weight                         total / weight
     ratio       numerator, denominator                numerator / denominator
     f1          true and false positives, false negatives    2 tp / (2 tp + fp + fn)
-    confusion   C * C counts, a row a label, a column a prediction    the mean of each class's F1 (macro F1)
+    confusion   C * C counts, a row per label, a column per prediction    the mean of each class's F1 (macro F1)
     histogram   counts of positives and of negatives by bins of their score    the area under the ROC curve (AUC)
 """
 
@@ -29,7 +29,7 @@ SUMS_TOTAL_MAX = 16384
 #: Figures besides the loss that the training code of one lease may log.
 LOGGED_MAX = 8
 
-#: A sum beyond this is none: no merge of sums below it overflows.
+#: The largest valid sum: merging sums below it cannot overflow.
 SUM_MAX = 1e100
 
 #: Classes of a confusion: their square is the most sums that one metric may have.
@@ -51,32 +51,33 @@ _COUNTS = ("f1", "confusion", "histogram")
 _LOWER = frozenset(("loss", "losses", "error", "errors", "mae", "mse", "rmse", "mape", "perplexity", "ppl", "nll"))
 _LOWER_ENDS = ("loss", "error")
 
-#: A histogram of one of these names is told as average precision, any other as AUC.
+#: A histogram with one of these names is reported as average precision, any other as AUC.
 AVERAGE_PRECISION = frozenset(("ap", "average_precision"))
 
-#: What percent is written for, and what has a statistical test: the share of examples that are right.
+#: The metrics of a classifier. The accuracy, the share of correct examples, is shown in percent and has a statistical
+#: test.
 ACCURACY, LOSS = "accuracy", "loss"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricSum:
-    """A metric's sums over some examples. ``problem`` says whether they can be: a trainer may give any number."""
+    """A metric's sums over some examples. ``problem`` checks them, because a trainer may return any number."""
 
     name: str
     kind: str
     sums: tuple[float, ...]
-    #: Less is better.
+    #: Whether lower is better.
     lower: bool = False
 
 
 def lower_is_better(name: str) -> bool:
-    """By the words in a metric's name: of a loss and an error less is better, of all else more."""
+    """Whether lower is better, by the words in a metric's name: it is for a loss or an error, and for no other."""
     words = re.split(r"[^a-z0-9]+", name.lower())
     return any(word in _LOWER or word.endswith(_LOWER_ENDS) for word in words)
 
 
 def judged_sums(*, examples: float, loss_sum: float, correct: float) -> tuple[MetricSum, ...]:
-    """The two metrics of a classifier: its mean loss, and the share of examples that it gets right."""
+    """Return the two metrics of a classifier: its accuracy and its mean loss."""
     return (
         MetricSum(name=ACCURACY, kind="mean", sums=(float(correct), float(examples))),
         MetricSum(name=LOSS, kind="mean", sums=(float(loss_sum), float(examples)), lower=True),
@@ -84,7 +85,7 @@ def judged_sums(*, examples: float, loss_sum: float, correct: float) -> tuple[Me
 
 
 def name_in_training(name: str) -> str:
-    """The name of a figure that training code logged, beside those of an evaluation."""
+    """Return the name of a figure that training code logged, to tell it from those of an evaluation."""
     return f"train/{name}"
 
 
@@ -92,26 +93,26 @@ def name_in_training(name: str) -> str:
 
 
 def problem(metric: MetricSum) -> str | None:
-    """Why a metric cannot be; None: it can."""
+    """Return why a metric is invalid, or None if it is valid."""
     return shape_problem(metric) or value_problem(metric)
 
 
 def shape_problem(metric: MetricSum) -> str | None:
-    """Why it is no metric, whatever its numbers are."""
+    """Return why a metric's name, kind or number of sums is invalid, or None."""
     if not is_metric_name(metric.name):
         return f"a metric's name has 1 to {METRIC_NAME_MAX_CHARS} printable characters, not {metric.name[:80]!r}"
     if metric.kind not in KINDS:
         return f"metric {metric.name} is of kind {metric.kind[:40]!r}; there is: {', '.join(KINDS)}"
     many, wanted = len(metric.sums), KINDS[metric.kind]
     if metric.kind == "confusion" and not (many == math.isqrt(many) ** 2 and 4 <= many <= SUMS_MAX):
-        return f"metric {metric.name} has {many} counts, which are no square of 2 to {CLASSES_MAX} classes"
+        return f"metric {metric.name} has {many} counts, which are not the square of 2 to {CLASSES_MAX} classes"
     if wanted is not None and many != wanted:
         return f"metric {metric.name} has {many} sums; a {metric.kind} has {wanted}"
     return None
 
 
 def value_problem(metric: MetricSum) -> str | None:
-    """Why its numbers cannot be."""
+    """Return why a metric's numbers are invalid, or None."""
     if not all(map(math.isfinite, metric.sums)):
         return f"{_a(metric.name)} that is not finite: try a lower learning rate"
     if any(abs(number) > SUM_MAX for number in metric.sums):
@@ -126,39 +127,41 @@ def value_problem(metric: MetricSum) -> str | None:
 
 
 def problem_of_all(metrics: Sequence[MetricSum]) -> str | None:
-    """Why these cannot be the metrics of one evaluation; None: they can."""
+    """Return why these are not valid metrics of one evaluation, or None."""
     return shapes_problem(metrics) or values_problem(metrics)
 
 
 def shapes_problem(metrics: Sequence[MetricSum]) -> str | None:
-    """Why these are not metrics of one evaluation, whatever their numbers are: a message that has them is not read."""
+    """Return why these do not have the shape of one evaluation's metrics, or None. A message with such metrics is
+    refused."""
     if len(metrics) > METRICS_MAX:
-        return f"{len(metrics)} metrics, at most {METRICS_MAX}"
+        return f"there are {len(metrics)} metrics; the maximum is {METRICS_MAX}"
     if len({metric.name for metric in metrics}) != len(metrics):
-        return "two metrics of one name"
+        return "two metrics have the same name"
     if sum(len(metric.sums) for metric in metrics) > SUMS_TOTAL_MAX:
-        return f"metrics of more than {SUMS_TOTAL_MAX:,} sums together"
+        return f"the metrics have more than {SUMS_TOTAL_MAX:,} sums together"
     return next((found for metric in metrics if (found := shape_problem(metric)) is not None), None)
 
 
 def values_problem(metrics: Sequence[MetricSum]) -> str | None:
-    """Why the numbers of metrics cannot be: the device that sent them is at fault, or the model."""
+    """Return why the numbers of metrics are invalid, or None. The device that sent them is at fault, or the model."""
     return next((found for metric in metrics if (found := value_problem(metric)) is not None), None)
 
 
 def logged_problem(metrics: Sequence[MetricSum], *, examples: int) -> str | None:
-    """Why these cannot be what the training code of a lease logged; None: they can."""
+    """Return why these are not valid figures of a lease's training code, or None."""
     if len(metrics) > LOGGED_MAX:
-        return f"{len(metrics)} figures, at most {LOGGED_MAX} are logged"
+        return f"there are {len(metrics)} figures; the maximum is {LOGGED_MAX}"
     if any(metric.kind != "mean" or metric.lower for metric in metrics):
-        return "a figure that is no mean"
+        return "a figure is not a mean"
     if not all(is_metric_name(name_in_training(metric.name)) for metric in metrics):
-        return "a figure with a name that is too long"
+        return "a figure has a name that is too long"
     return problem_of_all(metrics) or weight_problem(metrics, examples=examples)
 
 
 def weight_problem(metrics: Sequence[MetricSum], *, examples: int) -> str | None:
-    """Why metrics cannot be over so many examples: one result must not outweigh all others by a number it made up."""
+    """Return why metrics cannot be over this many examples, or None. A device must not outweigh others by a false
+    weight."""
     most = float(examples) * ELEMENTS_MAX
     for metric in metrics:
         weight = metric.sums[1] if metric.kind == "mean" else sum(metric.sums) if metric.kind in _COUNTS else 0.0
@@ -175,7 +178,7 @@ def _a(name: str) -> str:
 
 
 def difference(a: MetricSum, b: MetricSum) -> str | None:
-    """Why two sums of one name do not add up; None: they do."""
+    """Return why two sums of one name cannot be added up, or None."""
     if a.kind != b.kind:
         return f"metric {a.name} is a {a.kind} here and a {b.kind} there"
     if len(a.sums) != len(b.sums):
@@ -186,14 +189,14 @@ def difference(a: MetricSum, b: MetricSum) -> str | None:
 
 
 def merge(a: MetricSum, b: MetricSum) -> MetricSum:
-    """The metric over what both are over."""
+    """Return the metric over the examples of both."""
     if a.name != b.name or (why := difference(a, b)) is not None:
         raise Misuse(why if a.name == b.name else f"metrics {a.name} and {b.name} do not add up")
     return replace(a, sums=tuple(mine + theirs for mine, theirs in zip(a.sums, b.sums, strict=True)))
 
 
 def merge_all(parts: Iterable[Sequence[MetricSum]]) -> tuple[MetricSum, ...]:
-    """The metrics over all parts, by their names, in the order in which they first come."""
+    """Return the metrics over all parts, merged by name, in the order in which they first occur."""
     merged: dict[str, MetricSum] = {}
     for part in parts:
         for metric in part:
@@ -203,7 +206,7 @@ def merge_all(parts: Iterable[Sequence[MetricSum]]) -> tuple[MetricSum, ...]:
 
 
 def add_logged(known: dict[str, MetricSum], logged: Sequence[MetricSum]) -> None:
-    """Add what training code logged to what it logged before, by name."""
+    """Add logged figures to the known ones, by name."""
     for metric in logged:
         if (mine := known.get(metric.name)) is not None:
             known[metric.name] = merge(mine, metric)

@@ -42,10 +42,11 @@ def outer_step(
     weights: np.ndarray | None = None,
     decayed: Sequence[slice] = (slice(None),),
 ) -> tuple[np.ndarray, OuterState]:
-    """The change of a version by a rule, and what the rule keeps. Buffers, which come last, take the mean update.
+    """Return the change of a version by a rule, and the rule's new state. Buffers, which come last, take the mean
+    update.
 
-    ``rate``: how far this step goes; 0: as the rule says. ``weights``: the parameters, for a rule that decays them, in
-    the parts that ``decayed`` names.
+    ``rate`` is this step's outer rate, or 0 for the rule's own. ``weights`` are the parameters, for a rule that decays
+    them, in the parts that ``decayed`` names.
     """
     size = state.velocity.size
     if not rule.is_adaptive:
@@ -122,7 +123,7 @@ _SECOND = {"adam": adam_second, "adamw": adam_second, "yogi": yogi_second, "adag
 
 
 def _power(base: float, exponent: int) -> float:
-    """By products alone: they are the same on every platform."""
+    """Return a power, using only products, which are the same on every platform."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -143,10 +144,10 @@ def outer_change(
 ) -> tuple[np.ndarray, np.ndarray]:
     """v' = μ·v + ū;  Δ = η·v', or with Nesterov's look ahead Δ = η·(ū + μ·v'). Buffers (running means) take Δ = ū.
 
-    A worker's update for one batch is -η·g, so with one batch a lease and η = 1 this is exactly SGD with momentum on
-    the examples of the whole round (Polyak's heavy ball, as torch.optim.SGD with a constant rate). With many batches a
-    lease ū is an average of what they came to together, and the look ahead with η = 0.7 and μ = 0.9 is DiLoCo's outer
-    step. Returns the change and the new velocity; ``mean_update`` itself where nothing is done to it.
+    A worker's update for one batch is -η·g, so with one batch per lease and η = 1 this is exactly SGD with momentum on
+    all examples of the round (Polyak's heavy ball, as torch.optim.SGD with a constant rate). With many batches per
+    lease, ū averages their total changes, and the look ahead with η = 0.7 and μ = 0.9 is DiLoCo's outer step. Returns
+    the change and the new velocity. The change is ``mean_update`` itself if it stays as it is.
     """
     if momentum == 0.0 and rate == 1.0:
         return mean_update, velocity

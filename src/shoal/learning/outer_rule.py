@@ -25,9 +25,9 @@ class OuterRule:
     """How the mean update of a round becomes a step (``learning.outer``)."""
 
     kind: str = "sgd"
-    #: How far it goes, unless a schedule says otherwise for a version.
+    #: The outer rate, unless a schedule sets it for a version.
     rate: float = 1.0
-    #: Of the last step, how much is kept; of an adaptive rule, its beta1.
+    #: The share of the last step that is kept, or beta1 if the rule is adaptive.
     momentum: float = 0.0
     beta2: float = BETA2
     epsilon: float = EPSILON

@@ -1,20 +1,20 @@
-"""When the model moves. Pure rules over counts; one class a pace.
+"""Paces: rules that decide when updates become a version, one class per pace.
 
-Every worker may work in each of them: a pace says when a worker waits for others, and how many updates make a version.
-The leader adds an update as it arrives and never starts over: EDDL's leader restarts its aggregation at each arrival,
-and with enough workers never ends.
+A pace decides when a worker waits for others, and how many updates make a version. The leader adds an update when it
+arrives and never starts over. EDDL's leader restarts its aggregation at each arrival, and with enough workers never
+ends.
 
-``sync`` is the default (EDDL §4.3). With ``async`` (EDDL §4.3, AdaComp, FLeet with K = 1) nobody waits for anybody,
-and most updates were made against a version that is no longer the newest: their staleness τ is how many versions were
-made between their lease and their merge, and they are scaled by a rule (``learning.staleness``). ``buffered`` is
-FedBuff's: K updates a version, which moves the model less often and by steadier steps.
+``sync`` is the default (EDDL §4.3). With ``async`` (EDDL §4.3, AdaComp, FLeet with K = 1) no worker waits for another,
+and most updates were made from a version that is no longer the newest. Their staleness τ is how many versions were
+made between their lease and their merge, and a rule scales them by it (``learning.staleness``). ``buffered`` is
+FedBuff's: K updates per version, which moves the model less often and by steadier steps.
 
 Learning rate and momentum are the plan's and mean the same in each pace: a worker's update is -η·g for its batch, and
-the leader's momentum is applied once a version. Where the paper is silent, momentum 0.9 is Dlib's. An asynchronous
-version is one worker's step where a synchronous one is the mean of everyone's, so that n workers move the model about
-n times as often with steps as large; and asynchrony by itself acts like momentum of about 1 - 1/n (Mitliagkas et al.,
-2016: asynchrony begets momentum). Both together diverge on many workers, so a plan that says ``async`` and no momentum
-has none.
+the leader's momentum is applied once per version. Momentum 0.9 is Dlib's, because the paper does not state one. An
+asynchronous version is one worker's step, and a synchronous one is the mean of all. So n asynchronous workers move the
+model about n times as often by steps of the same size. Asynchrony also acts like momentum of about 1 - 1/n (Mitliagkas
+et al., 2016: asynchrony begets momentum). Both together diverge with many workers, so a plan with ``async`` has no
+momentum unless it sets one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from shoal.errors import Misuse
 
 class Pace(Protocol):
     def may_start(self, *, contributed_to: int, version: int) -> bool:
-        """May a worker whose last update was made against ``contributed_to`` start on ``version`` now?"""
+        """Whether a worker whose last update was made from ``contributed_to`` may start on ``version`` now."""
         ...
 
     def should_step(self, *, merged: int, outstanding: int) -> bool:
-        """Is it time to turn what was merged into the next version?"""
+        """Whether the merged updates should become the next version now."""
         ...
 
     def takes_the_rest(self, *, merged: int) -> bool:
-        """The job is stopped here: is what was merged so far a version?"""
+        """Whether the updates merged so far become a version if the job stops now."""
         ...
 
 
@@ -49,15 +49,14 @@ class Sync:
         return merged > 0 and outstanding == 0
 
     def takes_the_rest(self, *, merged: int) -> bool:
-        """No: half a round is not what the plan's batch size and rate were chosen for."""
+        """Return False: the plan's batch size and rate were not chosen for half a round."""
         return False
 
 
 class Buffered:
-    """A version of every K updates from any workers (FedBuff); nobody waits for anybody.
+    """A version from every K updates of any workers (FedBuff). No worker waits for another.
 
-    Of fewer, when no other can come: all of the epoch is merged, or nothing may be lent. The leader sees to that, since
-    it takes knowing who is here.
+    The leader makes a version from fewer if no other update can come: the epoch is merged, or it may lease nothing.
     """
 
     def __init__(self, size: int) -> None:

@@ -101,21 +101,21 @@ class ParameterStaleness:
 
     @property
     def nbytes(self) -> int:
-        """What is held now."""
+        """The bytes held now."""
         arrays = [self._counts, self._scratch, *(snapshot.counts for snapshot in self._snapshots)]
         each = {id(array): array.nbytes for array in arrays}
         return sum(each.values()) + self._entries * self._counts.itemsize
 
     @property
     def bytes_max(self) -> int:
-        """What is ever held."""
+        """The most bytes that are ever held."""
         young = self._exact // self._apart + 1
         old = AGES * (self._exact // (self._apart * _THINNER) + 1)
         # The counter, the scratch and the first snapshot besides.
         return self._counts.itemsize * ((young + old + 3) * self.size + self._entries_max)
 
     def note(self, places: np.ndarray | None) -> None:
-        """The model moved one version on, at these places, which ascend; None: at all of them."""
+        """Record a new version that changed these places, which ascend, or all places if it is None."""
         if places is None:
             self._everywhere += 1
             self._moved.append(None)
@@ -170,7 +170,7 @@ class ParameterStaleness:
         return then
 
     def _walked(self, start: int, stop: int, places: np.ndarray | None) -> np.ndarray:
-        """How often places moved in the versions after ``start`` up to ``stop``, by the lists of these."""
+        """Return how often places moved in the versions after ``start`` up to ``stop``, from the lists of places."""
         first = self.exact_from
         lists = [self._moved[number - first] for number in range(start, stop)]
         named = [moved for moved in lists if moved is not None]
@@ -186,14 +186,15 @@ class ParameterStaleness:
     def _take_snapshot(self) -> None:
         last = self._snapshots[-1]
         recent = (self._moved[-number] for number in range(1, min(self._apart, len(self._moved)) + 1))
-        # Where every version moved everything, the counter of each place is still the same: nothing is copied.
+        # If every version moved all places, the counts have not changed relative to each other: nothing is copied.
         same = len(self._moved) >= self._apart and all(moved is None for moved in recent)
         counts = last.counts if same else self._counts.copy()
         self._snapshots.append(_Snapshot(self._version, counts, self._everywhere))
         self._snapshots[1:] = [snapshot for snapshot in self._snapshots[1:] if self._stays(snapshot.version)]
 
     def _stays(self, version: int) -> bool:
-        """Those of the versions kept all do; of each age beyond, half as many of twice as many versions."""
+        """Whether a snapshot is kept: all of recent versions are. Each older range is twice as long and keeps half as
+        many."""
         age = self._version - version
         if age <= self._exact:
             return True
@@ -210,7 +211,7 @@ class ParameterStaleness:
 
 
 def _counted(counts: np.ndarray, everywhere: int, places: np.ndarray | None) -> np.ndarray:
-    """What these places counted, or all of them."""
+    """Return the counts of these places, or of all if it is None."""
     counted: np.ndarray = (counts if places is None else counts[places]).astype(np.int64)
     counted += everywhere
     return counted

@@ -19,7 +19,7 @@ class Partial:
     """Σ sᵢ·wᵢ·uᵢ and Σ wᵢ, summed in float64 so that the order of arrival does not show in a float32 model.
 
     The weight wᵢ is how many examples an update stands for, the scale sᵢ what a late one is worth. The mean divides by
-    the weights alone: were it divided by the scaled ones, a partial of one late update would be that update undamped.
+    only the weights: if it divided by the scaled ones, a partial of one late update would be that update undamped.
 
     Held in units of the first s·w: most updates of a round weigh the same, and adding is cheaper than scaling.
     """

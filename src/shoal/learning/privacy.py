@@ -30,45 +30,45 @@ class Privacy:
     epsilon: float
     delta: float
     clip: float
-    #: Devices of a version. Its sum is divided by this number, however many there were.
+    #: Devices per version. Its sum is divided by this number, however many took part.
     devices: int
     participations: int
-    #: 0: any number of versions, also none.
+    #: The least number of versions between two participations. 0 if there is no minimum.
     apart: int
-    #: Versions of one chain.
+    #: Versions in one noise sequence.
     versions: int
 
     @property
     def ratio(self) -> float:
-        """What one device may spend, as the ratio of a Gaussian mechanism."""
+        """One device's privacy budget, as the ratio of a Gaussian mechanism."""
         return ratio_for(self.epsilon, delta=self.delta)
 
     @property
     def multiplier(self) -> float:
-        """The deviation of fresh noise in a sum, by the length of an update: as little as keeps the promise."""
-        # Here: a device without a job reads plans, and is spared numpy.
+        """The least deviation of fresh noise in a sum that keeps the promise, relative to the length of an update."""
+        # Imported here because a device without a job reads plans, and does not need numpy for that.
         from shoal.learning.blt import toeplitz_ratio
 
         return toeplitz_ratio(self.participations, self.apart, self.versions) / self.ratio
 
     @property
     def deviation(self) -> float:
-        """The same in the units of a sum."""
+        """The deviation of fresh noise, in the units of a sum."""
         return self.multiplier * self.clip
 
     @property
     def mean_deviation(self) -> float:
-        """In each value of the mean of a version."""
+        """The noise's deviation in each value of a version's mean."""
         return self.deviation / self.devices
 
     def spent(self, counts: Sequence[int]) -> float:
-        """The ratio that a device has spent which came so often in each chain."""
+        """Return the ratio that a device has used, from its number of participations in each noise sequence."""
         from shoal.learning.blt import ratio_of_chains
 
         return ratio_of_chains(counts, self.apart, self.versions) / self.multiplier
 
     def allows(self, counts: Sequence[int]) -> bool:
-        """Whether a device may have come so often in each chain."""
+        """Whether a device may take part this often in each noise sequence."""
         return sum(counts) <= self.participations and self.spent(counts) <= self.ratio * (1 + _ROUNDING)
 
     def epsilon_of(self, ratio: float) -> float:
@@ -77,10 +77,11 @@ class Privacy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedPrivacy(Privacy):
-    """The same where each device adds a share of the noise before it seals: fresh for each sum, so that nothing depends
-    on how far apart sums are. What is spent is said as a ratio here too, and counts as Skellam noise does."""
+    """A promise for sealed sums: each device adds a share of the noise before it seals. The noise is fresh for each
+    sum, so the distance between participations does not matter. The budget is a ratio here too, computed for Skellam
+    noise."""
 
-    #: Devices in the smallest sum that is opened, less those that may tell what they know: whose noise is certain.
+    #: Devices in the smallest sum that is opened, minus those that may reveal their noise.
     certain: int
 
     @property
@@ -89,7 +90,7 @@ class SharedPrivacy(Privacy):
 
     @property
     def point(self) -> NoisePoint:
-        """How updates become whole numbers with noise: devices and leader reckon it alike."""
+        """The settings by which updates become integers with noise. Devices and the leader compute the same ones."""
         from shoal.sealing.noise import NoisePoint
 
         return NoisePoint(self.clip, self.shares.length, self.shares.variance, self.devices)
@@ -100,12 +101,12 @@ class SharedPrivacy(Privacy):
 
     @property
     def multiplier(self) -> float:
-        """Of the noise that is certain: that of a whole version is more."""
+        """The deviation of the noise of the ``certain`` devices, relative to an update. A complete version has more."""
         return math.sqrt(self.shares.variance * self.certain) / self.shares.length
 
     @property
     def mean_deviation(self) -> float:
-        """In each value of the mean of a version whose devices are all there."""
+        """The noise's deviation in each value of the mean of a complete version."""
         return math.sqrt(self.shares.variance / self.devices) / self.shares.length * self.clip
 
     def spent(self, counts: Sequence[int]) -> float:

@@ -1,8 +1,8 @@
-"""Weights that outvote liars: each device's share of a version, from how its update lies to the others. Numpy only.
+"""Robust weights: each device's share of a version, from its update's distances to the others.
 
-A rule sees the Gram matrix of a version's updates, G[i, j] = uᵢ·uⱼ, and nothing else: distances between updates and
-between their mixtures follow from it. Gram matrices of the parts of a model add up to the Gram matrix of the whole, so
-the aggregators of a shard can compute their own, and the leader comes to the weights of a star.
+A rule only gets the Gram matrix of a version's updates, G[i, j] = uᵢ·uⱼ. Distances between updates and between their
+mixtures follow from it. The Gram matrices of a model's parts add up to that of the model, so the aggregators of a shard
+can compute their own, and the leader gets the same weights as in a star.
 
 ``nearest`` is nearest-neighbour mixing (Allouah et al. 2023, arXiv 2302.01772) before a geometric median by
 Weiszfeld's steps (Pillutla et al. 2019, RFA, arXiv 1912.13445). ``clip`` is centred clipping (Karimireddy et al. 2021,
@@ -19,7 +19,7 @@ import numpy as np
 from shoal.compress.sparse import Sparse
 from shoal.errors import Misuse
 
-#: Values of each update that are multiplied at a time: sums of so many float32 products are good to a millionth, and
+#: Values of each update that are multiplied at a time: their sums of float32 products are accurate to a millionth, and
 #: longer blocks leave the cache (64 updates of 720,967 values: 100 ms of a core, with blocks of 131,072 118 ms).
 _BLOCK = 16384
 
@@ -85,7 +85,7 @@ def weighted_sum(updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def liars_borne(devices: int, share: float) -> int:
-    """How many of so many devices may lie: the share, rounded up, and never as many as are honest."""
+    """Return how many of these devices may be malicious: the share, rounded up, but always fewer than the others."""
     return max(0, min(math.ceil(share * devices - 1e-9), (devices - 1) // 2))
 
 
@@ -129,7 +129,7 @@ def _squared_distances(gram: np.ndarray) -> np.ndarray:
 def _median_weights(gram: np.ndarray) -> np.ndarray:
     """The weights of the geometric median, by Weiszfeld's steps: each vector by one over its distance from the last
     (RFA, Algorithm 2). A vector that is closer than rounding allows to say counts as that far."""
-    # Where mixtures cancel, rounding alone makes a square that is below zero.
+    # If mixtures cancel, rounding can make a square negative.
     least = _RESOLUTION * math.sqrt(max(0.0, float(np.median(np.diag(gram))))) + _LEAST
     weights = np.full(len(gram), 1.0 / len(gram))
     for _ in range(_STEPS_MAX):
@@ -143,7 +143,7 @@ def _median_weights(gram: np.ndarray) -> np.ndarray:
 
 
 def distances(gram: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """How far each update is from the weighted sum Σ wⱼ·uⱼ; infinite where that is not known."""
+    """Return each update's distance from the weighted sum Σ wⱼ·uⱼ, or infinity if it is unknown."""
     with np.errstate(over="ignore", invalid="ignore"):
         known = np.where(weights > 0, 1.0, 0.0)
         products = np.where(known, gram, 0.0) @ weights

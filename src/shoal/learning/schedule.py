@@ -44,31 +44,31 @@ _SCHEDULE = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """The phases of a schedule; 0: it has no such phase."""
+    """The phases of a schedule. A phase of 0 versions is absent."""
 
     warmup: int = 0
     #: Versions at 1 before the rate falls.
     level: int = 0
-    #: ``cosine``, ``linear`` or ``step``; empty: it never falls.
+    #: ``cosine``, ``linear`` or ``step``. Empty if the rate never falls.
     fall: str = ""
     over: int = 0
-    #: What ``step`` multiplies by.
+    #: The factor of each ``step``.
     by: float = 1.0
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Read a schedule. Raises Misuse for what is none; an empty text is a constant rate."""
+        """Parse a schedule. An empty text is a constant rate. Raises Misuse if the text is not a schedule."""
         return _parsed(text)
 
     def factor(self, version: int) -> float:
-        """The share of the rate for the leases of a version, or for the step that leads from it to the next."""
+        """Return the factor of the rate for a version's leases, or for the step from it to the next version."""
         if version < self.warmup:
             return (version + 1) / self.warmup
         fallen = version - self.warmup - self.level
         if fallen <= 0 or not self.fall:
             return 1.0
         if self.fall == "step":
-            # As a logarithm first: a power of so many steps would be 0.
+            # Compared as logarithms first, because a power of many steps would underflow to 0.
             steps = fallen // self.over
             return max(STEP_FLOOR, self.by**steps if steps * math.log(self.by) > math.log(STEP_FLOOR) else 0.0)
         share = min(1.0, fallen / self.over)
@@ -80,7 +80,7 @@ class Schedule:
 def _parsed(text: str) -> Schedule:
     found = _SCHEDULE.fullmatch(f" {text}" if text else "") if len(text) <= TEXT_MAX_CHARS else None
     if found is None:
-        raise Misuse(f"schedule = {text[:TEXT_MAX_CHARS]!r} is none that Shoal knows; write {GRAMMAR}")
+        raise Misuse(f"schedule = {text[:TEXT_MAX_CHARS]!r} is not a schedule that Shoal knows; write {GRAMMAR}")
     counts = {name: int(found[name]) for name in ("warmup", "level", "over") if found[name] is not None}
     if any(not 1 <= count <= VERSIONS_MAX for count in counts.values()):
         raise Misuse(f"schedule = {text!r}: a phase takes from 1 to {VERSIONS_MAX} versions")

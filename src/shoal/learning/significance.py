@@ -1,18 +1,18 @@
-"""What chance explains of a share that was counted over so many examples. Pure functions; knows no message."""
+"""Statistical tests for a share (such as an accuracy) that was counted over a number of examples."""
 
 from __future__ import annotations
 
 import math
 
-#: Standard deviations that chance is granted.
+#: Standard deviations that are attributed to chance.
 GRANTED = 2.0
 
 
 def at_least(share: float, examples: int) -> float:
-    """The least that the true share plausibly is: the lower end of Wilson's interval, two standard deviations wide.
+    """Return the lower end of Wilson's interval for the true share, at two standard deviations.
 
-    Among evaluations of as many examples the order is that of their shares. One over few does not win by luck: five of
-    five are at least 56 %.
+    Evaluations over equally many examples keep the order of their shares. One over few examples does not win by luck:
+    five of five are at least 56 %.
     """
     if examples < 1:
         return 0.0
@@ -22,10 +22,10 @@ def at_least(share: float, examples: int) -> float:
 
 
 def explained_gap(high: float, high_examples: int, low: float, low_examples: int, *, picked_from: int = 1) -> float:
-    """How far apart two shares may lie by chance alone, where the higher was picked as the best of so many.
+    """Return how far apart two shares may be only by chance, if the higher is the best of ``picked_from``.
 
-    Two standard deviations of the difference of two proportions; and more where the best of many was picked, for one of
-    them was lucky: with z² = 4 + 2 ln k, the chance that any of k lies beyond stays what it is for one.
+    It is two standard deviations of the difference of two proportions, and more for the best of many, one of which was
+    lucky. With z² = 4 + 2 ln k, the probability that any of k exceeds it stays that of a single one.
     """
     total = high_examples + low_examples
     pooled = (high * high_examples + low * low_examples) / total

@@ -4,9 +4,9 @@ FLeet §2.3: a late update is damped, but the update of a straggler whose labels
 again, since it brings what nobody else brings. The leader needs the counts of labels behind an update for that, and no
 example.
 
-**Label counts tell something about a person** (which digits they write, which illness they have). So they are sent
-only where a plan allows it, and may be sent with noise (``noisy_counts``). Without counts the similarity is 1, and
-the weight is the damping alone.
+**Label counts reveal something about a person** (which digits they write, which illness they have). So they are sent
+only if a plan allows it, and may be sent with noise (``noisy_counts``). Without counts the similarity is 1, and the
+weight is only the damping.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.errors import Misuse
 
-#: By what the counts so far shrink for every update: 1 forgets nothing, as the paper has it.
+#: The factor by which every update shrinks earlier counts. 1 forgets nothing, as in the paper.
 NOTHING_FORGOTTEN = 1.0
 
 #: The least similarity that an update is divided by, so that none is raised more than tenfold (FLeet's released code,
@@ -54,8 +54,8 @@ def boosted(damping: float, similarity: float) -> float:
 class LabelMemory:
     """The labels of the updates so far: LD_global, which older updates leave bit by bit.
 
-    The paper sums over all time. Where the world drifts, what was common last month is news today: with ``decay``
-    below 1 an update from u updates ago counts decay^u. The next leader may begin with an empty one.
+    The paper sums over all time. If the data drifts, a label that was common last month may be rare today: with
+    ``decay`` below 1 an update from u updates ago counts decay^u. The next leader may begin with an empty memory.
     """
 
     def __init__(self, *, classes: int, decay: float = NOTHING_FORGOTTEN) -> None:

@@ -17,11 +17,11 @@ from shoal.errors import Misuse
 #: Rényi orders that are tried: the bound holds for whole ones.
 _ORDERS = (*range(2, 128), *range(128, 1025, 16))
 
-#: What one device may add to a sum is so many steps long: as a power of two, at least and at most. The more steps, the
-#: less the rounding of many values lengthens an update; the fewer, the smaller the table that noise is drawn from.
+#: The least and the greatest length of one device's update in steps, as powers of two. With more steps, rounding many
+#: values lengthens an update less; with fewer, the table from which noise is sampled is smaller.
 _LENGTH_LEAST, _LENGTH_MOST = 12, 20
 
-#: The deviation of one device's noise that this length is chosen for, and the most that a device can draw, in steps.
+#: The deviation of one device's noise for which the length is chosen, and the most that a device can sample, in steps.
 _DEVIATION = 1 << 12
 DEVIATION_MOST = 1 << 15
 
@@ -48,23 +48,23 @@ def _converted(order: int, loss: float, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NoiseShares:
-    """How an update becomes whole numbers and how much noise each device adds, all in steps."""
+    """The rounding of updates to integers and the noise of each device, in steps."""
 
     #: The longest update. One step is the clip divided by it.
     length: int
-    #: Of the noise of one device, in each value.
+    #: The variance of one device's noise in each value.
     variance: int
 
 
 @lru_cache(maxsize=64)
 def shares_for(epsilon: float, *, delta: float, participations: int, devices: int) -> NoiseShares:
-    """The least shares with which a device keeps this promise that takes part so often, if the noise of so many devices
-    is in every sum. Raises Misuse where that is more noise than can be drawn."""
+    """Return the smallest noise shares that keep the promise for a device with this many participations, if every sum
+    has the noise of this many devices. Raises Misuse if that is more noise than can be sampled."""
     if participations < 1 or devices < 1:
-        raise Misuse(f"{participations} participations, and the noise of {devices} devices: there is at least one each")
+        raise Misuse(f"participations is {participations} and devices is {devices}; each must be at least 1")
 
     def deviation_of(length: int) -> float:
-        """Of the sum, by the length of an update: halving between far too little and far too much."""
+        """Return the deviation of the sum's noise for a length, by bisection."""
         low, high = 1e-3, 1e6
         for _ in range(44):
             middle = math.sqrt(low * high)
@@ -79,8 +79,7 @@ def shares_for(epsilon: float, *, delta: float, participations: int, devices: in
     variance = math.ceil((deviation_of(length) * length) ** 2 / devices)
     if variance > DEVIATION_MOST**2:
         raise Misuse(
-            f"epsilon {epsilon:g} for {participations} participations needs so much noise of {devices} devices that"
-            " nothing is left of what they say: have more devices in a version, fewer participations, or a larger"
-            " epsilon"
+            f"epsilon {epsilon:g} for {participations} participations needs more noise from {devices} devices than an"
+            " update can carry: use more devices per version, fewer participations, or a larger epsilon"
         )
     return NoiseShares(length, variance)

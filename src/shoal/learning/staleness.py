@@ -1,9 +1,9 @@
-"""What an update is worth that was made against an older version. Pure rules; knows no updates and no clock.
+"""The weight of an update that was made from an older version.
 
-Staleness τ is how many versions the model moved on between the lease and the merge. A rule gives a weight in (0, 1]
-that never grows with τ, and a fresh update (τ = 0) weighs 1 under each. Two relatives differ there and are not here:
-FedAsync scales even τ = 0 by its mixing factor, which with us is the leader's, not the rule's; AdaComp divides by
-max(1, σ), so that one step late costs nothing, and counts σ for each parameter, which is another kind of rule.
+Staleness τ is how many versions were made between the lease and the merge. A rule returns a weight in (0, 1] that never
+grows with τ, and is 1 for a fresh update (τ = 0). Two related rules differ there and are not included. FedAsync scales
+even τ = 0 by its mixing factor, which here belongs to the leader and not the rule. AdaComp divides by max(1, σ), so
+that one step late costs nothing, and counts σ for each parameter, which is another kind of rule.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StalenessRule(Protocol):
 
 
 def none(staleness: int, *, threshold: float = 0.0) -> float:
-    """1: late is as good as fresh (EDDL's asynchronous update)."""
+    """Return 1: a late update counts like a fresh one (EDDL's asynchronous update)."""
     _check(staleness)
     return 1.0
 

@@ -1,9 +1,9 @@
-"""How large an update usually is, and how large one may be. Pure numbers; knows no network and no tensors.
+"""The typical size of an update, and the largest accepted size.
 
-An update counts by its Euclidean norm over the root of its local steps: the norm of a walk of s steps grows between √s
-and s, so that leases of different sizes can be compared. The bound is a multiple of the median of those that were
-accepted of late, and never below a share of the model's own norm: a model that has almost converged has tiny updates,
-and one hard batch among them may be a hundred times as large and still harmless. Decision 21 has the measurements.
+An update's size is its Euclidean norm divided by the root of its local steps: the norm of a walk of s steps grows
+between √s and s, so that leases of different sizes can be compared. The bound is a multiple of the median of recently
+accepted sizes. It is never below a share of the model's own norm: an almost converged model has tiny updates, and one
+hard batch among them may be a hundred times as large and still harmless. Decision 21 has the measurements.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Usual:
         self._steps_most = 1
 
     def judge(self, node: str, norm: float, *, steps: int, model_norm: float, devices: int) -> Unusual | None:
-        """Whether an update is too large; ``devices`` is how many may train. None: it is not."""
+        """Return why an update is too large, or None if it is not. ``devices`` is how many may train."""
         reach = max(model_norm, REACH_LEAST)
         if len(self._recent) < ENOUGH:
             self._first.setdefault(node, _size(norm, steps))
             return self._judge_early(norm, steps=steps, reach=reach, devices=devices)
         if norm <= FLOOR_SHARE * reach:
-            # Most updates. What is usual is only reckoned where it decides.
+            # Most updates end here. The typical size is computed only if it decides.
             return None
         usual = self._usual()
         if norm <= MULTIPLE * usual * math.sqrt(steps):
@@ -118,7 +118,7 @@ class Usual:
 
     @classmethod
     def restored(cls, snapshot: object) -> Usual:
-        """From a snapshot; where that is none, from nothing, as in the first rounds."""
+        """Restore it from a snapshot, or start empty if the snapshot is not usable."""
         usual = cls()
         recent, steps = (snapshot.get("recent"), snapshot.get("steps")) if isinstance(snapshot, dict) else ([], 1)
         sizes = [float(size) for size in recent if type(size) in (int, float)] if isinstance(recent, list) else []

@@ -55,8 +55,8 @@ def test_a_histogram_of_one_class_has_no_auc():
         (of("median", 1, 2), "kind 'median'"),
         (of("mean", 1), "has 1 sums; a mean has 2"),
         (of("f1", 1, 2), "has 2 sums; a f1 has 3"),
-        (of("confusion", 1, 2, 3), "no square"),
-        (of("confusion", *[1] * 65 * 65), "no square"),
+        (of("confusion", 1, 2, 3), "not the square"),
+        (of("confusion", *[1] * 65 * 65), "not the square"),
         (of("histogram", *[1] * 8), "has 8 sums"),
         (of("mean", math.nan, 2), "not finite"),
         (of("mean", math.inf, 2), "not finite"),
@@ -75,7 +75,7 @@ def test_what_cannot_be(metric, why):
 def test_bounds_of_all_metrics_together():
     assert problem_of_all([of("mean", 1, 2, name=str(n)) for n in range(32)]) is None
     assert "33 metrics" in problem_of_all([of("mean", 1, 2, name=str(n)) for n in range(33)])
-    assert problem_of_all([of("mean", 1, 2), of("mean", 1, 2)]) == "two metrics of one name"
+    assert problem_of_all([of("mean", 1, 2), of("mean", 1, 2)]) == "two metrics have the same name"
     large = [of("confusion", *[1] * 4096, name=str(n)) for n in range(5)]
     assert problem_of_all(large[:4]) is None
     assert "16,384 sums" in problem_of_all(large)
