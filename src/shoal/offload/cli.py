@@ -43,7 +43,7 @@ def explain(
         list[str] | None,
         typer.Option(metavar="HOME", help="Ask this pool what it can; may be repeated.", show_default=False),
     ] = None,
-    executors: Annotated[int, typer.Option(metavar="N", min=1, help="Without a pool: so many executors.")] = 8,
+    executors: Annotated[int, typer.Option(metavar="N", min=1, help="Without a pool: assume N executors.")] = 8,
     gmacs: Annotated[
         float | None,
         typer.Option(
@@ -91,7 +91,7 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
         return None
     sides = text.lower().split("x")
     if not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise Misuse(f"--input {text!r} is no shape: write numbers with an x between them, such as 1x28x28")
+        raise Misuse(f"--input {text!r} is not a shape: write numbers with an x between them, such as 1x28x28")
     return tuple(int(side) for side in sides)
 
 

@@ -37,7 +37,7 @@ MARGIN = 1.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """Of a product: (rows, inner) by (inner, columns)."""
+    """The shape of a product: (rows, inner) by (inner, columns)."""
 
     rows: int
     inner: int
@@ -106,7 +106,7 @@ class Verdict:
     home_s: float
     #: None if it cannot be sent at all.
     away_s: float | None = None
-    #: Of these, masks and checks: they remain even with a link and a pool that take no time.
+    #: The part of ``away_s`` for masks and checks. It remains even if the link and the pool take no time.
     own_s: float = 0.0
     link_s: float = 0.0
     pool_s: float = 0.0
@@ -178,9 +178,9 @@ def worth(
     verify: Verify,
     pace: float = 1.0,
 ) -> Verdict:
-    """Send it, or do it here: with the seconds of both, and the reason.
+    """Decide whether to send a product or compute it here, with the seconds of both and the reason.
 
-    ``pace``: how many times as long as reckoned here earlier products took, if that is known.
+    ``pace`` is how many times as long as estimated here earlier products took, if known.
     """
     check_modes(privacy, verify)
     home_s = home_seconds(shape, home)
@@ -234,14 +234,14 @@ def _time(seconds: float) -> str:
 
 
 def link_rate(mbps: float, home: Home) -> float:
-    """Bytes a second over a link of so many million bits a second, this device's own work for them included."""
+    """Return the bytes per second of a link of ``mbps``, including this device's own work for them."""
     return 1 / (8 / (mbps * 1e6) + home.byte_s)
 
 
 def crossover_columns(
     rows: int, inner: int, *, secret: Secret, home: Home, pool: Advert, privacy: Privacy, verify: Verify
 ) -> int | None:
-    """From how many columns on a product of so many rows pays; None if it does not for any that memory holds."""
+    """Return from how many columns on it pays to send a product of this many rows, or None if it never does."""
     most = 1 << 20
 
     def pays(columns: int) -> bool:

@@ -1,7 +1,7 @@
-"""Whole numbers modulo the prime 2^31 - 1, and exact products of matrices over them by float64. Knows no tasks.
+"""Integers modulo the prime 2^31 - 1, and exact products of matrices over them by float64.
 
-A float64 holds every whole number up to 2^53. Numbers are therefore cut into limbs so short that no sum of products
-of a limb by the other side goes beyond; each limb is one product of the linear algebra, which is where the speed is.
+A float64 represents every integer up to 2^53. Numbers are therefore cut into limbs so short that no sum of products of
+a limb by the other side exceeds it. Each limb is one fast product of the linear algebra library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def reduced(values: np.ndarray) -> np.ndarray:
 
 
 def centred(values: np.ndarray) -> np.ndarray:
-    """Of each residue, the one nearest to 0: -(2^30 - 1) to 2^30 - 1."""
+    """Return the representative of each residue that is nearest to 0: -(2^30 - 1) to 2^30 - 1."""
     return np.where(values > LARGEST, values - PRIME, values)
 
 
@@ -96,5 +96,5 @@ def _bits(values: np.ndarray) -> int:
 
 
 def _limb_bits(left: np.ndarray) -> int:
-    """How long a limb of the other side may be: bits of a number, of a limb and of the count of them fit in 53."""
+    """Return how many bits a limb of the other side may have: with those of a number and of the count, at most 53."""
     return min(_EXACT_BITS - _bits(left) - int(left.shape[1]).bit_length(), _BITS)

@@ -1,11 +1,11 @@
-"""The kinds of task that an executor knows: inputs, result, computation. Knows no peer, no wire.
+"""The kinds of task that an executor knows: inputs, result, computation.
 
 ===========  =============================================  ==============================================
 kind         left side                                      result
 ===========  =============================================  ==============================================
 ``tile``     rows of a float32 matrix                       their product with a float32 right side
 ``outer``    one column of it, with a row of the right      their outer product, float32
-``share``    whole numbers less a mask, uint32              their product with digits of the right side, mod 2^32
+``share``    integers minus a mask, uint32                  their product with digits of the right side, mod 2^32
 ``mask``     the seed of that mask                          the mask's product with the same digits, mod 2^32
 ===========  =============================================  ==============================================
 """
@@ -103,17 +103,17 @@ def check_inputs(kind: str, tensors: Tensors, *, rows: int, inner: int, columns:
 def check_right(kind: str, right: np.ndarray, *, inner: int, columns: int) -> None:
     of = _known(kind)
     if (right.dtype.name, right.shape) != (of.right, (inner, columns)):
-        raise PeerViolation(f"a right side of {right.dtype.name} {right.shape}, not {of.right} {(inner, columns)}")
+        raise PeerViolation(f"the right side is {right.dtype.name} {right.shape}, not {of.right} {(inner, columns)}")
 
 
 def check_result(kind: str, tensors: Tensors, *, rows: int, columns: int) -> np.ndarray:
-    """The result, if it can be one of such a task."""
+    """Return the result of a task after checking its type and shape."""
     of = _known(kind)
     if list(tensors) != ["result"]:
         raise PeerViolation(f"a result is one tensor of that name, not {sorted(tensors)[:4]}")
     result = tensors["result"]
     if (result.dtype.name, result.shape) != (of.result, (rows, columns)):
-        raise PeerViolation(f"a result of {result.dtype.name} {result.shape}, not {of.result} {(rows, columns)}")
+        raise PeerViolation(f"the result is {result.dtype.name} {result.shape}, not {of.result} {(rows, columns)}")
     return result
 
 

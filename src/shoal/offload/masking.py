@@ -1,11 +1,11 @@
-"""Hiding one side of a product from each of two executors: additive masks modulo 2^32. Knows no executors.
+"""Additive masks modulo 2^32, which hide one side of a product from each of two executors.
 
-X is made whole numbers, R is drawn uniformly from 32 bits, and S = X - R modulo 2^32. One executor gets the 16-byte
+X is rounded to integers, R is sampled uniformly from 32 bits, and S = X - R modulo 2^32. One executor gets the 16-byte
 seed of R, the other S; each multiplies by the public W, and R·W + S·W = X·W modulo 2^32, exactly.
 
-S alone is uniform whatever X is, so its holder learns nothing but the shape (a one-time pad); R's holder never meets X.
-Both together have X: they must not collude, and nobody on the way may see both. W is public. A seed is used once:
-the difference of two matrices under one mask is no secret.
+S by itself is uniform whatever X is, so its holder learns only the shape (a one-time pad); R is independent of X. Both
+together have X: they must not collude, and nobody on the way may see both. W is public. A seed must be used only once,
+because two matrices under one mask reveal their difference.
 
 R comes from a stream cipher, not from numpy's generators: ``stream`` says why.
 
@@ -26,9 +26,9 @@ from shoal.offload.stream import words
 #: A digit of W is -512 to 511: 10 bits. With 31 bits and a sign of a share, that leaves 13 for the sum in float64.
 DIGIT_BITS = 10
 _DIGIT_HALF = 1 << (DIGIT_BITS - 1)
-#: So many products of a share (2^31) and a digit (2^9) add up to 2^53 at most, which float64 holds exactly.
+#: This many products of a share (2^31) and a digit (2^9) add up to at most 2^53, which float64 represents exactly.
 _SUMMED = 8192
-#: Two digits are 19 bits and a sign: what is left of the error is that of X.
+#: Two digits are 19 bits and a sign: the remaining error is that of X.
 LIMBS = 2
 _LIMBS_MAX = 3
 _ROWS = 64
@@ -38,7 +38,7 @@ _EXPONENT_MAX = 126
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixedRight:
-    """A public right side as whole numbers: one a version, the same for all."""
+    """A public right side as integers: one per version, the same for all tasks."""
 
     #: int16, b x (limbs·c), the high digits first.
     digits: np.ndarray
@@ -155,7 +155,7 @@ def share_product(share: np.ndarray, digits: np.ndarray) -> np.ndarray:
 
 
 def combined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """R·W + S·W as the whole numbers X·W is: int32, to be verified before they are believed."""
+    """Return R·W + S·W, which is X·W in integers (int32). The caller must verify it."""
     if a.shape != b.shape or a.dtype != np.uint32 or b.dtype != np.uint32:
         raise Misuse(f"two shares of one product are uint32 of one shape, not {a.dtype} {a.shape}, {b.dtype} {b.shape}")
     return np.asarray((a + b).view(np.int32))
@@ -191,7 +191,7 @@ def liars(
 
 
 def error_bound(left: np.ndarray, right: np.ndarray, fixed_left: FixedLeft, fixed_right: FixedRight) -> np.ndarray:
-    """How far a product by masks may be from the true one: half a unit of X and of W in each term, and one rounding.
+    """Bound the error of a masked product: half a unit of X and of W in each term, and one rounding.
 
     |Y - X·W| <= 2^-(e+1)·‖W_j‖₁ + 2^-(f+1)·‖X_i‖₁ + b·2^-(e+f+2) + 2^-24·|Y|, with e, f the exponents of X, of W.
     """

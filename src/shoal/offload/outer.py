@@ -1,4 +1,4 @@
-"""DCL's own tasks: a feature's column by its row of weights, summed at home; and what that costs. Knows no shuffles.
+"""DCL's own tasks, a feature's column by its row of weights, summed at home; and their cost.
 
 Task j is (I[:, j], W[j, :]), its result their outer product, and the layer is the sum of all of them in an order. It is
 here to be measured: row tiles (``tiling``) move two orders of magnitude fewer bytes and leave nothing to sum.
@@ -20,7 +20,7 @@ FLOAT_BYTES = 4
 
 
 def task(left: np.ndarray, right: np.ndarray, feature: int) -> tuple[np.ndarray, np.ndarray]:
-    """What is sent for one feature. (DCL §3.4)"""
+    """Return the column and the row that are sent for one feature. (DCL §3.4)"""
     return np.ascontiguousarray(left[:, feature]), np.ascontiguousarray(right[feature, :])
 
 
@@ -77,7 +77,7 @@ def issued(
 def returned(
     a: int, b: int, c: int, *, schedulers: int, executors_each: int, element_bytes: int = FLOAT_BYTES
 ) -> OuterTraffic:
-    """What comes back, on average; an executor's own is a whole number of outer products. (DCL 4.4 to 4.6)"""
+    """Return the average bytes that come back. An executor returns complete outer products. (DCL 4.4 to 4.6)"""
     return _shared(returned_bytes(a, b, c, element_bytes=element_bytes), schedulers, executors_each)
 
 

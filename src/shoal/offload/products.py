@@ -26,7 +26,7 @@ class Report:
     """The products so far, and their cost."""
 
     products: int = 0
-    #: Of these, how many went out, at least in part.
+    #: How many of these were sent, at least in part.
     sent: int = 0
     bytes_out: int = 0
     bytes_in: int = 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from shoal.errors import Misuse
 
-#: How much of a new measurement is believed. Devices warm up and get other work; one slow task is not a slow device.
+#: The weight of a new measurement. Devices warm up and get other work; one slow task does not make a device slow.
 BELIEVED = 0.3
 
 
@@ -36,7 +36,7 @@ class MeasuredExecutor:
 
 
 def split(tiles: int, executors: Sequence[MeasuredExecutor], *, operations_each: int) -> dict[str, int]:
-    """How many tiles each executor gets; one that would end last with a single tile gets none."""
+    """Return how many tiles each executor gets. One that would end last with a single tile gets none."""
     if not executors:
         raise Misuse("there is nobody to share tiles among")
     if tiles < 0 or operations_each < 1:

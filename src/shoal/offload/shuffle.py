@@ -34,7 +34,7 @@ def permutation(seed: bytes, purpose: str, size: int) -> np.ndarray:
     if size < 0:
         raise Misuse(f"there is no order of {size} things")
     digest = hashlib.sha256(purpose.encode() + b"\0" + seed).digest()
-    # Sorted by random bits rather than drawn: numpy promises the bits to stay, not what it makes of them.
+    # Sorted by random bits, because numpy guarantees a generator's bits across releases, but not its permutations.
     bits = np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(size)
     return np.argsort(bits, kind="stable")
 

@@ -1,4 +1,4 @@
-"""Secret numbers from a 16-byte seed (``sealing.stream``). Knows nothing of what they hide."""
+"""Secret random numbers from a 16-byte seed (``sealing.stream``)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SEED_BYTES = 16
 
 
 def words(seed: bytes, purpose: str, count: int) -> np.ndarray:
-    """So many uint32. A seed and a purpose are used for one matrix, once: the same again is no secret."""
+    """Return ``count`` uint32. Use a seed and a purpose for one matrix, once: used again, they hide nothing."""
     if len(seed) != SEED_BYTES:
         raise Misuse(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
-    # The key is of this seed and purpose alone.
+    # The key depends only on this seed and purpose.
     return stream.words(hashlib.sha256(b"shoal offload " + purpose.encode() + b"\0" + seed).digest(), count)
 
 
 def residues(seed: bytes, purpose: str, count: int) -> np.ndarray:
-    """So many numbers modulo PRIME, each as likely as any other: of 31 bits, all but the one that is PRIME itself."""
+    """Return ``count`` uniform numbers modulo PRIME: those of 31 bits, except PRIME itself."""
     # One in 2^31 is left out: a few more than needed are enough but for one seed in 2^200 or so.
     drawn = words(seed, purpose, count + 8 + count // 1_000_000) & np.uint32(PRIME)
     kept = drawn[drawn < PRIME][:count]

@@ -1,7 +1,7 @@
-"""A product cut into tiles: blocks of rows of its left side. Knows no executors and no masks.
+"""A product cut into tiles: blocks of rows of its left side.
 
-The heights of tiles are decided before any executor is asked, so that the bits of a result do not depend on the
-executor of a tile: its shape fixes a float32 product, on one kind of processor with one build of the linear algebra.
+The heights of tiles are set before any executor is asked, so that the bits of a result do not depend on a tile's
+executor. The shape determines a float32 product, on one kind of processor with one build of the linear algebra.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.errors import Misuse
 
-#: A sum is cut into so many terms: at most as many as OpenBLAS adds in one go on any processor it knows.
+#: The terms that are summed at a time: at most as many as OpenBLAS adds in one go on any processor.
 _SUMMED = 256
 
 
@@ -41,7 +41,7 @@ def tiles(rows: int, *, rows_each: int) -> tuple[Tile, ...]:
 
 
 def rows_each(rows: int, inner: int, columns: int, *, operations: int) -> int:
-    """The height that makes about so many multiply-adds a tile: at least one row, at most all."""
+    """Return the height at which a tile has about ``operations`` multiply-adds: at least one row, at most all."""
     if min(rows, inner, columns, operations) < 1:
         raise Misuse(
             f"a product of {rows} x {inner} x {columns} in tiles of {operations} operations: all are at least 1"

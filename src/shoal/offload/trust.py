@@ -1,7 +1,7 @@
-"""How often an executor is checked: less with every right result, always after a wrong one. Chance is an argument.
+"""How often an executor is checked: less with every right result, always after a wrong one. Randomness is an argument.
 
-Trust spends checks where they are worth most; it is no proof. With a check of each result by chance p, an executor that
-lies k times stays unseen with (1-p)^k. Where a wrong result must never pass, the least chance is 1.
+Trust uses checks where they are worth most; it does not prove anything. If each result is checked with probability p,
+an executor with k wrong results stays undetected with (1-p)^k. If a wrong result must never pass, use p = 1.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from shoal.offload.verify import majority
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpotChecks:
-    """How the chance of a check falls: from 1, by half with every so many checked results that held, to the least."""
+    """The probability of a check: 1 at first, halved with every ``halved_every`` right results, down to ``least``."""
 
-    #: 1 checks every result. With 1/16, 16 lies are caught with a chance of 64 %, 100 lies with 99.8 %.
+    #: 1 checks every result. With 1/16, 16 wrong results are detected with 64 %, 100 with 99.8 %.
     least: float = 1.0
     halved_every: int = 32
-    #: A result beyond any rounding is no accident: once is enough.
+    #: Rounding cannot explain an error beyond its bound: once is enough.
     excluded_after: int = 1
 
     def __post_init__(self) -> None:
@@ -30,15 +30,15 @@ class SpotChecks:
             raise Misuse("spot checks: the least chance is above 0 and at most 1; the counts are at least 1")
 
     def chance(self, record: CheckRecord) -> float:
-        """How likely the next result of this executor is checked."""
+        """Return the probability that the next result of this executor is checked."""
         return max(self.least, 0.5 ** (record.held // self.halved_every))
 
     def checks(self, record: CheckRecord, *, draw: float) -> bool:
-        """``draw`` is uniform from 0 to 1, and not known to the executor."""
+        """Whether to check the next result. ``draw`` is uniform from 0 to 1, and not known to the executor."""
         return draw < self.chance(record)
 
     def after(self, record: CheckRecord, *, held: bool, reason: str | None = None) -> CheckRecord:
-        """The record of an executor after one more check."""
+        """Return the record of an executor after another check."""
         if held:
             return replace(record, held=record.held + 1, checked=record.checked + 1)
         caught = record.caught + 1
@@ -67,25 +67,25 @@ class CheckRecord:
 
 
 def unseen(chance: float, *, lies: int) -> float:
-    """(1-p)^k: how likely so many lies all stay unseen."""
+    """Return (1-p)^k, the probability that ``lies`` wrong results all stay undetected."""
     return float((1.0 - chance) ** lies)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """The outcome of replicas of one task: the value to believe, the executors that differ, and the reason."""
+    """The outcome of replicas of one task: the accepted value, the executors that differ, and the reason."""
 
-    #: None: nothing is believed, the task is computed at home or asked of others.
+    #: None if no value is accepted: the task is computed at home or by others.
     value: np.ndarray | None
     liars: tuple[str, ...]
     reason: str
 
 
 def settle(results: Mapping[str, np.ndarray], *, holds: Callable[[np.ndarray], bool] | None = None) -> Settled:
-    """Replicas by executor: all alike are believed; else the check decides, or where there is none most votes.
+    """Compare replicas by executor. If all are equal, accept them; else the check decides, or without one the majority.
 
-    Votes fail when most of those asked lie together: of 3, drawn from a pool where one in 5 lies, that is 1 task in
-    10. With a check, ``holds``, they are outvoted by it, as long as one of those asked is honest.
+    The majority fails if most of the executors collude: with 3 from a pool where one in 5 is malicious, in 1 task of
+    10. The check, ``holds``, succeeds as long as one of them is honest.
     """
     if not results:
         raise Misuse("no replica has come back yet: there is nothing to settle")

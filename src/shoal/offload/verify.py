@@ -1,7 +1,7 @@
-"""Was a product computed as asked? Freivalds' check for floats and for whole numbers, and votes. Knows no executors.
+"""Checks that a product was computed correctly: Freivalds' check for floats and for integers, and votes.
 
 Freivalds (1977): Y = X·W is checked by Y·r = X·(W·r) for random r, with ab + ac multiply-adds instead of abc once W·r
-is known, which depends on the version of W alone. It says that a result is right; it hides nothing.
+is known, which depends only on the version of W. It checks a result; it hides nothing.
 
 The executor must not know r: the owner of the data seeds ``chance`` from the system's entropy.
 """
@@ -94,7 +94,7 @@ class Freivalds:
         draws = 2.0 * chance.integers(0, self.values, size=(columns, trials)) - (self.values - 1)
         with np.errstate(all="ignore"):
             self._probes = draws.astype(np.float32)
-            # Summed in float64 once a version, so that its rounding is none of a check's concern.
+            # Summed in float64 once per version, so that its rounding does not affect a check.
             self._known = np.empty((inner, trials), dtype=np.float32)
             squares = 0.0
             for start in range(0, inner, _ROWS):
@@ -203,7 +203,7 @@ class Vote:
     """The answer of most executors, bit for bit; None if no answer has more than half of the votes."""
 
     value: np.ndarray | None
-    #: Places in the list of the executors that agree with it, and of the others.
+    #: Indices of the executors that agree with it, and of the others.
     agree: tuple[int, ...]
     differ: tuple[int, ...]
 

@@ -83,7 +83,7 @@ def test_a_task_is_read_with_its_examples(
     ("words", "complaint"),
     [
         ([], "such as --input 1x28x28"),
-        (["--input", "1x-6"], "is no shape"),
+        (["--input", "1x-6"], "is not a shape"),
         (["--input", "1x6x6", "--privacy", "some"], "privacy is none, shuffle, mask"),
         (["--input", "1x6x6", "--mbps", "0"], "are more than 0"),
     ],

@@ -52,7 +52,7 @@ from shoal.wire.messages import (
 LOOK = "look"
 ADVERTISE = "advertise"
 
-#: A second executor gets a task after so many times its expected duration: the staleness of the thesis (§3.3).
+#: A second executor gets a task after this multiple of its expected duration: the staleness of the thesis (§3.3).
 STALE_FACTOR = 4.0
 STALE_LEAST_S = 1.0
 
@@ -79,7 +79,7 @@ class _Open:
     #: With its tensors, in memory of its own.
     task: TileTask
     ends_s: float
-    #: Executors that were given it -> why not again; None: it may have it again.
+    #: Executors that got it -> why they must not get it again, or None if they may.
     given: dict[str, str | None] = field(default_factory=dict)
     #: Issues that may still be answered.
     live: int = 0
@@ -157,7 +157,7 @@ class Broker(Machine):
         if executor is None or not 0 < issue <= self._numbers:
             return 0
         if issued is None:
-            # Of an earlier session: it was asked for, and is received and dropped.
+            # The task is of an earlier session: its result was asked for, and is received and dropped.
             return TASK_MAX_BYTES
         opened = self._tasks.get(issued.task)
         # Another executor may have done the task by now: the result is received and dropped, as it was asked for.
@@ -450,7 +450,7 @@ class Broker(Machine):
     def _why_nobody(self, opened: _Open) -> str:
         ready = [executor for executor in self._executors.values() if executor.is_ready]
         if not ready:
-            return f"nobody lends here now: {self._counted()}"
+            return f"no executor is available now: {self._counted()}"
         refusals = [f"{node}: {reason}" for node, reason in sorted(opened.given.items()) if reason is not None]
         return f"none of {len(ready)} executors may or can do it" + (
             f" ({'; '.join(refusals[:3])})" if refusals else ""

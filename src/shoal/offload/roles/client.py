@@ -1,8 +1,9 @@
-"""The client: has matrix products computed by pools that it does not trust, and believes only checked results.
+"""The client: has matrix products computed by pools that it does not trust, and accepts only checked results.
 
-The client cuts a product into tiles (``product``) and gives each tile to the pool that should end it first. A tile that
-is refused, late, wrong or lost with its pool is asked for again, elsewhere if possible; a tile that no pool does is
-computed at home, and the reason is recorded. The bits of the result do not depend on the pools. One product at a time.
+The client cuts a product into tiles (``product``) and gives each tile to the pool that should finish it first. A tile
+that is refused, late, wrong or lost with its pool is requested again, elsewhere if possible. A tile that no pool
+computes is computed at home, and the reason is recorded. The bits of the result do not depend on the pools. It computes
+one product at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ LOOK = "look"
 #: How long tiles wait for a lost pool, from its loss. A manager that restarts is back before.
 WAIT_S = 10.0
 
-#: A pool has this long for a task, or so many times its expected duration.
+#: A pool has this long for a task, or this multiple of its expected duration.
 LATE_LEAST_S = 10.0
 LATE_FACTOR = 8.0
 
@@ -64,7 +65,7 @@ class _Ask:
 
     tile: int
     side: int
-    #: None: at home.
+    #: None if it is computed at home.
     pool: str | None
     sent_s: float
     due_s: float
@@ -77,7 +78,7 @@ class _Pool:
     name: str
     is_connected: bool = False
     told: Pool | None = None
-    #: Since when it is of no use.
+    #: Since when it has not been usable.
     gone_s: float = 0.0
     why_gone: str = "not reached yet"
     asked_s: float = 0.0
@@ -157,7 +158,7 @@ class Client(Machine):
 
     @property
     def network(self) -> str:
-        """As the thesis names it: ``1-2-3``, or ``1-3-(4,5,6)``. (DCL §3.1)"""
+        """The network's name in the thesis's notation: ``1-2-3``, or ``1-3-(4,5,6)``. (DCL §3.1)"""
         return network_name([pool.told.executors if pool.told else 0 for pool in self._pools.values()])
 
     def result_limit(self, task: int) -> int:
@@ -243,7 +244,7 @@ class Client(Machine):
         was_useful = pool.is_useful
         pool.told = told
         if not pool.is_useful:
-            pool.why_gone = "nobody lends there now"
+            pool.why_gone = "it has no executor now"
             if was_useful:
                 pool.gone_s = self.now_s
 
@@ -475,7 +476,7 @@ class Client(Machine):
             kind = product.kind(ask.side)
             array = check_result(kind, result.tensors, rows=work.tile.rows, columns=product.columns)
             if not result.executor:
-                raise PeerViolation("a result of nobody")
+                raise PeerViolation("the result names no executor")
         except PeerViolation as violation:
             self._on_refused(pool, result.task, violation.reason)
             return
@@ -542,7 +543,7 @@ class Client(Machine):
             self._standings[key] = self._checks.after(before, held=held, reason=reason)
 
     def _catch(self, reply: Reply, reason: str) -> None:
-        """An executor gave a wrong result: tell its broker, and avoid it from now on."""
+        """Report an executor with a wrong result to its broker, and avoid it from now on."""
         assert reply.pool is not None
         assert reply.node is not None
         pool = self._pools[reply.pool]

@@ -1,4 +1,4 @@
-"""The executor: multiplies matrices for its broker, within its means. Knows no client, and no meaning of numbers."""
+"""The executor: multiplies matrices for its broker, within its limits."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class Executor(Machine):
             self._refuse(task, reason)
 
 
-#: The multiplication that runs when its broker is gone: its result is of no use, and it cannot be stopped.
+#: Stands for a multiplication whose broker is lost: it cannot be stopped, and its result is discarded.
 _NOBODY = Measure(number=0, rows=1, inner=1, columns=1)
 
 

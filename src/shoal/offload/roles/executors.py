@@ -1,6 +1,6 @@
-"""The executors as their broker knows them: the speed, the tasks and the record of each. No clients, no tensors.
+"""The executors of a broker: the speed, the tasks and the record of each.
 
-The broker measures speed by its own clock: it never believes the speed that an executor reports.
+The broker measures speed by its own clock and does not use the speed that an executor reports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shoal.offload import shares
 from shoal.wire.limits import SECONDS_MAX
 from shoal.wire.messages import ExecutorView, Lend, Measure, clip
 
-#: A measure of almost no work takes the latency alone. The first ones also start the child that multiplies.
+#: A product of almost no work measures only the latency. The first ones also start the child that multiplies.
 SMALLEST_SIDE = 16
 SMALLEST_TIMES = 3
 #: Then cubes of these sides, until one takes long enough to tell a rate from a delay.
@@ -66,11 +66,11 @@ class ExecutorState(StrEnum):
 class ExecutorRecord:
     node: str
     is_connected: bool = False
-    #: How an operator holds it back, such as ``drained``; None: it may be given tasks.
+    #: The standing that excludes it, such as ``drained``. None if it may get tasks.
     hold: str | None = None
     #: Why the broker gives it no further tasks.
     excluded: str | None = None
-    #: As measured; 0: not yet.
+    #: The measured rate. 0 if not measured yet.
     multiply_adds_per_s: float = 0.0
     latency_s: float = 0.0
     link_bytes_per_s: float = LINK_BYTES_PER_S
@@ -171,7 +171,7 @@ class ExecutorRecord:
     # Tasks ----------------------------------------------------------------------------------------------
 
     def takes_s(self, multiply_adds: int, size_bytes: int) -> float:
-        """The expected time of a task, alone."""
+        """Return the expected time of a task if the executor has no other."""
         return self.latency_s + multiply_adds / self._rate + size_bytes / self.link_bytes_per_s
 
     @property

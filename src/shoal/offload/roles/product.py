@@ -1,7 +1,7 @@
-"""One product on its way: its tiles, the mask of each, the replies to each and whether they are believed.
+"""One product in progress: its tiles, the mask of each, and the replies to each with their checks.
 
-Knows neither pools nor time. The shape of a product alone decides how it is cut, before any pool is asked, so that its
-bits do not depend on the executors that take part, die or lie.
+Only a product's shape decides how it is cut, before any pool is asked. So its bits do not depend on the executors that
+take part, fail or send wrong results.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ TILE_ROWS_LEAST = 32
 #: The left side of a tile, and its result.
 TILE_MAX_BYTES = 8 << 20
 
-#: Rights whose checks and digits are kept, so that they are worked out once a version.
+#: Memory for the checks and digits of right sides, so that they are computed once per version.
 RIGHTS_KNOWN_MAX_BYTES = 64 << 20
 
-#: How far trust may let the chance of a check fall, where results are checked by chance.
+#: The lowest probability of a check if results are checked at random.
 SPOT_LEAST = 1 / 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What executors may see of a product, and how their results are checked."""
+    """The secrecy of a product, and how results are checked."""
 
     privacy: Privacy = "none"
     verify: Verify = "freivalds"
-    #: Executors that each tile is given to where it is replicated.
+    #: How many executors get each tile if tiles are replicated.
     replicas: int = 3
     tile_operations: int = TILE_OPERATIONS
 
@@ -63,7 +63,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A result for one side of a tile, and the pool and the executor that sent it; None: computed at home."""
+    """A result for one side of a tile, and its pool and executor, which are None if it was computed at home."""
 
     pool: str | None
     node: str | None
@@ -106,7 +106,7 @@ class TileWork:
 
 
 class Known:
-    """A right side as it is sent, and its checks and digits, worked out once a version."""
+    """A right side as it is sent, with its checks and digits, computed once per version."""
 
     def __init__(self, right: np.ndarray, digest: str, *, is_masked: bool) -> None:
         self.digest = digest
@@ -158,7 +158,7 @@ class Product:
         self._shuffled = shuffled
         self._left = shuffle.shuffle_left(left, shuffled) if shuffled is not None else np.ascontiguousarray(left)
         rows, inner = left.shape
-        #: Of the matrices that are sent: the digits of a right side lie side by side.
+        #: The sizes of the matrices that are sent: the digits of a right side are side by side.
         self.inner, self.columns = inner, known.sent.shape[1]
         self._width = known.right.shape[1]
         self.cut = cut(rows, inner, self.columns, operations=policy.tile_operations)
@@ -212,7 +212,7 @@ class Product:
             0: {"seed": np.frombuffer(seed, dtype=np.uint8)},
             1: {"left": masking.masked(work.fixed.values, seed)},
         }
-        # Drawing a mask and taking it off is no multiplication, but it is one operation a value each.
+        # Sampling a mask and removing it do not multiply, but each takes one operation per value.
         self.operations_home += 2 * rows.size
 
     def _tile_seed(self, work: TileWork) -> bytes:
@@ -337,7 +337,7 @@ class Product:
 
 
 def cut(rows: int, inner: int, columns: int, *, operations: int) -> tuple[Tile, ...]:
-    """The tiles of a product: of a height that its shape alone decides."""
+    """Return the tiles of a product. Only its shape decides their height."""
     if not rows:
         return ()
     height = rows_each(rows, inner, columns, operations=operations)

@@ -1,4 +1,4 @@
-"""Memory that a process and its child both see, as large as it was ever needed. Knows no tasks.
+"""Memory that a process shares with its child, as large as was ever needed.
 
 A pipe would carry the same in pieces of 64 kB, and on a busy machine each waits for its turn: a tile took a hundred
 times as long to hand over as to multiply.

@@ -1,7 +1,7 @@
-"""The manager's side of lending: its broker, and the sessions of executors and clients.
+"""The manager's side of offloading: its broker, and the sessions of executors and clients.
 
-A client connects as an operator, with a work stream and nothing else; several may connect under one name, so each
-session is a client of its own. Decides nothing.
+A client connects as an operator, with only a work stream. Several may connect under one name, so each session is a
+separate client.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Exchange(ManagerPool):
         #: Client or node -> its work stream.
         self._sessions: dict[str, Session] = {}
         self._clients: dict[Session, str] = {}
-        #: Nodes that said they lend, and those that the broker knows.
+        #: Nodes that offer to multiply, and those of them that the broker knows.
         self._lends: set[str] = set()
         self._lending: set[str] = set()
 
@@ -90,7 +90,7 @@ class Exchange(ManagerPool):
             self._lends.add(node)
         else:
             self._lends.discard(node)
-            self._over(node, "it has stopped lending")
+            self._over(node, "it no longer multiplies for others")
         self._look_at(node)
 
     def changed(self, change: PeerChanged) -> None:
@@ -100,7 +100,7 @@ class Exchange(ManagerPool):
         if change.state is Liveness.LOST:
             self._lending.discard(change.node)
         elif change.state is Liveness.ALIVE:
-            # It was lost, and is heard again on the same session.
+            # It was lost, and has sent a message again on the same session.
             self._look_at(change.node)
 
     def held(self, event: MemberHeld) -> None:
@@ -109,7 +109,7 @@ class Exchange(ManagerPool):
         self._look_at(event.node)
 
     def _look_at(self, node: str) -> None:
-        """Tell the broker of a node that lends, has a session and is approved."""
+        """Report a node to the broker if it offers to multiply, has a session and is approved."""
         is_here = node in self._lends and node in self._sessions and self._held.get(node) != "pending"
         if is_here and node not in self._lending:
             self._open()
@@ -143,7 +143,7 @@ class Exchange(ManagerPool):
         """Returns once the role is done with its tensors."""
         sender = self._clients.get(session, session.peer.node)
         if self._broker is None:
-            # From a node that never said it lends.
+            # The message is from a node that never offered to multiply.
             return
         await self._host.deliver(Received(sender=sender, message=message, size_bytes=size_bytes))
 

@@ -1,4 +1,4 @@
-"""A device's side of lending: its executor, and the process that multiplies for it. Decides nothing."""
+"""A device's side of offloading: its executor, and the process that multiplies for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LendingDriver(AgentPool):
     def __init__(self, *, broker: str, send: Callable[[str, Message], None]) -> None:
         self._broker = broker
         self._means = means_here()
-        # One core, unless the user allows more: a device that lends may have work of its own.
+        # One core, unless the user allows more: the device may have its own work.
         self._multiplier = Multiplier(threads=threads_told(otherwise=1), nice=NICE)
         self._host = RoleHost("executor", self._perform, send=send)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,7 +1,7 @@
-"""Multiplies in a child process, started with the first task. No torch.
+"""Multiplies in a child process, which the first task starts. It does not need torch.
 
-A child, and not a thread of this process: it may be killed or run out of memory without the agent; it gives way to a
-device's own work; and the number of threads of the linear algebra is fixed when a process begins.
+It is a child and not a thread because it may be killed or run out of memory without ending the agent, and has a lower
+priority than the device's own work. Also, a process fixes the threads of its linear algebra when it starts.
 """
 
 from __future__ import annotations

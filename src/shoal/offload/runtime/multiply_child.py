@@ -1,4 +1,4 @@
-"""The process that multiplies: reads a task, computes it, writes the result, until its parent closes. numpy alone.
+"""The process that multiplies: reads a task, computes it, writes the result, until its parent closes. Needs only numpy.
 
 ``multiplier`` runs it as ``python -m shoal.offload.runtime.multiply_child ARENA NICE``, and sets the number of threads
 of the linear algebra in the environment. The bits of a product do not depend on that number (``offload.tiling``).

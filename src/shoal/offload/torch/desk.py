@@ -27,7 +27,7 @@ SECRET: dict[Pass, Secret] = {"forward": "left", "input gradient": "left", "weig
 #: ``pace``: how many times as long as expected products took, there and back.
 Weigh = Callable[[Shape, Secret, float], Verdict]
 
-#: A decision holds for so many products at most; the first ones not as long, since they teach most.
+#: A decision holds for at most this many products. The first ones hold for fewer, because they teach most.
 HOLDS = 20
 #: How much of the newest product goes into the pace.
 NEWEST = 0.25
@@ -50,7 +50,7 @@ class Decision:
 
 
 def shape_of(step: Pass, *, rows: int, inputs: int, outputs: int) -> Shape:
-    """The shape of the product of one pass of an affine layer, for so many rows of examples."""
+    """Return the shape of the product of one pass of an affine layer, for ``rows`` examples."""
     match step:
         case "forward":
             return Shape(rows=rows, inner=inputs, columns=outputs)

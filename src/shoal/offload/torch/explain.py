@@ -58,7 +58,7 @@ class ExplainRequest:
     layer: str
     step: Pass
     shape: Shape
-    #: Why it cannot be sent; None: it can.
+    #: Why it cannot be sent, or None if it can.
     why_home: str | None
 
 

@@ -145,7 +145,7 @@ def test_what_a_lost_executor_had_goes_to_another_and_it_may_have_it_again() -> 
     # Nobody else is there: the client hears so, and looks elsewhere.
     said = desk.told(Disconnected(node="a", reason="killed"))
     refusals = [message for to, message in said if isinstance(message, TileResult)]
-    assert "nobody lends here now: 1 lost" in refusals[0].reason
+    assert "no executor is available now: 1 lost" in refusals[0].reason
     desk.connect("a")
     assert desk.hears("op/1", task(2))[-1][0] == "a"
     desk.told(PeerChanged(node="a", state=Liveness.LOST, reason="silent"))

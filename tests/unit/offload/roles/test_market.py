@@ -194,7 +194,7 @@ def test_without_any_pool_it_is_done_at_home_after_a_while_and_then_at_once() ->
     left, right = sides()
     assert market.multiply(left, right).tobytes() == at_home(left, right, PLAIN).tobytes()
     assert 10.0 <= market.now_s < 11.0
-    assert any("nobody lends there now" in record.reason for _, record in market.records)
+    assert any("it has no executor now" in record.reason for _, record in market.records)
     began_s = market.now_s
     market.multiply(left, right, number=2)
     assert market.now_s - began_s < 1.0
