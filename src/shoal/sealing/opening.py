@@ -158,7 +158,7 @@ class SumOpening:
         for seed in candidates(shares, needed=self.group.shape.threshold):
             if commitment(seed, self.label) == commit:
                 return seed
-        raise PeerViolation(f"no {self.group.shape.threshold} shares give the mask that member {member} committed to")
+        raise PeerViolation(f"the shares of member {member} do not restore the mask that it committed to")
 
 
 def unmask(total: np.ndarray, masks: list[Mask], label: bytes, *, start: int = 0) -> None:
