@@ -388,7 +388,7 @@ def test_every_message_is_heard_from_those_who_may_say_it_and_from_nobody_else(r
                         message = replace(message, node=caller.node)
                     async with site.channel(caller) as channel:
                         code, details = await say(channel, verb, message)
-                    heard = "does not come this way" not in details
+                    heard = "may not be sent here" not in details
                     if heard != expected or code is grpc.StatusCode.PERMISSION_DENIED:
                         wrong.append((verb, name, code, details))
             assert not wrong
@@ -571,7 +571,7 @@ def test_every_message_at_a_leaders_door_is_heard_or_refused_by_the_table(tmp_pa
                     message = replace(message, node=caller.node)
                 async with door.channel(caller) as channel:
                     code, details = await say(channel, verb, message)
-                heard = "does not come this way" not in details
+                heard = "may not be sent here" not in details
                 ended = grpc.StatusCode.OK if heard else grpc.StatusCode.INVALID_ARGUMENT
                 if heard != may_say("worker", verb, name) or code is not ended:
                     wrong.append((verb, name, code, details))
@@ -813,7 +813,7 @@ def test_whoever_is_dialled_is_heard_by_the_table_and_else_the_session_ends(role
                 async with room:
                     reason = await asyncio.wait_for(line.connect_once(), 20.0)
                 told = may_be_told(role, lane, name)
-                refused = f"{BROKE_CONTRACT}: {name} does not come this way"
+                refused = f"{BROKE_CONTRACT}: {name} may not be sent here"
                 if [type(said).__name__ for said in caller.heard] != [name] * told or (reason == refused) == told:
                     wrong.append((lane, name, reason, caller.heard))
 

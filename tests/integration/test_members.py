@@ -216,7 +216,7 @@ def test_a_newcomer_waits_for_approval_and_sees_nothing_until_then(tmp_path: Pat
                         pass
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
-                assert "Ready does not come this way" in await asyncio.wait_for(sly.run(Asks(job)), WAIT_S)
+                assert "Ready may not be sent here" in await asyncio.wait_for(sly.run(Asks(job)), WAIT_S)
 
                 running = asyncio.create_task(agent.run())
                 await node_view(operator, "pi", state="alive", standing="pending")

@@ -71,7 +71,7 @@ class PersistentLink:
             del self._sessions[session.lane]
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        raise PeerViolation(f"{type(message).__name__} does not come this way")
+        raise PeerViolation(f"{type(message).__name__} may not be sent here")
 
     def payload_limit(self, session: Session, message: Message) -> int:
         return 0

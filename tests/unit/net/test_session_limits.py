@@ -102,7 +102,7 @@ def test_what_is_not_theirs_to_say_ends_the_session() -> None:
         assert hearer.closed_for == reason
         return reason
 
-    assert run(story()) == "broke the contract: HeartbeatSeen does not come this way"
+    assert run(story()) == "broke the contract: HeartbeatSeen may not be sent here"
 
 
 CHUNKS = 4
