@@ -20,7 +20,7 @@ class DeviceMomentum:
     def __init__(self, parameters: int, *, momentum: float, gain: float) -> None:
         """Start without momentum. ``parameters`` values have it; they come first, and buffers follow unchanged."""
         if not 0 < momentum < 1 or not gain > 0:
-            raise Misuse(f"device momentum is {momentum} and its gain {gain}; they must be 0 to 1, and above 0")
+            raise Misuse(f"device momentum is {momentum}; it must be above 0 and below 1, and its gain {gain} above 0")
         self._parameters = parameters
         self._momentum, self._gain = np.float32(momentum), np.float32(gain)
         self._kept: np.ndarray | None = None
