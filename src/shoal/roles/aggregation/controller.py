@@ -278,7 +278,7 @@ class AggregationController:
         if formations.next is None and (wanted := self._wanted()) is not None and self._turn_to(wanted):
             return True
         if formations.keeps_words:
-            # What aggregators have of a sealed sum would be gone with the shape.
+            # Words of a sealed sum are with aggregators, and would be gone with the shape.
             return False
         if (broken := formations.held_up()) is not None and formations.next is None:
             formations.star(f"no other can be set up now: {broken}")

@@ -8,7 +8,7 @@ from shoal.sealing.graph import GROUP_MAX
 from shoal.wire.limits import ENVELOPE_MAX_BYTES
 from shoal.wire.messages import MemberKey, SealRoster
 
-#: What a roster says of a device beside its certificate: names, a key, a nonce, a signature, and where each begins.
+#: Bytes of a roster per device beside its certificate: names, a key, a nonce, a signature, and where each begins.
 KEY_AND_NAME_MAX_BYTES = 224
 
 

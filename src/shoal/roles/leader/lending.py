@@ -166,7 +166,7 @@ class Lending:
             self._participants.on_came(worker.node, version=self._training.version)
 
     def on_failed(self, worker: WorkerRecord, failed: Failed) -> Lease | None:
-        """Take back the lease that a worker could not do. None: it had no such lease."""
+        """Take back the lease that a worker could not do. Return None if it had no such lease."""
         for clock, ledger in self._leases.clocked_ledgers():
             lease = ledger.find(failed.lease, worker.node)
             if not isinstance(lease, Lease) or self._leases.has_arrived(lease.id):

@@ -1,4 +1,4 @@
-"""One group of a sealed sum, and what its leader asks of those who take the masks off. Pure state."""
+"""One group of a sealed sum, and the questions that its leader has for an opener. Pure state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SealedGroup:
     leases: tuple[int, ...]
     total: np.ndarray
     sums: GroupSums
-    #: Where its words lie in the model; None: everywhere.
+    #: Where its words lie in the model, or None if everywhere.
     at: np.ndarray | None = None
     phase: SealPhase = SealPhase.UPLOADING
     #: When its members were asked what they are asked now.
@@ -69,7 +69,7 @@ class Opener(Protocol):
         """Repeat the question to a member whose session broke."""
 
     def on_answer(self, group: SealedGroup, place: int, message: Agreed | Opened) -> None:
-        """Take the answer of a member. Raises PeerViolation for one that cannot be."""
+        """Take the answer of a member. Raises PeerViolation for an answer that breaks the protocol."""
 
     def look(self, group: SealedGroup) -> bool:
         """Return whether the masks are off. Raises Unopened if they never will be."""

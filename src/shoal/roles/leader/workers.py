@@ -190,11 +190,11 @@ class Workers:
         return len(self._members)
 
     def get(self, node: str) -> WorkerRecord | None:
-        """Return a worker that trains, or None if there is none of this name."""
+        """Return the worker of this name, or None for a hub or a stranger."""
         return self._members.get(node)
 
     def find(self, node: str) -> WorkerRecord | None:
-        """Return a worker or a hub, or None if there is none of this name."""
+        """Return the worker or hub of this name, or None for a stranger."""
         return self._members.get(node) or self._hubs.get(node)
 
     def hubs(self) -> list[WorkerRecord]:
