@@ -185,7 +185,7 @@ def _refused(troupe: SealedTroupe) -> str:
         ({"bound": 4}, "member 0 did not close for this group"),
         ({"roster": 0}, "roster 0 is not known here"),
         ({"present": b"\xff"}, "bytes name members of a group of 6"),
-        ({"words": 0}, "a sum of 0 words"),
+        ({"words": 0}, "AskMasks.words is 0"),
         ({"words": 1 << 40}, "fit one message"),
         # The first of the roster is the helper.
         ({"members": bits_of(range(6), 7)}, "the group contains its helper"),
