@@ -303,7 +303,7 @@ def test_many_violations_and_the_peer_is_turned_away() -> None:
         return [await session_of([b"nonsense"], commons=commons).run(Hearer()) for _ in range(OFFENCES_MAX + 2)]
 
     *early, eleventh, _ = run(story())
-    assert all(reason.startswith("broke the contract: a frame that holds") for reason in early)
+    assert all(reason.startswith("broke the contract: a frame must have") for reason in early)
     assert all("turned away" not in reason for reason in early)
     assert "; is turned away for 10 s: broke the contract more than 10 times" in eleventh
 
