@@ -9,13 +9,14 @@ from typing import Any
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse
-from shoal.learning.blt_table import VERSIONS_MAX
 from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer_rule import ADAPTIVE, BETA2, EPSILON, OUTER_KINDS, RATES, OuterRule
-from shoal.learning.privacy import PARTICIPATIONS_MAX, Privacy, SharedPrivacy
+from shoal.learning.privacy import Privacy, SharedPrivacy
 from shoal.learning.schedule import Schedule
-from shoal.sealing.graph import GROUP_MAX, shape_of
-from shoal.trust import DEVICE_MOMENTUM, DEVICES_LEAST, DEVICES_MAX, Sealed, Trust
+from shoal.plan_rules.rule import PlanRefused, told
+from shoal.plan_rules.table import broken_rules
+from shoal.sealing.graph import GROUP_MAX
+from shoal.trust import DEVICE_MOMENTUM, DEVICES_LEAST, DEVICES_MAX, Trust
 from shoal.until import Until as Until
 from shoal.until import accuracy as accuracy
 from shoal.until import check_metric_name
@@ -44,19 +45,6 @@ RETIRED: dict[tuple[str, str], str] = {("work", "blocks"): "leased"}
 #: says nothing.
 STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 
-#: What only sized work heeds. Elsewhere they would be said in vain, and a person who set a budget would think it held.
-SIZED_ONLY = (
-    "budget_s",
-    "budget_joules",
-    "budget_battery_percent",
-    "refuse_smallest",
-    "refuse_alike",
-    "requests_per_s",
-)
-
-#: What only a private plan heeds.
-PRIVATE_ONLY = ("clip_update", "participations", "apart")
-
 #: Which version of a job is published by itself: one that is judged better than the one that is served, every one that
 #: is judged, or none.
 PUBLISH = ("better", "every", "asked")
@@ -76,25 +64,24 @@ MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0, "auto": 0.9}
 PRECISIONS = ("float32", "bfloat16")
 INNER_STATES = ("fresh", "kept")
 
-#: Optimisers of ``torch.optim`` that divide by an average of squared gradients: with few steps a lease that average is
-#: mostly its own bias correction.
-INNER_ADAPTIVE = ("adam", "adamw", "adamax", "nadam", "radam", "rmsprop", "adadelta", "adagrad", "adafactor")
-FRESH_STEPS_LEAST = 8
-
 #: How many times as many places a version moves in as one update names, where a plan does not say.
 DOWN_TIMES = 5
 
+#: Keys by what their values may be. A norm, a budget or a time that is not wanted is 0.
+ANSWERS = {"staleness": STALENESS, "precision": PRECISIONS, "inner_state": INNER_STATES, "shuffle": SHUFFLES}
+_FROM_ONE = ("workers_min", "batch_size", "accumulate", "evaluate_every_epochs", "buffer", "epoch_leases")
+_FROM_ZERO = (
+    *("aggregators", "cohort", "weight_decay", "lease_s", "checkpoint_every_s", "clip_mean", "clip_gradient"),
+    *("cache_mb", "budget_s", "budget_joules", "requests_per_s", "labels_epsilon", "participations", "apart"),
+)
+_BETWEEN = {
+    "lease_batches": (1, LEASE_BATCHES_MAX, ""),
+    "budget_battery_percent": (0, 100, " percent"),
+    "versions_kept": (1, VERSIONS_KEPT_MAX, " complete models"),
+}
+
 #: A number that was left out. Once a plan is made, it is there.
 _UNSAID: Any = None
-
-
-def too_fresh(optimiser: str, steps: int) -> str:
-    """Why an adaptive optimiser that begins again with each lease is refused."""
-    return (
-        f"{optimiser} begins again with every lease, and a lease has {steps} step{'' if steps == 1 else 's'}: that is"
-        f" mostly its bias correction. Set lease_batches to {FRESH_STEPS_LEAST} or more, or inner_state = 'kept', or"
-        " let the leader do it: outer = 'adamw'"
-    )
 
 
 def parse_workers(text: str) -> tuple[int, int]:
@@ -252,439 +239,59 @@ class Plan:
     where: str = ""
 
     def __post_init__(self) -> None:
+        self._settle_outer()
+        self._check_values()
+        if broken := broken_rules(self):
+            raise PlanRefused(self, broken)
+
+    def _check_values(self) -> None:
+        """Refuse what is wrong with one key by itself."""
         for choice, answers in CHOICES.items():
             _check_choice(choice, getattr(self, choice), answers)
-        _check_choice("staleness", self.staleness, STALENESS)
+        for name, answers in ANSWERS.items():
+            _check_choice(name, getattr(self, name), answers)
         if self.publish:
             _check_choice("publish", self.publish, PUBLISH)
-        self._settle_outer()
-        self._check_trust()
-        if not 1 <= self.workers_min <= self.workers_max:
-            raise Misuse(f"workers {self.workers_min}:{self.workers_max}: MIN is at least 1 and at most MAX")
-        parse_where(self.where)
-        if self.where and self.topology == "chain":
-            raise Misuse("a chain of pairs has no manager that could choose devices: leave where out")
-        for name in ("batch_size", "lease_batches", "accumulate", "evaluate_every_epochs", "buffer"):
+        for name in _FROM_ONE:
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
-        for name in ("aggregators", "cohort"):
-            if getattr(self, name) < 0:
-                raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
-        for name in (self.codec, self.down):
-            Codec.parse(name)
-        self._check_words()
-        if self.topology == "shard" and self.pace not in ("sync", "auto"):
-            raise Misuse(
-                f"a shard moves in step: every share of a version is made of the same updates. With pace {self.pace!r}"
-                " choose topology = 'tree', 'star' or 'auto'"
-            )
-        if self.topology == "chain" and (self.data, self.pace) != ("local", "sync"):
-            raise Misuse(
-                "a chain of pairs is for devices that train in step on examples of their own, without a manager:"
-                " set data = 'local' and pace = 'sync', and run `shoal flock` on each of them"
-            )
-        if self.cohort and self.pace != "sync":
-            raise Misuse(f"a cohort is of one version, for which others wait: with pace {self.pace!r} it is 0")
-        if self.lease_batches > LEASE_BATCHES_MAX:
-            raise Misuse(f"lease_batches is at most {LEASE_BATCHES_MAX}, not {self.lease_batches}")
-        # Built once to be told now what is wrong with a number of it.
-        rule = self.outer_rule
-        if rule.is_adaptive and self.outer_rate >= 1:
-            raise Misuse(
-                f"outer = {self.outer!r} with outer_rate = {self.outer_rate:g} moves every value by about as much in"
-                " each version: set outer_rate to what the learning rate of that optimiser would be, such as 0.001"
-            )
-        if rule.is_adaptive and self.topology == "chain":
-            raise Misuse(f"a chain of pairs has no leader that could take a step by {self.outer!r}: leave outer out")
-        self._check_outer()
-        Schedule.parse(self.schedule)
-        for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
+        for name in _FROM_ZERO:
             if not 0 <= getattr(self, name) < math.inf:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
-        self._check_ema()
-        self._check_inner()
-        self._check_online()
-        _check_choice("shuffle", self.shuffle, SHUFFLES)
-        if self.cache_mb < 0 or (self.cache_mb and self.shuffle != "window"):
-            raise Misuse(f"cache_mb is a number from 0, with shuffle = 'window' alone, not {self.cache_mb}")
-        if self.shuffle == "window" and self.data != "shared":
-            raise Misuse("shuffle = 'window' is for data = 'shared': a device's own examples are all on its disk")
-        if not 1 <= self.versions_kept <= VERSIONS_KEPT_MAX:
-            raise Misuse(f"versions_kept is from 1 to {VERSIONS_KEPT_MAX} whole models, not {self.versions_kept}")
+        for name, (low, high, unit) in _BETWEEN.items():
+            if not low <= getattr(self, name) <= high:
+                raise Misuse(f"{name} is from {low} to {high}{unit}, not {getattr(self, name)}")
+        for name in ("refuse_smallest", "refuse_alike"):
+            if not 0 <= getattr(self, name) < 100:
+                raise Misuse(f"{name} is a part of a hundred requests, not {getattr(self, name)}")
+        if not 0 <= self.ema < 1:
+            raise Misuse(f"ema = {self.ema:g}: set it to a number between 0 and 1, such as 0.999, or leave it out")
+        if self.worker_momentum is not None and not 0 <= self.worker_momentum < 1:
+            raise Misuse(f"worker_momentum is a number from 0 to below 1, not {self.worker_momentum}")
+        if not (self.inner.isalnum() and self.inner == self.inner.lower()):
+            raise Misuse(f"inner = {self.inner!r}: write a class of torch.optim in small letters, such as adamw")
         if self.judged_by:
             check_metric_name(self.judged_by)
         if not self.until.is_set:
             raise Misuse("a job needs an end: until an accuracy or another metric, a number of epochs or a time")
+        self._check_texts()
 
-    def _check_outer(self) -> None:
-        """What the leader cannot clip, or skip in its decay."""
-        if not 0 <= self.clip_mean < math.inf:
-            raise Misuse(f"clip_mean is {self.clip_mean}; it must be a norm from 0")
-        skips = DecaySkips.parse(self.decay_skips)
-        if skips.patterns and not self.outer_rule.decays:
-            raise Misuse(
-                f"decay_skips = {self.decay_skips!r} has no effect unless outer = 'adamw' and weight_decay is above 0."
-                " Set both, or remove decay_skips; groups of an optimiser on devices are made in Task.optimizer"
-            )
-        said = f"clip_mean = {self.clip_mean:g}" if self.clip_mean else f"decay_skips = {self.decay_skips!r}"
-        if not (self.clip_mean or skips.patterns):
-            return
-        if self.topology == "chain":
-            raise Misuse(f"{said} with topology = 'chain': nobody has the mean of all devices. Remove clip_mean")
-        if (coded := self._coded_shard()) is not None:
-            raise Misuse(f"{said} {coded}")
-        if self.believes.rule is not None and self.topology in ("shard", "auto") and self.believes.sealed is None:
-            raise Misuse(
-                f"{said} with trust = {self.trust!r} and topology = {self.topology!r}: aggregators of such a shard"
-                " compare updates and take the step of their part. Set topology = 'star'"
-                + (" or 'tree'" if self.believes.rule == "clip" else "")
-            )
-
-    def _check_ema(self) -> None:
-        if not 0 <= self.ema < 1:
-            raise Misuse(f"ema = {self.ema:g}: set it to a number between 0 and 1, such as 0.999, or leave it out")
-        if self.ema and self.topology == "chain":
-            raise Misuse("ema with topology = 'chain': a chain has no leader that could keep the mean. Leave ema out")
-
-    def _check_inner(self) -> None:
-        _check_choice("precision", self.precision, PRECISIONS)
-        _check_choice("inner_state", self.inner_state, INNER_STATES)
-        if not (self.inner.isalnum() and self.inner == self.inner.lower()):
-            raise Misuse(f"inner = {self.inner!r}: write a class of torch.optim in small letters, such as adamw")
-        if not 0 <= self.clip_gradient < math.inf:
-            raise Misuse(f"clip_gradient is a norm from 0, not {self.clip_gradient}")
-        if self.accumulate > self.lease_batches:
-            raise Misuse(f"accumulate = {self.accumulate} batches a step: a lease has {self.lease_batches}")
-        steps = -(-self.lease_batches // self.accumulate)
-        is_fresh = self.inner_state == "fresh" and self.work != "sized"
-        if self.inner in INNER_ADAPTIVE and is_fresh and steps < FRESH_STEPS_LEAST:
-            raise Misuse(too_fresh(self.inner, steps))
-
-    def _check_online(self) -> None:
-        if self.epoch_leases < 1:
-            raise Misuse(f"epoch_leases is at least 1, not {self.epoch_leases}")
-        for name in ("budget_s", "budget_joules", "requests_per_s", "labels_epsilon"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
-        if not 0 <= self.budget_battery_percent <= 100:
-            raise Misuse(f"budget_battery_percent is from 0 to 100 percent, not {self.budget_battery_percent}")
-        for name in ("refuse_smallest", "refuse_alike"):
-            if not 0 <= getattr(self, name) < 100:
-                raise Misuse(f"{name} is a part of a hundred requests, not {getattr(self, name)}")
-        if self.work == "sized" and (self.data != "local" or not (self.budget_s or self.has_energy_budget)):
-            raise Misuse(
-                "work = 'sized' is for data = 'local', and needs a budget: set budget_s, budget_joules or"
-                " budget_battery_percent"
-            )
-        for name in SIZED_ONLY:
-            if self.work != "sized" and getattr(self, name):
-                raise Misuse(
-                    f"{name} = {getattr(self, name):g} is heeded by sized work alone: set work = 'sized' and"
-                    f" data = 'local' (`--work sized --plan data=local`), or leave {name} out"
-                )
-        if self.data == "local" and self.work == "fixed":
-            raise Misuse("with data = 'local' every device has its own examples: work is 'leased' or 'sized'")
-        if self.staleness == "similar" and not self.share_labels:
-            raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")
-
-    def _check_trust(self) -> None:
-        trust = Trust.parse(self.trust)
-        if self.worker_momentum is not None and not 0 <= self.worker_momentum < 1:
-            raise Misuse(f"worker_momentum is a number from 0 to below 1, not {self.worker_momentum}")
-        if trust.sealed is not None:
-            self._check_sealed(trust, trust.sealed)
-        self._check_private(trust)
-        if trust.rule is None:
-            if self.worker_momentum:
-                raise Misuse(
-                    f"worker_momentum = {self.worker_momentum:g} is heeded under trust = 'robust' alone: set that, or"
-                    " leave worker_momentum out and say momentum, which the leader keeps"
-                )
-            return
-        if self.device_momentum and self.momentum:
-            raise Misuse(
-                f"momentum = {self.momentum:g} at the leader and worker_momentum = {self.device_momentum:g} on devices"
-                f" would add up under trust = {self.trust!r}: leave momentum out, or set worker_momentum = 0"
-            )
-        if self.topology == "chain" or (trust.rule == "nearest" and self.topology not in ("star", "shard")):
-            self._refuse_topology(trust)
-        if trust.rule == "nearest":
-            self._check_nearest()
-
-    def _check_sealed(self, trust: Trust, sealed: Sealed) -> None:
-        """What a sealed sum cannot be made of, and what Shoal does not make one of yet."""
-        said, least = f"trust = {trust.text!r}", self.opened_least
-        if trust.rule == "nearest":
-            raise Misuse(
-                f"{said}: where updates are sealed nobody can compare them. Set trust = 'robust(clip) + sealed', in"
-                " which devices cut themselves, or 'sealed' or 'robust' alone"
-            )
-        if trust.rule is not None and trust.private is not None:
-            raise Misuse(
-                f"{said}: set trust = 'sealed + private(...)'. Devices of a private plan cut themselves to clip_update"
-                " already"
-            )
-        if trust.rule is not None and not 0 < self.clip_update < math.inf:
-            raise Misuse(
-                f"{said} needs a clip: nobody sees how long updates are, so that nobody can say what is usual. Set"
-                " clip_update to the length of a usual update, such as 0.5 (a job without sealed shows it)"
-            )
-        if self.data != "local":
-            raise Misuse(
-                f"{said} with data = {self.data!r}: every member has those examples anyway, so there is nothing to"
-                " hide. Set data = 'local', or trust = 'identity'"
-            )
-        if self.topology == "chain":
-            raise Misuse(
-                f"{said} with topology = 'chain': nobody leads, so that nobody could ask devices to open a sum. Set"
-                " topology = 'star', 'tree' or 'shard'"
-            )
-        if (coded := self._coded_shard()) is not None:
-            raise Misuse(f"{said} {coded}")
-        if self.pace != "sync":
-            why = {
-                "async": "the difference of two versions is the update, whatever is masked",
-                "buffered": "groups of updates of several versions do not exist yet",
-                "auto": "it may choose a pace in which a version is one update",
-            }[self.pace]
-            raise Misuse(f"{said} with pace = {self.pace!r}: {why}. Set pace = 'sync'")
-        if not Codec.parse(self.codec).word_bits:
-            why = "masks need whole numbers of one size"
-            if Codec.parse(self.codec).form == "top":
-                why = "the places that a device sends tell what moved, and nobody hides a device that is alone at one"
-            raise Misuse(
-                f"{said} with codec = {self.codec!r}: {why}. Set codec = 'dense', or 'int16' for half the bytes, or"
-                " 'led10%+ef' for a twentieth"
-            )
-        if Codec.parse(self.codec).form == "led" and self.topology != "star":
-            raise Misuse(
-                f"{said} with codec = {self.codec!r} and topology = {self.topology!r}: aggregators lead parts of the"
-                " model, and words of some places do not lie in them yet. Set topology = 'star', or codec = 'int16'"
-            )
-        if self.share_labels:
-            raise Misuse(f"{said} with share_labels: a device would tell its labels. Leave share_labels out")
-        if self.cohort and not sealed.least <= self.cohort <= self._group_most:
-            leave = "" if trust.private else ", or leave it out"
-            raise Misuse(f"{said} with cohort = {self.cohort}: set it to {sealed.least} to {self._group_most}{leave}")
-        for name, number in (("workers_min", self.workers_min), ("epoch_leases", self.epoch_leases)):
-            if number < least:
-                fewer = f"write sealed({max(DEVICES_LEAST, number)}) if so few hide each other enough"
-                raise Misuse(
-                    f"{said} with {name} = {number}: a sum of fewer than {least} devices is not opened. Set {name} to"
-                    f" {least} or more, or {fewer if trust.private is None else 'set cohort to less'}"
-                )
-        if sealed.helper is None:
-            shape_of(least, sealed.liars_of(least), sealed.lost)
-        else:
-            self._check_helped(said, least)
-
-    def _check_helped(self, said: str, least: int) -> None:
-        """What a helper does not open sums of yet."""
-        if self.topology != "star":
-            raise Misuse(
-                f"{said} with topology = {self.topology!r}: a helper is asked once, by a leader that has the words of"
-                " all devices, and sums of aggregators are not asked about yet. Set topology = 'star', or leave helper"
-                " out"
-            )
-        if least > self._group_most:
-            raise Misuse(f"{said}: a sum that a helper opens is of at most {self._group_most} devices. Name fewer")
-
-    @property
-    def _group_most(self) -> int:
-        """Devices of one sealed sum: they are told of all others in one message, and of the helper."""
-        return GROUP_MAX - (self.believes.helper is not None)
-
-    def _coded_shard(self) -> str | None:
-        """Why a shard in which the leader takes the step cannot be had with this codec; None: it can, or is none."""
-        if self.topology not in ("shard", "auto") or self.down == "dense":
-            return None
-        return (
-            f"with topology = {self.topology!r} and codec_down = {self.down!r}: the leader takes the step of such a"
-            " shard, and its aggregators give out whole values. Set codec_down = 'dense', or topology = 'star' or"
-            " 'tree'"
-        )
-
-    def _check_words(self) -> None:
-        """Whole numbers of 16 bits are rounded by the sealing, to a bound that the leader takes from the last sum."""
-        codec, down = Codec.parse(self.codec), Codec.parse(self.down)
-        if codec.is_sealed_only and self.believes.sealed is None:
-            other = "'bf16', which has as few bytes"
-            if codec.form == "led":
-                other = "'top1%+ef+4bit', whose places each device chooses for itself, in fewer bytes"
-            raise Misuse(
-                f"codec = {self.codec!r} with trust = {self.trust!r}: whole numbers of 16 bits are what masks are added"
-                f" to. Set trust = 'sealed', or codec = {other}"
-            )
-        if down.is_sealed_only:
-            raise Misuse(
-                f"codec_down = {self.down!r}: a version is not sealed on its way to the devices. Set codec_down ="
-                " 'dense' or 'bf16', or leave it out"
-            )
-
-    def _refuse_topology(self, trust: Trust) -> None:
-        why = {
-            "chain": "pairs see two updates at a time: there is no majority to compare with",
-            "tree": "an aggregator sums a group before the leader could compare the devices, and a group may have a"
-            " majority of liars",
-            "auto": "it may choose a tree, in which devices are not compared",
-        }[self.topology]
-        others = "'star' or 'shard'" if trust.rule == "nearest" else "'star', 'tree' or 'shard'"
-        raise Misuse(f"trust = {trust.text!r} with topology = {self.topology!r}: {why}. Set topology = {others}")
-
-    def _check_nearest(self) -> None:
-        said = f"trust = {self.trust!r}"
-        if self.pace in ("async", "auto"):
-            why = {
-                "async": "a version of one update has no neighbours to compare it with",
-                "auto": "how many devices are compared in a version has to be known",
-            }[self.pace]
-            raise Misuse(
-                f"{said} with pace = {self.pace!r}: {why}. Set pace = 'sync' or 'buffered', or trust = 'robust(clip)'"
-            )
-        if self.pace == "buffered" and not DEVICES_LEAST <= self.buffer <= DEVICES_MAX:
-            raise Misuse(
-                f"{said} with buffer = {self.buffer}: a version is of {DEVICES_LEAST} to {DEVICES_MAX} devices that are"
-                f" compared with each other. Set buffer to such a number, or trust = 'robust(clip)'"
-            )
-        if self.cohort and not DEVICES_LEAST <= self.cohort <= DEVICES_MAX:
-            raise Misuse(
-                f"{said} with cohort = {self.cohort}: a version is of {DEVICES_LEAST} to {DEVICES_MAX} devices that are"
-                " compared with each other. Set cohort to such a number, or leave it out"
-            )
-        if self.workers_max < DEVICES_LEAST:
-            raise Misuse(
-                f"{said} with at most {self.workers_max} workers: of two devices nobody can tell which one lies. Allow"
-                f" {DEVICES_LEAST} workers or more"
-            )
-
-    def _check_private(self, trust: Trust) -> None:
-        said = f"trust = {self.trust!r}"
-        if trust.private is None:
-            for name in PRIVATE_ONLY:
-                if getattr(self, name) and not (name == "clip_update" and self.is_cut_unseen):
-                    raise Misuse(
-                        f"{name} = {getattr(self, name):g} is heeded under trust = 'private(...)' alone: set that, or"
-                        f" leave {name} out"
-                    )
-            return
-        if (why := self._not_private(trust)) is not None:
-            raise Misuse(f"{said} {why}")
-        privacy = self.privacy
-        assert privacy is not None
-        if isinstance(privacy, SharedPrivacy):
-            self._check_shares(privacy)
-        elif not 1 <= privacy.versions <= VERSIONS_MAX:
-            raise Misuse(
-                f"{said}: {privacy.versions} versions, and noise is known for {VERSIONS_MAX}. Set fewer epochs or"
-                " epoch_leases, or more devices a version (cohort, or buffer)"
-            )
-        if privacy.participations > PARTICIPATIONS_MAX:
-            raise Misuse(
-                f"{said}: {privacy.participations} participations of one device, of {PARTICIPATIONS_MAX} that it keeps"
-                " account of. Set participations to less, or apart to more"
-            )
-        if privacy.apart > 1 and privacy.apart * privacy.devices > self.workers_min:
-            raise Misuse(
-                f"{said}: {privacy.devices} devices make a version, and a device rests for {privacy.apart} versions, so"
-                f" {privacy.apart * privacy.devices} workers are needed. Set workers_min to that, or apart to less"
-            )
-
-    def _check_shares(self, privacy: SharedPrivacy) -> None:
-        said = f"trust = {self.trust!r}"
-        if self.apart:
-            raise Misuse(
-                f"{said} with apart = {self.apart}: devices draw noise afresh for each sum, so that nothing is gained"
-                " by it. Leave apart out; participations says how often a device takes part"
-            )
-        if self.codec != "dense":
-            raise Misuse(f"{said} with codec = {self.codec!r}: there is no room for noise. Set codec = 'dense'")
-        if privacy.certain < 1:
-            raise Misuse(
-                f"{said}: of the {self.opened_least} devices of the smallest sum that is opened all may tell what noise"
-                " they added. Set cohort to more, or name a smaller share that may collude"
-            )
-        if privacy.participations <= PARTICIPATIONS_MAX:
-            # Worked out once to be told now that it cannot be.
-            try:
-                _ = privacy.shares
-            except Misuse as problem:
-                raise Misuse(f"{said}: {problem}") from None
-
-    def _not_private(self, trust: Trust) -> str | None:
-        """Why a plan as this cannot be private, and what to change; None: it can."""
-        if self.data != "local":
-            return (
-                f"with data = {self.data!r}: every member has the examples, so that there is no person's device to"
-                " protect. Set data = 'local'"
-            )
-        if trust.rule is not None:
-            return (
-                "weighs updates against each other: one device then moves what others count for, and no clip bounds"
-                " that. Set trust = 'private(...)' alone, whose clip bounds each device, or 'robust' alone"
-            )
-        if self.topology == "chain":
-            return (
-                "with topology = 'chain': the last device of a chain has the sum without noise, and nobody leads. Set"
-                " topology = 'star', 'tree' or 'shard'"
-            )
-        if not trust.sealed and (coded := self._coded_shard()) is not None:
-            return coded
-        if self.topology != "star" and self.pace == "async":
-            return (
-                f"with topology = {self.topology!r} and pace = 'async': an aggregator sums up its whole group, and a"
-                " version at that pace is divided by one. Set pace = 'sync' or 'buffered', or topology = 'star'"
-            )
-        if self.share_labels:
-            return (
-                "with share_labels: counts of labels tell of a person beside the account, and labels_epsilon hides one"
-                " example of theirs. Set share_labels = False"
-            )
-        if self.pace == "auto":
-            return "with pace = 'auto': how many devices make a version has to be known. Set pace = 'sync'"
-        if self.pace == "sync" and not self.cohort:
-            return (
-                "with pace = 'sync' and no cohort: a sum is divided by a number that is known before. Set cohort to how"
-                " many devices make a version, such as 50" + ("" if trust.sealed else ", or pace = 'buffered'")
-            )
-        if self.until.epochs is None:
-            return (
-                "without a number of epochs: the account needs to know how many versions there are at most. Set until ="
-                " shoal.epochs(n), with any other end"
-            )
-        if not 0 < self.clip_update < math.inf:
-            return (
-                "needs a clip: set clip_update to the length of a usual update, such as 0.5 (a job without private"
-                " shows it; an adaptive one would be another thing to account for)"
-            )
-        if self.participations < 0 or self.apart < 0:
-            return f"with participations = {self.participations} and apart = {self.apart}: they are numbers from 0"
-        return None
+    def _check_texts(self) -> None:
+        """Read every text of a grammar once, and build the leader's step, to be told now what is wrong with it."""
+        Trust.parse(self.trust)
+        parse_where(self.where)
+        for name in (self.codec, self.down):
+            Codec.parse(name)
+        Schedule.parse(self.schedule)
+        DecaySkips.parse(self.decay_skips)
+        _ = self.outer_rule
 
     @property
     def why_not_new(self) -> str | None:
         """Return why a new job must not have this plan, or None if it may. Releases before accepted such plans, so one
         that is stored, or comes from such a release, is read all the same."""
-        if self.share_labels and self.data != "local":
-            return (
-                f"share_labels has no effect with data = {self.data!r}: only devices with examples of their own report"
-                " labels. Set data = 'local', or leave share_labels out"
-            )
-        if self.share_labels and self.believes.sealed is not None:
-            return (
-                f"share_labels has no effect with trust = {self.trust!r}: a device tells nothing of its examples beside"
-                " the sealed update. Leave share_labels out"
-            )
-        if self.worker_momentum and self.believes.sealed is not None:
-            return (
-                f"worker_momentum = {self.worker_momentum:g} with trust = {self.trust!r}: what a device keeps of an"
-                " update would be in many sums. Name momentum, which the leader keeps, and leave worker_momentum out"
-            )
-        if self.staleness == "parameter" and self.topology in ("tree", "auto"):
-            return (
-                f"staleness = 'parameter' with topology = {self.topology!r}: an aggregator sums updates before the"
-                " leader could weigh single values of them. Set topology = 'star', or staleness = 'root'"
-            )
-        return None
+        broken = broken_rules(self, new_jobs_only=True)
+        return told(self, broken) if broken else None
 
     @property
     def privacy(self) -> Privacy | None:
@@ -757,6 +364,21 @@ class Plan:
         return (-(-asked // 2), 2 * asked) if self.work == "sized" else (asked, asked)
 
     @property
+    def group_least(self) -> int:
+        """The fewest devices of one sealed sum that ``trust`` asks for."""
+        return self.believes.sealed.least if self.believes.sealed is not None else 1
+
+    @property
+    def group_most(self) -> int:
+        """Devices of one sealed sum: they are told of all others in one message, and of the helper."""
+        return GROUP_MAX - (self.believes.helper is not None)
+
+    @property
+    def lease_steps(self) -> int:
+        """Steps of the inner optimiser in a lease of so many batches."""
+        return -(-self.lease_batches // self.accumulate)
+
+    @property
     def has_energy_budget(self) -> bool:
         return bool(self.budget_joules or self.budget_battery_percent)
 
@@ -780,7 +402,7 @@ class Plan:
     def lent_most(self) -> int:
         """Leases lent for one version, where others wait for it; 0: any number."""
         is_bounded = self.believes.rule == "nearest" or self.believes.sealed is not None
-        most = min(DEVICES_MAX, self._group_most) if self.believes.sealed is not None else DEVICES_MAX
+        most = min(DEVICES_MAX, self.group_most) if self.believes.sealed is not None else DEVICES_MAX
         return self.cohort or (most if is_bounded and self.pace == "sync" else 0)
 
     @property
@@ -806,10 +428,8 @@ class Plan:
         """Fill in what was left out about the leader's step."""
         outer = "nesterov" if self.nesterov and self.outer in ("", "sgd") else self.outer or "sgd"
         _check_choice("outer", outer, OUTER_KINDS)
-        if self.nesterov and outer != "nesterov":
-            raise Misuse(f"outer = {outer!r} does not look ahead: leave nesterov out, or choose outer = 'nesterov'")
         object.__setattr__(self, "outer", outer)
-        object.__setattr__(self, "nesterov", outer == "nesterov")
+        object.__setattr__(self, "nesterov", outer == "nesterov" or self.nesterov)
         if self.momentum is _UNSAID:
             kept = 0.0 if self.device_momentum else usual_momentum(outer, self.pace)
             object.__setattr__(self, "momentum", kept)

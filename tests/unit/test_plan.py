@@ -10,7 +10,8 @@ import pytest
 import shoal.plan as plans
 from shoal.errors import Misuse
 from shoal.learning.outer_rule import OUTER_KINDS
-from shoal.plan import CHOICES, SIZED_ONLY, Plan, Until, parse_workers
+from shoal.plan import CHOICES, Plan, Until, parse_workers
+from shoal.plan_rules.choices import SIZED_ONLY
 from shoal.sim.jobs import bare_spec
 
 
@@ -30,13 +31,13 @@ def test_a_choice_shoal_does_not_have_is_named_with_those_it_has(choice: str) ->
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"workers_min": 0}, "MIN is at least 1"),
-        ({"workers_min": 3, "workers_max": 2}, "workers 3:2"),
+        ({"workers_min": 0}, "workers_min is at least 1, not 0"),
+        ({"workers_min": 3, "workers_max": 2}, "wait for more workers than it may take. Set workers_max"),
         ({"batch_size": 0}, "batch_size is at least 1, not 0"),
         ({"buffer": 0}, "buffer is at least 1, not 0"),
         ({"work": "blocks"}, "no longer has work = 'blocks': set work = 'leased'"),
         ({"staleness": "linear"}, "staleness = 'linear' is not a choice.*there is: none, inverse, root, exponential"),
-        ({"lease_batches": 0}, "lease_batches is at least 1"),
+        ({"lease_batches": 0}, "lease_batches is from 1 to 4096, not 0"),
         ({"evaluate_every_epochs": 0}, "evaluate_every_epochs is at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is positive"),
         ({"momentum": 1.0}, r"momentum is in \[0, 1\)"),
@@ -47,9 +48,9 @@ def test_a_choice_shoal_does_not_have_is_named_with_those_it_has(choice: str) ->
         ({"checkpoint_every_s": -1.0}, "checkpoint_every_s is a number from 0"),
         ({"until": Until()}, "a job needs an end"),
         ({"shuffle": "some"}, "shuffle = 'some' is not a choice.*there is: full, window"),
-        ({"cache_mb": 5}, "cache_mb is a number from 0, with shuffle = 'window' alone, not 5"),
+        ({"cache_mb": 5}, "cache_mb = 5 with shuffle = 'full'.*Set shuffle = 'window', or leave cache_mb out"),
         ({"cache_mb": -1, "shuffle": "window"}, "cache_mb is a number from 0"),
-        ({"shuffle": "window", "data": "local"}, "shuffle = 'window' is for data = 'shared'"),
+        ({"shuffle": "window", "data": "local"}, "shuffle = 'window' with data = 'local'.*Set data = 'shared'"),
     ],
 )
 def test_numbers_that_cannot_work_are_refused(wrong: dict[str, object], told: str) -> None:
@@ -113,7 +114,7 @@ def test_workers_written_otherwise_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("name", SIZED_ONLY)
 def test_what_only_sized_work_heeds_is_not_said_in_vain(name: str) -> None:
-    with pytest.raises(Misuse, match=rf"{name} = 2 is heeded by sized work alone: set work = 'sized'"):
+    with pytest.raises(Misuse, match=rf"{name} = 2 with work = 'leased'.*has no effect.*Set work = 'sized'"):
         Plan(data="local", **{name: 2.0})  # type: ignore[arg-type]
     assert Plan(data="local", work="sized", **{"budget_s": 1.0, name: 2.0})  # type: ignore[arg-type]
 
@@ -131,7 +132,7 @@ def test_a_budget_may_be_a_share_of_the_battery_and_nothing_else() -> None:
 def test_which_versions_are_served_is_one_of_a_few_rules() -> None:
     with pytest.raises(Misuse, match="publish = 'never' is not a choice"):
         Plan(publish="never")
-    with pytest.raises(Misuse, match="versions_kept is from 1 to 100 whole models, not 0"):
+    with pytest.raises(Misuse, match="versions_kept is from 1 to 100 complete models, not 0"):
         Plan(versions_kept=0)
 
 
@@ -153,7 +154,7 @@ def test_nesterov_may_be_said_in_two_ways() -> None:
     assert Plan(nesterov=True) == Plan(outer="nesterov")
     assert Plan(outer="nesterov").nesterov
     assert replace(Plan(), nesterov=True).outer == "nesterov"
-    with pytest.raises(Misuse, match="outer = 'adam' does not look ahead: leave nesterov out"):
+    with pytest.raises(Misuse, match=r"outer = 'adam': this outer step does not look ahead. Leave nesterov out"):
         Plan(outer="adam", nesterov=True)
 
 
@@ -173,8 +174,11 @@ def test_only_adamw_decays_weights_at_the_leader() -> None:
         ({"outer_beta2": 1.0}, r"outer_beta2 is in \[0, 1\)"),
         ({"outer_beta2": math.nan}, r"outer_beta2 is in \[0, 1\)"),
         ({"outer_epsilon": 0.0}, "outer_epsilon is positive"),
-        ({"outer": "yogi", "outer_rate": 1.0}, "moves every value by about as much.*such as 0.001"),
-        ({"outer": "adam", "topology": "chain", "data": "local"}, "no leader that could take a step by 'adam'"),
+        ({"outer": "yogi", "outer_rate": 1.0}, "moves every value by about the rate.*such as 0.001"),
+        (
+            {"outer": "adam", "topology": "chain", "data": "local"},
+            "outer = 'adam': a chain of pairs has no leader that could take this step",
+        ),
         ({"schedule": "sawtooth 5"}, "schedule = 'sawtooth 5' is not a schedule that Shoal knows; write warmup N"),
     ],
 )
@@ -199,17 +203,23 @@ LOCAL = {"data": "local", "workers_min": 8, "epoch_leases": 80}
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"clip_mean": -1.0}, "clip_mean is -1.0; it must be a norm from 0"),
-        ({"clip_mean": math.inf}, "clip_mean is inf"),
-        ({"clip_mean": 1.0, "topology": "chain", "data": "local"}, "nobody has the mean of all devices"),
-        ({"clip_mean": 1.0, "topology": "shard", "codec": "top1%+ef"}, "clip_mean = 1 with topology = 'shard' and"),
+        ({"clip_mean": -1.0}, "clip_mean is a number from 0, not -1.0"),
+        ({"clip_mean": math.inf}, "clip_mean is a number from 0, not inf"),
+        ({"clip_mean": 1.0, "topology": "chain", "data": "local"}, "nobody who knows the mean of all devices"),
+        (
+            {"clip_mean": 1.0, "topology": "shard", "codec": "top1%+ef"},
+            "'shard' with clip_mean = 1 and codec_down = 'top5%'",
+        ),
         ({"clip_mean": 1.0, "topology": "auto", "codec": "bf16"}, "Set codec_down = 'dense'"),
-        ({"clip_mean": 1.0, "topology": "shard", "trust": "robust"}, "Set topology = 'star'$"),
+        ({"clip_mean": 1.0, "topology": "shard", "trust": "robust"}, "Set topology = 'star', or leave clip_mean out$"),
         ({"clip_mean": 1.0, "topology": "auto", "trust": "robust(clip)"}, "Set topology = 'star' or 'tree'"),
         ({"decay_skips": "vectors"}, "has no effect unless outer = 'adamw'"),
         ({"decay_skips": "vectors", "outer": "adamw"}, "weight_decay is above 0"),
         ({"decay_skips": "[", **ADAMW}, "write 'vectors' for biases and norms"),
-        ({"decay_skips": "vectors", **ADAMW, "topology": "shard", "codec": "bf16"}, "decay_skips = 'vectors' with"),
+        (
+            {"decay_skips": "vectors", **ADAMW, "topology": "shard", "codec": "bf16"},
+            "'shard' with decay_skips = 'vectors' and codec_down = 'bf16'",
+        ),
     ],
 )
 def test_what_the_leader_cannot_clip_or_skip_is_refused(values: dict[str, object], told: str) -> None:
@@ -241,7 +251,7 @@ def test_the_leader_clips_and_skips_with_all_else(values: dict[str, object]) -> 
 def test_a_last_window_of_fewer_batches_is_a_step() -> None:
     assert Plan(accumulate=3, lease_batches=8).accumulate == 3
     assert Plan(inner="adamw", accumulate=3, lease_batches=22).lease_batches == 22
-    with pytest.raises(Misuse, match="a lease has 7 steps"):
+    with pytest.raises(Misuse, match="after 7 of at least 8 steps"):
         Plan(inner="adamw", accumulate=3, lease_batches=21)
 
 
@@ -252,7 +262,7 @@ def test_a_mean_of_versions_keeps_a_part_of_itself(ema: float) -> None:
 
 
 def test_a_chain_has_nobody_who_could_keep_a_mean_of_versions() -> None:
-    with pytest.raises(Misuse, match=r"a chain has no leader that could keep the mean\. Leave ema out"):
+    with pytest.raises(Misuse, match=r"a chain of pairs has no leader that could keep the mean\. Leave ema out"):
         Plan(ema=0.9, topology="chain", data="local")
 
 

@@ -39,6 +39,11 @@ class Privacy:
     versions: int
 
     @property
+    def workers_least(self) -> int:
+        """Return the fewest workers with which each device can rest for as many versions as it must."""
+        return max(1, self.apart) * self.devices
+
+    @property
     def ratio(self) -> float:
         """One device's privacy budget, as the ratio of a Gaussian mechanism."""
         return ratio_for(self.epsilon, delta=self.delta)

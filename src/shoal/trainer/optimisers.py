@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import Misuse
-from shoal.plan import FRESH_STEPS_LEAST, too_fresh
+from shoal.plan_rules.choices import FRESH_STEPS_LEAST
 from shoal.task import Task
 from shoal.trainer.protocol import TrainerSettings
 
@@ -64,7 +64,11 @@ class InnerOptimiser:
         is_adaptive = any("beta2" in group or "betas" in group or "alpha" in group for group in optimiser.param_groups)
         steps = -(-settings.lease_batches // settings.accumulate)
         if is_adaptive and settings.inner_state == "fresh" and steps < FRESH_STEPS_LEAST:
-            raise Misuse(too_fresh(type(optimiser).__name__, steps))
+            raise Misuse(
+                f"{type(optimiser).__name__} begins again with every lease, and after {steps} of at least"
+                f" {FRESH_STEPS_LEAST} steps its averages are mostly bias correction. Set lease_batches for"
+                f" {FRESH_STEPS_LEAST} steps or more, or inner_state = 'kept', or let the leader do it: outer = 'adamw'"
+            )
 
 
 def _named(settings: TrainerSettings) -> tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]:

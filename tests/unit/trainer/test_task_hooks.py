@@ -339,7 +339,7 @@ def test_fresh_adam_with_few_steps_is_refused(load):
         return torch.optim.Adam(model.parameters())
 """
     )
-    with pytest.raises(Misuse, match="mostly its bias correction"):
+    with pytest.raises(Misuse, match="averages are mostly bias correction"):
         load(source)
     with pytest.raises(Misuse, match="outer = 'adamw'"):
         Plan(inner="adamw")

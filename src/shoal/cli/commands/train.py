@@ -200,7 +200,7 @@ def overrides(
 
 def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
     """What the task's own plan may say for a typed choice to make sense. Whether it does is seen when the two meet."""
-    from shoal.plan import FRESH_STEPS_LEAST, INNER_ADAPTIVE, SIZED_ONLY
+    from shoal.plan_rules.choices import FRESH_STEPS_LEAST, INNER_ADAPTIVE, SIZED_ONLY
 
     wanted: dict[str, Any] = {}
     if typed.get("work") == "sized" or ("work" not in typed and any(typed.get(name) for name in SIZED_ONLY)):

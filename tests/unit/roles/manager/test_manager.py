@@ -256,7 +256,7 @@ def test_a_plan_that_a_release_before_took_is_denied_for_a_new_job_only(office: 
     spec = make_spec(job="digits", share_labels=True)
     denied = office.submit(spec)
     assert isinstance(denied, Denied)
-    assert "share_labels has no effect with data = 'shared'" in denied.reason
+    assert "share_labels = True with data = 'shared': share_labels has no effect" in denied.reason
     again = Office([JobRecord(spec=spec, state=JobState.RUNNING, reason=None, term=1, leader=None)])
     assert [view.job for view in again.manager.job_views()] == ["digits"]
 
