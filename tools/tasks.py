@@ -21,6 +21,7 @@ import cli_reference as cli_page
 import code_map
 import house as figures_of
 import house_words
+import plan_table
 import reference as reference_page
 import site_pages
 import tab_contract
@@ -138,6 +139,7 @@ def house(extra: Sequence[str]) -> int:
     found: dict[str, float | None] = {}
     found |= figures_of.figures(modules, FIRST_HOUR.read_text(encoding="utf-8") if FIRST_HOUR.exists() else None)
     found |= house_words.figures(modules, ROOT)
+    found |= plan_table.figures()
     if "--json" in extra:
         print(json.dumps(found), flush=True)
     else:
@@ -166,9 +168,12 @@ def map_(extra: Sequence[str]) -> int:
 
 
 def reference(extra: Sequence[str]) -> int:
-    """Write docs/reference.md (every key of a plan, every method of a task) and docs/cli.md (every command)."""
+    """Write docs/reference.md (every key of a plan, every method of a task), docs/cli.md (every command), and the
+    tables of docs/plan.md (which answers go together)."""
     (ROOT / "docs" / "reference.md").write_text(reference_page.written(ROOT), encoding="utf-8")
     (ROOT / "docs" / "cli.md").write_text(cli_page.written(), encoding="utf-8")
+    plan_page = ROOT / "docs" / "plan.md"
+    plan_page.write_text(plan_table.replaced(plan_page.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 

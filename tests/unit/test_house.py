@@ -122,7 +122,9 @@ def test_the_task_prints_every_figure_of_this_repository() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     told = json.loads(done.stdout)
     assert list(told)[: len(house.figures({}, None))] == list(house.figures({}, None))
-    assert told["dead_references"] == told["files_with_more_markers"] == 0
+    assert told["dead_references"] == told["files_with_more_markers"] == told["plan_pairs_without_reason"] == 0
+    assert 0 < told["plan_combinations_of_6400"] < 6400
+    assert 0 < told["plan_keys"] < told["plan_rows"]
     assert 0 < told["leader_lines"] < 2000
     assert 0 < told["plain_words_docs"] < 20
     assert 0 < told["core_lines"] < told["src_lines"]
