@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.plan_rules.rule import Rule
+    from shoal.plan_rules.rule import PlanRule
 
 #: Between these lines of the page, tables are written.
 BEGIN = "<!-- made from src/shoal/plan_rules by `python tools/tasks.py reference`: begin -->"
@@ -125,7 +125,7 @@ def _reason(refused: list[frozenset[str]]) -> tuple[str, ...]:
     return ()
 
 
-def _rules() -> dict[str, Rule]:
+def _rules() -> dict[str, PlanRule]:
     from shoal.plan_rules.table import RULES
 
     return {rule.name: rule for rule in RULES}

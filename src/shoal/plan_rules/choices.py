@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.plan_rules.facts import is_chain, is_coded_shard, is_sealed
-from shoal.plan_rules.rule import Rule, dashed
+from shoal.plan_rules.rule import PlanRule, dashed
 
 if TYPE_CHECKING:
     from shoal.plan import Plan
@@ -28,9 +28,9 @@ INNER_ADAPTIVE = ("adam", "adamw", "adamax", "nadam", "radam", "rmsprop", "adade
 FRESH_STEPS_LEAST = 8
 
 
-def _not_in_a_chain(key: str, has: Callable[[Plan], bool], why: str) -> Rule:
+def _not_in_a_chain(key: str, has: Callable[[Plan], bool], why: str) -> PlanRule:
     """A chain of pairs has no manager and no leader."""
-    return Rule(
+    return PlanRule(
         name=f"chain-{dashed(key)}",
         keys=("topology", key),
         when=lambda plan: is_chain(plan) and has(plan),
@@ -40,8 +40,8 @@ def _not_in_a_chain(key: str, has: Callable[[Plan], bool], why: str) -> Rule:
     )
 
 
-def _not_coded_in_a_shard(key: str) -> Rule:
-    return Rule(
+def _not_coded_in_a_shard(key: str) -> PlanRule:
+    return PlanRule(
         name=f"shard-{dashed(key)}-codec-down",
         keys=("topology", key, "codec_down"),
         when=lambda plan: bool(getattr(plan, key)) and is_coded_shard(plan),
@@ -51,8 +51,8 @@ def _not_coded_in_a_shard(key: str) -> Rule:
     )
 
 
-def _not_compared_in_a_shard(key: str, rule: str, instead: str) -> Rule:
-    return Rule(
+def _not_compared_in_a_shard(key: str, rule: str, instead: str) -> PlanRule:
+    return PlanRule(
         name=f"shard-{dashed(key)}-robust-{rule}",
         keys=("trust", "topology", key),
         when=lambda plan: (
@@ -69,7 +69,7 @@ def _not_compared_in_a_shard(key: str, rule: str, instead: str) -> Rule:
 
 
 TOPOLOGY_AND_PACE = (
-    Rule(
+    PlanRule(
         name="shard-pace",
         keys=("topology", "pace"),
         when=lambda plan: plan.topology == "shard" and plan.pace not in ("sync", "auto"),
@@ -78,7 +78,7 @@ TOPOLOGY_AND_PACE = (
         instead="Set pace = 'sync', or topology = 'star', 'tree' or 'auto'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="chain-data",
         keys=("topology", "data"),
         when=lambda plan: is_chain(plan) and plan.data != "local",
@@ -86,7 +86,7 @@ TOPOLOGY_AND_PACE = (
         instead="Set data = 'local', and run `shoal flock` on each device",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="chain-pace",
         keys=("topology", "pace"),
         when=lambda plan: is_chain(plan) and plan.pace != "sync",
@@ -99,7 +99,7 @@ TOPOLOGY_AND_PACE = (
     _not_in_a_chain("clip_mean", lambda plan: plan.clip_mean > 0, "nobody who knows the mean of all devices"),
     _not_in_a_chain("decay_skips", lambda plan: bool(plan.decay_skips), "no leader that could take this step"),
     _not_in_a_chain("ema", lambda plan: plan.ema > 0, "no leader that could keep the mean"),
-    Rule(
+    PlanRule(
         name="cohort-pace",
         keys=("cohort", "pace"),
         when=lambda plan: plan.cohort > 0 and plan.pace != "sync",
@@ -110,7 +110,7 @@ TOPOLOGY_AND_PACE = (
 )
 
 STEPS = (
-    Rule(
+    PlanRule(
         name="nesterov-outer",
         keys=("nesterov", "outer"),
         when=lambda plan: plan.nesterov and plan.outer != "nesterov",
@@ -118,7 +118,7 @@ STEPS = (
         instead="Leave nesterov out, or choose outer = 'nesterov'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="outer-rate",
         keys=("outer", "outer_rate"),
         when=lambda plan: plan.outer in ADAPTIVE and plan.outer_rate >= 1,
@@ -126,7 +126,7 @@ STEPS = (
         instead="Set outer_rate to what the learning rate of that optimiser would be, such as 0.001",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="decay-skips-outer",
         keys=("decay_skips", "outer", "weight_decay"),
         when=lambda plan: bool(plan.decay_skips) and not plan.outer_rule.decays,
@@ -140,7 +140,7 @@ STEPS = (
     _not_compared_in_a_shard("clip_mean", "clip", "'star' or 'tree'"),
     _not_compared_in_a_shard("decay_skips", "nearest", "'star'"),
     _not_compared_in_a_shard("decay_skips", "clip", "'star' or 'tree'"),
-    Rule(
+    PlanRule(
         name="accumulate",
         keys=("accumulate", "lease_batches"),
         when=lambda plan: plan.accumulate > plan.lease_batches,
@@ -148,7 +148,7 @@ STEPS = (
         instead="Set accumulate to at most lease_batches",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="inner-fresh",
         keys=("inner", "inner_state", "lease_batches", "accumulate"),
         when=lambda plan: (
@@ -163,7 +163,7 @@ STEPS = (
         " do it: outer = 'adamw'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="workers",
         keys=("workers_min", "workers_max"),
         when=lambda plan: plan.workers_min > plan.workers_max,
@@ -174,8 +174,8 @@ STEPS = (
 )
 
 
-def _sized_only(key: str) -> Rule:
-    return Rule(
+def _sized_only(key: str) -> PlanRule:
+    return PlanRule(
         name=f"sized-{dashed(key)}",
         keys=(key, "work"),
         when=lambda plan: plan.work != "sized" and bool(getattr(plan, key)),
@@ -186,7 +186,7 @@ def _sized_only(key: str) -> Rule:
 
 
 DATA_AND_WORK = (
-    Rule(
+    PlanRule(
         name="sized-data",
         keys=("work", "data"),
         when=lambda plan: plan.work == "sized" and plan.data != "local",
@@ -195,7 +195,7 @@ DATA_AND_WORK = (
         instead="Set data = 'local', or work = 'leased'",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="sized-budget",
         keys=("work", "budget_s", "budget_joules", "budget_battery_percent"),
         when=lambda plan: plan.work == "sized" and not (plan.budget_s or plan.has_energy_budget),
@@ -204,7 +204,7 @@ DATA_AND_WORK = (
         ground="mathematics",
     ),
     *(_sized_only(key) for key in SIZED_ONLY),
-    Rule(
+    PlanRule(
         name="fixed-data",
         keys=("work", "data"),
         when=lambda plan: plan.work == "fixed" and plan.data == "local",
@@ -212,7 +212,7 @@ DATA_AND_WORK = (
         instead="Set work = 'leased' or 'sized', or data = 'shared'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="similar-labels",
         keys=("staleness", "share_labels"),
         when=lambda plan: plan.staleness == "similar" and not plan.share_labels,
@@ -220,7 +220,7 @@ DATA_AND_WORK = (
         instead="Set share_labels = True, or staleness = 'exponential'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="cache-shuffle",
         keys=("cache_mb", "shuffle"),
         when=lambda plan: plan.cache_mb > 0 and plan.shuffle != "window",
@@ -228,7 +228,7 @@ DATA_AND_WORK = (
         instead="Set shuffle = 'window', or leave cache_mb out",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="window-data",
         keys=("shuffle", "data"),
         when=lambda plan: plan.shuffle == "window" and plan.data != "shared",
@@ -236,7 +236,7 @@ DATA_AND_WORK = (
         instead="Set data = 'shared', or shuffle = 'full'",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="labels-data",
         keys=("share_labels", "data"),
         when=lambda plan: plan.share_labels and plan.data != "local",
@@ -245,7 +245,7 @@ DATA_AND_WORK = (
         ground="no effect",
         new_jobs_only=True,
     ),
-    Rule(
+    PlanRule(
         name="parameter-topology",
         keys=("staleness", "topology"),
         when=lambda plan: plan.staleness == "parameter" and plan.topology in ("tree", "auto"),

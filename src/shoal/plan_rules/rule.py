@@ -18,7 +18,7 @@ Ground = Literal["mathematics", "safety", "no effect", "not built"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class PlanRule:
     """One row: keys whose values do not go together."""
 
     name: str
@@ -42,12 +42,12 @@ class Rule:
 class PlanRefused(Misuse):
     """A plan breaks rules. Its text has a line for each of them."""
 
-    def __init__(self, plan: Plan, rules: Sequence[Rule]) -> None:
+    def __init__(self, plan: Plan, rules: Sequence[PlanRule]) -> None:
         super().__init__(told(plan, rules))
         self.rules = tuple(rules)
 
 
-def told(plan: Plan, rules: Sequence[Rule]) -> str:
+def told(plan: Plan, rules: Sequence[PlanRule]) -> str:
     """Return the refusal of a plan that breaks these rules."""
     lines = [rule.text(plan) for rule in rules]
     if len(lines) == 1:

@@ -22,14 +22,14 @@ from shoal.plan_rules.facts import (
     needs_too_much_noise,
     rests_long,
 )
-from shoal.plan_rules.rule import Rule, dashed
+from shoal.plan_rules.rule import PlanRule, dashed
 from shoal.trust import DEVICES_LEAST, DEVICES_MAX
 
 #: Keys that have an effect only in a private plan.
 PRIVATE_ONLY = ("clip_update", "participations", "apart")
 
 ROBUST = (
-    Rule(
+    PlanRule(
         name="robust-chain",
         keys=("trust", "topology"),
         when=lambda plan: plan.believes.rule is not None and is_chain(plan) and not is_sealed(plan),
@@ -37,7 +37,7 @@ ROBUST = (
         instead="Set topology = 'star' or 'shard', or 'tree' under robust(clip)",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="nearest-tree",
         keys=("trust", "topology"),
         when=lambda plan: is_compared(plan) and plan.topology == "tree",
@@ -46,7 +46,7 @@ ROBUST = (
         instead="Set topology = 'star' or 'shard', or trust = 'robust(clip)'",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="nearest-auto",
         keys=("trust", "topology"),
         when=lambda plan: is_compared(plan) and plan.topology == "auto",
@@ -54,7 +54,7 @@ ROBUST = (
         instead="Set topology = 'star' or 'shard', or trust = 'robust(clip)'",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="nearest-async",
         keys=("trust", "pace"),
         when=lambda plan: is_compared(plan) and plan.pace == "async",
@@ -62,7 +62,7 @@ ROBUST = (
         instead="Set pace = 'sync' or 'buffered', or trust = 'robust(clip)'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="nearest-pace-auto",
         keys=("trust", "pace"),
         when=lambda plan: is_compared(plan) and plan.pace == "auto",
@@ -70,7 +70,7 @@ ROBUST = (
         instead="Set pace = 'sync' or 'buffered', or trust = 'robust(clip)'",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="nearest-buffer",
         keys=("trust", "buffer"),
         when=lambda plan: (
@@ -80,7 +80,7 @@ ROBUST = (
         instead="Set buffer to such a number, or trust = 'robust(clip)'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="nearest-cohort",
         keys=("trust", "cohort"),
         when=lambda plan: is_compared(plan) and plan.cohort > 0 and not DEVICES_LEAST <= plan.cohort <= DEVICES_MAX,
@@ -88,7 +88,7 @@ ROBUST = (
         instead="Set cohort to such a number, or leave it out",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="nearest-workers",
         keys=("trust", "workers_max"),
         when=lambda plan: is_compared(plan) and plan.workers_max < DEVICES_LEAST,
@@ -96,7 +96,7 @@ ROBUST = (
         instead=f"Allow {DEVICES_LEAST} workers or more",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="robust-momentum",
         keys=("trust", "momentum", "worker_momentum"),
         when=lambda plan: plan.believes.rule is not None and plan.device_momentum > 0 and plan.momentum > 0,
@@ -104,7 +104,7 @@ ROBUST = (
         instead="Leave momentum out, or set worker_momentum = 0",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="worker-momentum-trust",
         keys=("worker_momentum", "trust"),
         when=lambda plan: plan.believes.rule is None and bool(plan.worker_momentum),
@@ -115,7 +115,7 @@ ROBUST = (
 )
 
 SEALED = (
-    Rule(
+    PlanRule(
         name="sealed-nearest",
         keys=("trust",),
         when=lambda plan: is_sealed(plan) and plan.believes.rule == "nearest",
@@ -123,7 +123,7 @@ SEALED = (
         instead="Set trust = 'robust(clip) + sealed', in which devices cut themselves, or only 'sealed' or 'robust'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="sealed-private-robust",
         keys=("trust",),
         when=lambda plan: is_sealed(plan) and is_private(plan) and plan.believes.rule == "clip",
@@ -131,7 +131,7 @@ SEALED = (
         instead="Set trust = 'sealed + private(...)'",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="sealed-clip",
         keys=("trust", "clip_update"),
         when=lambda plan: is_sealed(plan) and plan.believes.rule == "clip" and not is_clipped(plan),
@@ -139,7 +139,7 @@ SEALED = (
         instead="Set clip_update to the length of a usual update, such as 0.5 (a job without sealed shows it)",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="sealed-data",
         keys=("trust", "data"),
         when=lambda plan: is_sealed(plan) and plan.data != "local",
@@ -147,7 +147,7 @@ SEALED = (
         instead="Set data = 'local', or trust = 'identity'",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="sealed-chain",
         keys=("trust", "topology"),
         when=lambda plan: is_sealed(plan) and is_chain(plan),
@@ -155,7 +155,7 @@ SEALED = (
         instead="Set topology = 'star', 'tree' or 'shard'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="sealed-shard-codec-down",
         keys=("trust", "topology", "codec_down"),
         when=lambda plan: is_sealed(plan) and is_coded_shard(plan),
@@ -164,7 +164,7 @@ SEALED = (
         instead="Set codec_down = 'dense', or topology = 'star' or 'tree'",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="sealed-async",
         keys=("trust", "pace"),
         when=lambda plan: is_sealed(plan) and plan.pace == "async",
@@ -172,7 +172,7 @@ SEALED = (
         instead="Set pace = 'sync'",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="sealed-buffered",
         keys=("trust", "pace"),
         when=lambda plan: is_sealed(plan) and plan.pace == "buffered",
@@ -181,7 +181,7 @@ SEALED = (
         instead="Set pace = 'sync'",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="sealed-pace-auto",
         keys=("trust", "pace"),
         when=lambda plan: is_sealed(plan) and plan.pace == "auto",
@@ -189,7 +189,7 @@ SEALED = (
         instead="Set pace = 'sync'",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="sealed-codec",
         keys=("trust", "codec"),
         when=lambda plan: is_sealed(plan) and not can_be_sealed(plan) and Codec.parse(plan.codec).form != "top",
@@ -197,7 +197,7 @@ SEALED = (
         instead="Set codec = 'dense', or 'int16' for half the bytes, or 'led10%+ef' for a twentieth",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="sealed-top",
         keys=("trust", "codec"),
         when=lambda plan: is_sealed(plan) and not can_be_sealed(plan) and Codec.parse(plan.codec).form == "top",
@@ -205,7 +205,7 @@ SEALED = (
         instead="Set codec = 'dense', or 'int16' for half the bytes, or 'led10%+ef' for a twentieth",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="led-topology",
         keys=("codec", "topology"),
         when=lambda plan: is_led(plan) and plan.topology != "star",
@@ -213,7 +213,7 @@ SEALED = (
         instead="Set topology = 'star', or codec = 'int16'",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="sealed-labels",
         keys=("trust", "share_labels"),
         when=lambda plan: is_sealed(plan) and plan.share_labels,
@@ -221,7 +221,7 @@ SEALED = (
         instead="Leave share_labels out",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="sealed-cohort",
         keys=("trust", "cohort"),
         when=lambda plan: (
@@ -233,7 +233,7 @@ SEALED = (
         instead="Set cohort to such a number",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="sealed-workers",
         keys=("trust", "workers_min"),
         when=lambda plan: is_sealed(plan) and plan.workers_min < plan.opened_least,
@@ -242,7 +242,7 @@ SEALED = (
         " each other enough, or set cohort to less under private(...)",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="sealed-leases",
         keys=("trust", "epoch_leases"),
         when=lambda plan: is_sealed(plan) and plan.epoch_leases < plan.opened_least,
@@ -251,7 +251,7 @@ SEALED = (
         " each other enough, or set cohort to less under private(...)",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="sealed-most",
         keys=("trust",),
         when=lambda plan: is_sealed(plan) and plan.opened_least > plan.group_most,
@@ -260,7 +260,7 @@ SEALED = (
         instead="Name fewer",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="sealed-few-honest",
         keys=("trust",),
         when=hides_nobody,
@@ -268,7 +268,7 @@ SEALED = (
         instead="Name more devices, or a smaller share that may collude",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="helper-topology",
         keys=("trust", "topology"),
         when=lambda plan: has_helper(plan) and plan.topology != "star",
@@ -277,7 +277,7 @@ SEALED = (
         instead="Set topology = 'star', or leave helper out",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="int16-trust",
         keys=("codec", "trust"),
         when=lambda plan: Codec.parse(plan.codec).is_sealed_only and not is_led(plan) and not is_sealed(plan),
@@ -285,7 +285,7 @@ SEALED = (
         instead="Set trust = 'sealed', or codec = 'bf16', which has as few bytes",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="led-trust",
         keys=("codec", "trust"),
         when=lambda plan: is_led(plan) and not is_sealed(plan),
@@ -294,7 +294,7 @@ SEALED = (
         " fewer bytes",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="codec-down-sealed",
         keys=("codec_down",),
         when=lambda plan: Codec.parse(plan.down).is_sealed_only,
@@ -302,7 +302,7 @@ SEALED = (
         instead="Set codec_down = 'dense' or 'bf16', or leave it out",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="sealed-worker-momentum",
         keys=("trust", "worker_momentum"),
         when=lambda plan: is_sealed(plan) and bool(plan.worker_momentum),
@@ -315,8 +315,8 @@ SEALED = (
 )
 
 
-def _private_only(key: str) -> Rule:
-    return Rule(
+def _private_only(key: str) -> PlanRule:
+    return PlanRule(
         name=f"private-{dashed(key)}",
         keys=(key, "trust"),
         when=lambda plan: (
@@ -331,7 +331,7 @@ def _private_only(key: str) -> Rule:
 
 PRIVATE = (
     *(_private_only(key) for key in PRIVATE_ONLY),
-    Rule(
+    PlanRule(
         name="private-data",
         keys=("trust", "data"),
         when=lambda plan: is_private(plan) and plan.data != "local",
@@ -339,7 +339,7 @@ PRIVATE = (
         instead="Set data = 'local'",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="private-robust",
         keys=("trust",),
         when=lambda plan: is_private(plan) and plan.believes.rule is not None and not is_sealed(plan),
@@ -348,7 +348,7 @@ PRIVATE = (
         instead="Set only trust = 'private(...)', whose clip bounds each device, or only 'robust'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="private-chain",
         keys=("trust", "topology"),
         when=lambda plan: is_private(plan) and not is_sealed(plan) and is_chain(plan),
@@ -356,7 +356,7 @@ PRIVATE = (
         instead="Set topology = 'star', 'tree' or 'shard'",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="private-shard-codec-down",
         keys=("trust", "topology", "codec_down"),
         when=lambda plan: is_private(plan) and not is_sealed(plan) and is_coded_shard(plan),
@@ -365,7 +365,7 @@ PRIVATE = (
         instead="Set codec_down = 'dense', or topology = 'star' or 'tree'",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="private-async",
         keys=("trust", "topology", "pace"),
         when=lambda plan: is_private(plan) and plan.topology != "star" and plan.pace == "async",
@@ -373,7 +373,7 @@ PRIVATE = (
         instead="Set pace = 'sync' or 'buffered', or topology = 'star'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="private-labels",
         keys=("trust", "share_labels"),
         when=lambda plan: is_private(plan) and not is_sealed(plan) and plan.share_labels,
@@ -382,7 +382,7 @@ PRIVATE = (
         instead="Set share_labels = False",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="private-pace-auto",
         keys=("trust", "pace"),
         when=lambda plan: is_private(plan) and not is_sealed(plan) and plan.pace == "auto",
@@ -390,7 +390,7 @@ PRIVATE = (
         instead="Set pace = 'sync'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="private-cohort",
         keys=("trust", "pace", "cohort"),
         when=lambda plan: is_private(plan) and plan.pace == "sync" and not plan.cohort,
@@ -399,7 +399,7 @@ PRIVATE = (
         " too",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="private-until",
         keys=("trust", "until"),
         when=lambda plan: is_private(plan) and plan.until.epochs is None,
@@ -407,7 +407,7 @@ PRIVATE = (
         instead="Set until = shoal.epochs(n), together with any other end",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="private-clip",
         keys=("trust", "clip_update"),
         when=lambda plan: is_private(plan) and not is_clipped(plan),
@@ -416,7 +416,7 @@ PRIVATE = (
         " adaptive clip would have to be accounted for too)",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="private-versions",
         keys=("trust", "until", "epoch_leases"),
         when=has_many_versions,
@@ -424,7 +424,7 @@ PRIVATE = (
         instead="Set fewer epochs or epoch_leases, or more devices per version (cohort, or buffer)",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="private-often",
         keys=("trust", "participations", "apart"),
         when=comes_often,
@@ -433,7 +433,7 @@ PRIVATE = (
         instead="Set participations to less, or apart to more",
         ground="not built",
     ),
-    Rule(
+    PlanRule(
         name="private-rest",
         keys=("trust", "apart", "workers_min"),
         when=rests_long,
@@ -442,7 +442,7 @@ PRIVATE = (
         instead="Set workers_min to that or more, or apart to less",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="shares-apart",
         keys=("trust", "apart"),
         when=lambda plan: is_private(plan) and is_sealed(plan) and plan.apart > 0,
@@ -450,7 +450,7 @@ PRIVATE = (
         instead="Leave apart out; participations says how often a device takes part",
         ground="no effect",
     ),
-    Rule(
+    PlanRule(
         name="shares-codec",
         keys=("trust", "codec"),
         when=lambda plan: is_private(plan) and is_sealed(plan) and can_be_sealed(plan) and plan.codec != "dense",
@@ -458,7 +458,7 @@ PRIVATE = (
         instead="Set codec = 'dense'",
         ground="mathematics",
     ),
-    Rule(
+    PlanRule(
         name="shares-collude",
         keys=("trust", "cohort"),
         when=has_no_certain_noise,
@@ -467,7 +467,7 @@ PRIVATE = (
         instead="Set cohort to more, or name a smaller share that may collude",
         ground="safety",
     ),
-    Rule(
+    PlanRule(
         name="shares-noise",
         keys=("trust", "cohort", "participations"),
         when=needs_too_much_noise,
