@@ -41,7 +41,7 @@ def test_what_can_be_written(text: str, rule: str | None, share: float) -> None:
         ("private", "is not a choice Shoal has"),
         ("robust + robust(clip)", "is not a choice Shoal has"),
         ("x" * 1000, "is not a choice Shoal has"),
-        ("robust(nearest, 50%)", "half of them or more lie.*below 50%"),
+        ("robust(nearest, 50%)", "if they are half or more.*below 50%"),
         ("robust(nearest, 99%)", "below 50%"),
         ("robust(nearest, 0%)", "a share of 0 is trust = 'identity'"),
         ("robust(clip, 20%)", "write robust\\(clip\\)"),

@@ -165,7 +165,7 @@ def test_the_codes_never_change() -> None:
         (["train"], 2, "TASK"),
         (["up", "--port", "x"], 2, "--port"),
         (["train", "no/such/task"], 2, "neither a directory nor a Python file"),
-        (["train", "x", "--workers", "4:2"], 2, "MIN is at least 1"),
+        (["train", "x", "--workers", "4:2"], 2, "wait for more workers than it may take"),
         (["train", "x", "--until-accuracy", "98"], 2, "write 0.98"),
         (["train", "x", "--plan", "nope=1"], 2, "a plan has no 'nope'"),
         (["train", "x", "--plan", "lerning_rate=0.1"], 2, "did you mean learning_rate?"),

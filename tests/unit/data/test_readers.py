@@ -157,7 +157,7 @@ def test_archives_that_are_none(tmp_path):
     with pytest.raises(Corrupt, match="Python objects"):
         data.npz(tmp_path / "objects.npz")
     (tmp_path / "text.npz").write_text("no zip")
-    with pytest.raises(Corrupt, match=r"text\.npz is no archive"):
+    with pytest.raises(Corrupt, match=r"text\.npz is not an archive"):
         data.npz(tmp_path / "text.npz")
     with pytest.raises(Misuse, match=r"gone\.npz cannot be read"):
         data.npz(tmp_path / "gone.npz")

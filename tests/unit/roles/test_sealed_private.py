@@ -181,7 +181,7 @@ def test_a_set_with_too_little_noise_is_not_agreed_to() -> None:
             troupe.queue[at] = (sender, to, replace(message, present=bits_of(range(4), 6)))
     troupe.run(most=400)
     refused = [message for *_, message in troupe.said(SealRefused) if isinstance(message, SealRefused)]
-    assert any("the sum has 4 members; it must have at least 5" in message.reason for message in refused)
+    assert any("a sum of 4 members, where at least 5 hide each other" in message.reason for message in refused)
     assert not [m for *_, m in troupe.said(Open) if isinstance(m, Open) and m.group == 1]
 
 

@@ -200,7 +200,7 @@ def test_it_names_a_node_twice_and_the_message_is_none() -> None:
     troupe = a_troupe()
     troupe.run_to(SealRoster)
     roster = next(message for *_, message in troupe.queue if isinstance(message, SealRoster))
-    with pytest.raises(PeerViolation, match="of no device two"):
+    with pytest.raises(PeerViolation, match="one per device"):
         replace(roster, keys=(*roster.keys, roster.keys[0]))
 
 

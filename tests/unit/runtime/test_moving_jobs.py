@@ -16,8 +16,9 @@ from shoal.errors import Refused
 from shoal.identity.names import RemoteIdentity
 from shoal.learning.layout import Entry, Layout
 from shoal.plan import Plan
-from shoal.runtime.manager_main import open_cluster
 from shoal.runtime.manager_node import ManagerNode
+from shoal.runtime.manager_options import ManagerOptions
+from shoal.runtime.own_cluster import open_cluster
 from shoal.runtime.paths import Paths
 from shoal.runtime.shared_jobs import SharedJobs
 from shoal.store.depot import FolderDepot
@@ -47,7 +48,11 @@ class Manager:
         places = Paths(folder / name)
         _, identity = open_cluster(places, name="c")
         self.node = ManagerNode(
-            identity, places, registry=self.registry, depot=FolderDepot(folder / "depot"), is_shared=True
+            identity,
+            ManagerOptions(home=places.home),
+            registry=self.registry,
+            depot=FolderDepot(folder / "depot"),
+            is_shared=True,
         )
         self.close = database.close
 

@@ -88,7 +88,7 @@ def test_only_devices_that_the_pinned_operator_signed_are_members(authority: Aut
     assert "it has no card" in bad["unsigned"]
     assert "it has no card" in bad["plain"]
     assert "pinned here" in bad["sybil"]
-    assert "ran out" in bad["expired"]
+    assert "was valid until" in bad["expired"]
     assert "pinned here" in bad["other-node"]
     assert bad["good"] == "it is not signed with the key that its card names"
 

@@ -37,8 +37,8 @@ def test_refuses_operations_that_are_not_on_the_list() -> None:
 
 
 def test_refuses_other_domains_opsets_and_formats() -> None:
-    refused(model(node(), domain="com.microsoft"), "own set")
-    refused(model(node(), opset=OPSET - 1), "own set")
+    refused(model(node(), domain="com.microsoft"), "ONNX's set")
+    refused(model(node(), opset=OPSET - 1), "ONNX's set")
     refused(model(node(), ir_version=8), "format")
     custom = model(onnx.helper.make_node("Relu", ["x"], ["y"], domain="com.microsoft"))
     refused(custom, "field 7")

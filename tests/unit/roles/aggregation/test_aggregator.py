@@ -96,7 +96,7 @@ def test_the_memory_a_piece_came_in_is_free_afterwards() -> None:
         ((1, np.nan), "1 values that are not finite"),
         ((1, np.inf), "1 values that are not finite"),
         ((1, 2, 3), "the model is float32 (2,)"),
-        ((1e10, 1), "of norm 1e+10"),
+        ((1e10, 1), "norm is 1e+10"),
     ],
 )
 def test_what_is_no_piece_is_told_to_the_leader_and_counts_nowhere(values: tuple[float, ...], why: str) -> None:

@@ -471,7 +471,7 @@ def test_when_nobody_is_left_who_may_train_the_job_fails(begin: Start) -> None:
     for _ in range(3):
         story.update("a", story.work("a"), float("nan"), 0)
     assert story.progress.state == "closing"
-    assert story.progress.reason.startswith("no worker is left that may train: a was refused 3 times, last for an")
+    assert story.progress.reason.startswith("no worker is left that may train: a was refused 3 times, last for the")
     story.happens(Saved(version=0))
     assert story.progress.state == "failed"
 

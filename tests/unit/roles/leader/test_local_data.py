@@ -324,7 +324,8 @@ def test_more_examples_than_were_lent_are_refused(begin: Callable[..., Story]) -
     assert isinstance(work, Work)
     said = story.says(delta(work, examples=3), 2.0)
     assert any(
-        isinstance(message, UpdateRefused) and "3 examples; the lease holds 2" in message.reason for message in said
+        isinstance(message, UpdateRefused) and "Update.examples is 3; the lease has 2" in message.reason
+        for message in said
     )
 
 

@@ -203,5 +203,5 @@ def test_a_device_says_goodbye_to_the_manager_that_sends_it_away_once_it_was_wel
 
 
 def test_an_address_that_cannot_be_is_refused() -> None:
-    with pytest.raises(PeerViolation, match="dialled"):
+    with pytest.raises(PeerViolation, match="must be HOST:PORT"):
         Dismiss(job="", reason="", endpoint="nowhere")
