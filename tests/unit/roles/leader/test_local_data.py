@@ -323,10 +323,8 @@ def test_more_examples_than_were_lent_are_refused(begin: Callable[..., Story]) -
     (work,) = story.says(Ready(job="digits", state=HELD))
     assert isinstance(work, Work)
     said = story.says(delta(work, examples=3), 2.0)
-    assert any(
-        isinstance(message, UpdateRefused) and "Update.examples is 3; the lease has 2" in message.reason
-        for message in said
-    )
+    refused = [message.reason for message in said if isinstance(message, UpdateRefused)]
+    assert refused == ["Update.examples is 3; the lease has 2"]
 
 
 def test_who_has_nothing_is_told_when_to_ask_again(begin: Callable[..., Story]) -> None:
