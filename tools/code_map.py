@@ -12,6 +12,7 @@ BEGIN, END = "<!-- code map: written by `python tools/tasks.py map` -->", "<!-- 
 #: Folder -> what it is, in the order of a reader: what a user touches, what decides, what acts, what checks.
 ROOMS = {
     "src/shoal": "what a user touches",
+    "src/shoal/plan_rules": "which keys of a plan do not go together",
     "src/shoal/learning": "equations of learning",
     "src/shoal/sealing": "masks that cancel in a sum",
     "src/shoal/compress": "updates in fewer bytes",

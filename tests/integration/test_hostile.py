@@ -462,8 +462,8 @@ def test_a_checkpoint_too_large_is_refused_before_any_of_it_comes(tmp_path: Path
                 large = replace(sound, job=job, tensors={"file": np.empty(size_bytes, np.uint8)})
                 code, told = await said(reign.rival.channel, Lane.WORK, envelope_frame(large))
                 assert code is grpc.StatusCode.INVALID_ARGUMENT
-                assert re.search(f"broke the contract: Checkpoint of {size_bytes} bytes, {limit}", told)
-            await reign.event("cluster", "refused", f"rival broke the contract: Checkpoint of {1 << 29} bytes")
+                assert re.search(f"broke the contract: Checkpoint has {size_bytes} bytes of tensors; {limit}", told)
+            await reign.event("cluster", "refused", f"rival broke the contract: Checkpoint has {1 << 29} bytes of tensors")
             assert reign.disk() == before
 
     run(story())
