@@ -75,7 +75,7 @@ def test_a_service_starts_is_backed_up_and_moves(tmp_path: Path, blocks: Page) -
 
 
 #: The job gets its name from the file, and three epochs from the plan.
-TASK = "from clouds_task import Clouds\n\n\nclass Task(Clouds):\n    pass\n"
+TASK = (Path(__file__).parent / "clouds_task.py").read_text(encoding="utf-8")
 
 
 def test_a_day_of_an_operator(tmp_path: Path, blocks: Page) -> None:

@@ -33,7 +33,7 @@ SHOWN_BY = {
     "devices_kept_from_their_job": ((5,), "left behind|replaced by a manager that began"),
     "deposed_manager_writes": ((2, 4, 6), "did not move|left behind|its seat has ended"),
     "version_kept_without_the_seat": ((10, 38, 99, 121), "wrote job-., and its seat has ended"),
-    "record_kept_without_the_seat": ((16, 47, 144), "wrote job-., and its seat has ended"),
+    "record_kept_without_the_seat": ((70, 238, 261), "wrote job-., and its seat has ended"),
     "seat_ended_without_silence": ((1, 2, 3), "ended the seat of .*, which was well"),
     "seat_ended_as_it_is": ((87, 175), "ended the seat of .*, which was well"),
     "silence_counted_while_unproven": ((173,), "ended the seat of .*, which was well"),
