@@ -463,7 +463,8 @@ def test_a_checkpoint_too_large_is_refused_before_any_of_it_comes(tmp_path: Path
                 code, told = await said(reign.rival.channel, Lane.WORK, envelope_frame(large))
                 assert code is grpc.StatusCode.INVALID_ARGUMENT
                 assert re.search(f"broke the contract: Checkpoint has {size_bytes} bytes of tensors; {limit}", told)
-            await reign.event("cluster", "refused", f"rival broke the contract: Checkpoint has {1 << 29} bytes of tensors")
+            told = f"rival broke the contract: Checkpoint has {1 << 29} bytes of tensors"
+            await reign.event("cluster", "refused", told)
             assert reign.disk() == before
 
     run(story())
