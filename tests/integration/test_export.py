@@ -287,7 +287,7 @@ def test_what_cannot_be_called_is_said(site):
     with pytest.raises(Misuse, match="no export to 'torchscript': there is onnx, pt2, executorch"):
         site.export("Digits", "torchscript")
     path, _, _, _ = site.trained("Words")
-    with pytest.raises(Misuse, match=r"Words\.safetensors holds .* which Digits\.model\(\) has not"):
+    with pytest.raises(Misuse, match=r"Words\.safetensors holds .* which Digits\.model\(\) lacks"):
         trained_model(make_task(site.folder, "task:Digits", {}), path)
     assert os.listdir(site.out) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from shoal.errors import ShoalError
 from shoal.identity.names import RemoteIdentity
 from shoal.store.registry import Registry
+from shoal.wire.limits import REASON_MAX_CHARS
 from shoal.wire.messages import (
     ActList,
     ActView,
@@ -40,6 +42,8 @@ BY_MANAGER = "manager"
 
 #: Acts on one page of the log.
 ACTS_SHOWN = 500
+#: Most text of a page: one message holds it, whatever was refused and why.
+TEXT_SHOWN_MAX_CHARS = 100 * REASON_MAX_CHARS
 
 
 class Act(NamedTuple):
@@ -156,7 +160,9 @@ class AuditLog:
 
     def page(self, asked: AskActs) -> ActList:
         rows = self._registry.acts(after=asked.after, limit=ACTS_SHOWN + 1, subject=asked.subject)
-        shown = rows[:ACTS_SHOWN]
+        chars = itertools.accumulate(len(row.text) for row in rows)
+        fits = sum(total <= TEXT_SHOWN_MAX_CHARS for total in chars)
+        shown = rows[: min(fits, ACTS_SHOWN)]
         views = tuple(
             ActView(
                 seq=row.seq,

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import typing
+from pathlib import Path
 
 import pytest
 
-from shoal.runtime.acts import act_of
+from shoal.errors import Refused
+from shoal.identity.names import RemoteIdentity
+from shoal.runtime.acts import Act, AuditLog, act_of
+from shoal.store.registry import Registry
 from shoal.wire import messages
-from shoal.wire.messages import ApproveNode, CollectGarbage, MakeToken, Message, RevokeNode, RollBackModel, StopJob
+from shoal.wire.encoding import encode_envelope
+from shoal.wire.limits import REPLY_MAX_BYTES
+from shoal.wire.messages import (
+    ApproveNode,
+    AskActs,
+    CollectGarbage,
+    MakeToken,
+    Message,
+    RevokeNode,
+    RollBackModel,
+    StopJob,
+    clip,
+)
 
 #: Commands that only ask.
 QUESTIONS = {"AskActs", "AskManager", "AskModel", "AskSpec", "AskStatus", "AskTokens", "AskVersions"}
@@ -58,3 +75,25 @@ def test_an_act_is_told_in_one_line(command: Message, told: str) -> None:
 
 def test_looking_what_garbage_there_is_changes_nothing() -> None:
     assert act_of(CollectGarbage(dry_run=True)) is None
+
+
+def test_a_refusal_of_full_length_is_read_page_by_page(tmp_path: Path) -> None:
+    """Of 130 such texts a page holds a hundred. A text was as long as a name at most, and no page could be read."""
+    log, reason = AuditLog(Registry(tmp_path / "registry.sqlite"), manager="manager"), "w" * 5000
+    peer = RemoteIdentity(node="operator", role="operator", cluster="pond")
+
+    async def refuse() -> Message:
+        raise Refused(reason)
+
+    async def story() -> None:
+        for _ in range(130):
+            with pytest.raises(Refused):
+                await log.carry_out(peer, Act("drain a manager", ""), refuse, run=asyncio.to_thread)
+
+    asyncio.run(story())
+    first = log.page(AskActs())
+    second = log.page(AskActs(after=first.next_act))
+    assert second.next_act == 0
+    texts = [act.text for act in (*first.acts, *second.acts) if act.is_refused]
+    assert texts == [clip(reason)] * 130
+    assert encode_envelope(first, max_bytes=REPLY_MAX_BYTES)

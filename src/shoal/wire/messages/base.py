@@ -75,6 +75,7 @@ _LONG_TEXT = (
     "reason",
     "trouble",
     "failure",
+    "text",
     "url",
     "discarded",
     "kwargs_json",
