@@ -107,7 +107,7 @@ class Plan:
     #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, or such as ``top1%+ef+4bit``; where sealed ``int16`` or
     #: such as ``led5%+ef`` (docs/codecs.md).
     codec: str = "dense"
-    #: ``leased`` lends the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
+    #: ``leased`` gives the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
     #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
     #: comparison (Figure 13), in which the others wait for the slowest device at the end of each epoch.
     work: str = "leased"
