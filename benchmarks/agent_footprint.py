@@ -39,7 +39,7 @@ HEAVY = (
     "numpy",
     "psutil",
     "rich",
-    "shoal.roles.worker",
+    "shoal.roles.worker.worker",
     "shoal.trainer.host",
     "sqlite3",
     "torch",

@@ -30,7 +30,7 @@ from benchmarks.common import finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
-from shoal.roles.aggregation.policy import LATE_COSTS
+from shoal.roles.leader.gathering.policy import LATE_COSTS
 from shoal.roles.node.failure_detector import Patience
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job

@@ -36,7 +36,7 @@ from shoal.roles.events import (
     UpdateSealed,
 )
 from shoal.roles.helper import Helper
-from shoal.roles.worker import Worker
+from shoal.roles.worker.worker import Worker
 from shoal.scheduling.batches import epoch_order, mix
 from shoal.sealing.figures import decode_figures
 from shoal.sealing.fixed import FixedPoint

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from benchmarks.lied_to import SealGroup
-from shoal.roles.worker import Worker
+from shoal.roles.worker.worker import Worker
 from shoal.sealing import pair
 from shoal.sealing.graph import graph_seed
 from shoal.sealing.group import MAC_BYTES, SEED_BYTES, bits_of, members_of

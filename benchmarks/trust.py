@@ -41,9 +41,9 @@ from shoal.learning.partial import Partial
 from shoal.learning.robust import gram, liars_borne, nearest_weights
 from shoal.plan import Plan
 from shoal.roles.actions import Send
-from shoal.roles.aggregation.aggregator import Aggregator
-from shoal.roles.aggregation.comparing import ComparedRound
+from shoal.roles.aggregator.aggregator import Aggregator
 from shoal.roles.events import Received
+from shoal.roles.leader.gathering.comparing import ComparedRound
 from shoal.roles.leader.weighing import NearestWeighing, in_memory, weighing_of
 from shoal.wire.messages import Reduce, ReduceResult, SetUpAggregator, UpdateShard
 

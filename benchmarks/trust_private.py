@@ -17,7 +17,7 @@ from shoal.learning.blt import coefficients, toeplitz_ratio
 from shoal.learning.clipping import clipped
 from shoal.learning.outer import OuterState, outer_step
 from shoal.plan import Plan, epochs
-from shoal.roles.leader.private_sum import PrivateSum
+from shoal.roles.leader.gathering.private_sum import PrivateSum
 
 WRITERS, COHORT, DELTA = 539, 49, 1e-4
 HIDDEN, SIDE = 24, 14

@@ -26,7 +26,7 @@ FENCES: tuple[str, ...] = (
     "plan_pairs_without_reason",
 )
 
-#: A step of the walk from a trained tensor to a new version: "3. `roles/worker.py::Worker.on_trained` ...".
+#: A step of the walk from a trained tensor to a new version: "3. `roles/worker/worker.py::Worker.on_trained` ...".
 _STEP = re.compile(r"^\d+\. .*`[^`]+::[^`]+`", re.MULTILINE)
 
 

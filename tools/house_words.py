@@ -18,7 +18,7 @@ from house import Module, nodes
 
 #: A word of code that a comment or a docstring names between backticks: ``Leader._on_update``, ``roles.leader``.
 _NAMED = re.compile(r"``?([A-Za-z_][\w.]*[\w])(?:\(\))?``?")
-#: A file of this repository that a document names: `src/shoal/plan.py`, `roles/worker.py::Worker`.
+#: A file of this repository that a document names: `src/shoal/plan.py`, `roles/worker/worker.py::Worker`.
 _FILE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.py)(?:::[\w.]+)?`")
 #: A word that is not of the code, but of what the code runs on.
 _WORDS = re.compile(r"[A-Za-z_]\w*")

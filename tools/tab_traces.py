@@ -1,4 +1,4 @@
-"""Records what the worker of ``roles/worker.py`` is told and decides, for jobs that a browser's tab may work for.
+"""Records what the role ``Worker`` is told and decides, for jobs that a browser's tab may work for.
 
 Each line is one life of a worker as JSON: every event, what followed, and what it says of itself then. The role of the
 tab (``tab/src/worker_role.ts``) plays them again and has to decide the same: ``node tab/test/traces.mjs FILE``.
@@ -47,7 +47,7 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
-from shoal.roles.worker import Worker
+from shoal.roles.worker.worker import Worker
 from shoal.wire.encoding import to_json
 from shoal.wire.messages import Dataset, Finished, Go, JobSpec, Message, UpdateRefused, Wait, Work
 

@@ -1,4 +1,4 @@
-// The worker of one job in a tab: decides as `roles/worker.py` does, for a plan that a tab may work for: shared data, whole
+// The worker of one job in a tab: decides as `roles/worker/worker.py` does, for a plan that a tab may work for: shared data, whole
 // updates to one leader, no codec. Events in, actions out; no clock, no socket, no chance. Recorded traces of the Python
 // role hold the two together (`tab/test/traces.mjs`).
 

@@ -11,7 +11,7 @@ from collections import deque
 
 import numpy as np
 
-from shoal.roles.worker import Worker
+from shoal.roles.worker.worker import Worker
 from shoal.runtime import agent
 from shoal.wire.messages import Tensors, Work
 

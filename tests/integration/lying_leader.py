@@ -20,8 +20,8 @@ import numpy as np
 
 from shoal.roles.actions import Action, Send
 from shoal.roles.events import Event, Received
+from shoal.roles.leader.gathering.sealing import Sealing
 from shoal.roles.leader.leader import Leader
-from shoal.roles.leader.sealing import Sealing
 from shoal.runtime import manager_main
 from shoal.sealing import pair
 from shoal.sealing.fixed import FixedPoint

@@ -11,9 +11,9 @@ from shoal.learning.layout import Layout
 from shoal.learning.metrics import judged_sums
 from shoal.roles.actions import Action, End, Record, Save, Send
 from shoal.roles.events import Liveness, PeerChanged, Received, Started, TimerFired
+from shoal.roles.leader.gathering.private_sum import Normals, no_chance
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import TICK_S
-from shoal.roles.leader.private_sum import Normals, no_chance
 from shoal.wire.messages import Evaluated, Failed, JobSpec, Message, Progress, Ready, Update, Work
 
 M = TypeVar("M", bound=Message)

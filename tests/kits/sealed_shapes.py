@@ -9,9 +9,9 @@ from sealed_troupe import HOME, SIZE, SealedTroupe, SealingDevice, a_plan
 
 from dst.sealed_shape_oracle import SealedShapeOracle
 from shoal.roles.actions import Action, Send, StageModel, Train
-from shoal.roles.aggregation.aggregator import Aggregator
-from shoal.roles.aggregation.staging import put
+from shoal.roles.aggregator.aggregator import Aggregator
 from shoal.roles.events import Connected, Disconnected, Event, Received
+from shoal.roles.worker.staging import put
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Step
 from shoal.wire.messages import (

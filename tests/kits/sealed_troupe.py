@@ -55,7 +55,7 @@ from shoal.roles.events import (
 from shoal.roles.helper import Helper
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import TICK_S
-from shoal.roles.worker import Worker
+from shoal.roles.worker.worker import Worker
 from shoal.sealing.request import NOT_THE_SIGNED_MODEL
 from shoal.sim.driver.seal_keys import SimSealKeys
 from shoal.sim.observe import Mark, Observer, Step

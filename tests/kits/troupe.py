@@ -33,8 +33,7 @@ from shoal.roles.actions import (
     StageModel,
     Train,
 )
-from shoal.roles.aggregation.aggregator import Aggregator
-from shoal.roles.aggregation.staging import put
+from shoal.roles.aggregator.aggregator import Aggregator
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -50,10 +49,11 @@ from shoal.roles.events import (
     TimerFired,
     Trained,
 )
+from shoal.roles.leader.gathering.private_sum import Normals, no_chance
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import TICK_S
-from shoal.roles.leader.private_sum import Normals, no_chance
-from shoal.roles.worker import Worker
+from shoal.roles.worker.staging import put
+from shoal.roles.worker.worker import Worker
 from shoal.scheduling.ledger import Applied
 from shoal.wire.coded import sizes_of
 from shoal.wire.messages import (

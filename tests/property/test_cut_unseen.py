@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.learning.clipping import clipped, length_of
-from shoal.roles.leader.sealing import Sealing
+from shoal.roles.leader.gathering.sealing import Sealing
 from shoal.sealing.fixed import FixedPoint, word_type
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sealed_group import SealedGroup, updates_of
 from sealed_shapes import NAMES, ShapedTroupe
 
-from shoal.roles.aggregation.sealed_tray import SealedTray
-from shoal.roles.leader.sealed_sums import GroupSums, WordsSum, counted
+from shoal.roles.aggregator.sealed_tray import SealedTray
+from shoal.roles.leader.gathering.sealed_sums import GroupSums, WordsSum, counted
 from shoal.sealing.fixed import word_type
 from shoal.sim.invariants import Violation
 from shoal.wire.messages import Message, Reduce, ReduceResult, ShardAck, Update, UpdateShard

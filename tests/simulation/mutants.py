@@ -24,14 +24,7 @@ from shoal.learning.parameter_staleness import ParameterStaleness
 from shoal.learning.partial import Partial
 from shoal.learning.staleness import SIMILAR, Lateness, damping
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
-from shoal.roles.aggregation.aggregator import Aggregator
-from shoal.roles.aggregation.controller import AggregationController
-from shoal.roles.aggregation.delivery import Held, UpdateDelivery
-from shoal.roles.aggregation.formation import AggregatorShare, Formation
-from shoal.roles.aggregation.formations import Formations
-from shoal.roles.aggregation.model_relay import ModelRelay
-from shoal.roles.aggregation.routes import Routes
-from shoal.roles.aggregation.staging import Staging
+from shoal.roles.aggregator.aggregator import Aggregator
 from shoal.roles.events import (
     EvaluationDone,
     Liveness,
@@ -45,6 +38,10 @@ from shoal.roles.events import (
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.checkpointing import Durability, Snapshot
 from shoal.roles.leader.evaluation import Evaluation, Evaluations
+from shoal.roles.leader.gathering.controller import AggregationController
+from shoal.roles.leader.gathering.formation import AggregatorShare, Formation
+from shoal.roles.leader.gathering.formations import Formations
+from shoal.roles.leader.gathering.model_relay import ModelRelay
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.lending import Lending
@@ -66,8 +63,11 @@ from shoal.roles.manager.staffing import Staffing
 from shoal.roles.node.device_router import DeviceRouter
 from shoal.roles.node.failure_detector import FailureDetector
 from shoal.roles.node.host_router import Delivery, HostRouter, _Led
-from shoal.roles.participation import Participation
-from shoal.roles.worker import Worker
+from shoal.roles.worker.delivery import Held, UpdateDelivery
+from shoal.roles.worker.participation import Participation
+from shoal.roles.worker.routes import Routes
+from shoal.roles.worker.staging import Staging
+from shoal.roles.worker.worker import Worker
 from shoal.scheduling.admission import Admission
 from shoal.scheduling.check_in import CheckIns
 from shoal.scheduling.deadlines import LeaseClock
@@ -1157,7 +1157,7 @@ def share_begins_at_rest() -> Patched:
         residual = np.array(form.tensors["residual"]) if "residual" in form.tensors else None
         return np.array(form.tensors["model"]), OuterState.zeros(form.outer_rule, form.parameters), residual
 
-    return patch("shoal.roles.aggregation.aggregator._part_of", part_of)
+    return patch("shoal.roles.aggregator.aggregator._part_of", part_of)
 
 
 def buffers_have_momentum() -> Patched:

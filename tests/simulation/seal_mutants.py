@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from shoal.roles import device_sealing
 from shoal.roles.actions import Train
-from shoal.roles.device_sealing import DeviceSealing
 from shoal.roles.events import Trained, UpdateSealed
-from shoal.roles.leader import sealing as leader_sealing
-from shoal.roles.leader.sealing import Sealing
-from shoal.roles.worker import Worker, _problem
+from shoal.roles.leader.gathering import sealing as leader_sealing
+from shoal.roles.leader.gathering.sealing import Sealing
+from shoal.roles.worker import sealing as device_sealing
+from shoal.roles.worker.sealing import DeviceSealing
+from shoal.roles.worker.worker import Worker, _problem
 from shoal.sealing import carry_out, pair
 from shoal.sealing.device import SealedUpdate
 from shoal.sealing.graph import GraphShape

@@ -17,7 +17,7 @@ from sealed_troupe import SealedTroupe, a_plan
 
 from dst.fuzz import fuzz
 from shoal.learning.clipping import clipped
-from shoal.roles.leader.sealing import Sealing
+from shoal.roles.leader.gathering.sealing import Sealing
 from shoal.sim.invariants import Violation
 from shoal.wire.messages import Message, Update, UpdateShard
 
@@ -89,7 +89,7 @@ def test_without_a_bug_every_story_holds(story: Callable[[], None]) -> None:
 
 def nobody_cuts() -> AbstractContextManager[Any]:
     """Devices send updates as long as training made them."""
-    return patch("shoal.roles.worker.clipped", lambda update, *, clip: update)
+    return patch("shoal.roles.worker.worker.clipped", lambda update, *, clip: update)
 
 
 def nobody_looks() -> AbstractContextManager[Any]:

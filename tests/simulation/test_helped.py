@@ -18,10 +18,10 @@ from sealed_troupe import HELPER, SealedTroupe, a_plan
 
 from dst.fuzz import fuzz
 from shoal.plan import Until
-from shoal.roles.device_sealing import DeviceSealing
 from shoal.roles.helper import Helper
-from shoal.roles.leader.helper_opener import HelperOpener
-from shoal.roles.leader.sealing import Sealing
+from shoal.roles.leader.gathering.helper_opener import HelperOpener
+from shoal.roles.leader.gathering.sealing import Sealing
+from shoal.roles.worker.sealing import DeviceSealing
 from shoal.sealing import helped, pair
 from shoal.sealing.group import HELPER_ENVELOPE_BYTES, bits_of
 from shoal.sealing.label import Label

@@ -18,7 +18,7 @@ from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer import OuterState
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.plan import Plan
-from shoal.roles.aggregation import aggregator
+from shoal.roles.aggregator import aggregator
 from shoal.roles.leader import training_state
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.training_state import TrainingState

@@ -14,10 +14,10 @@ from dst.case import case
 from dst.fuzz import fuzz
 from shoal.roles.actions import Participate
 from shoal.roles.events import Participated
+from shoal.roles.leader.gathering.private_sum import PrivateSum
 from shoal.roles.leader.participants import Participants
-from shoal.roles.leader.private_sum import PrivateSum
-from shoal.roles.participation import Participation
-from shoal.roles.worker import Worker
+from shoal.roles.worker.participation import Participation
+from shoal.roles.worker.worker import Worker
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.worker_driver import SimWorkerDriver
 from shoal.sim.invariants import Violation

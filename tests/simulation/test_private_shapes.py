@@ -14,12 +14,12 @@ import pytest
 from dst.case import case
 from dst.fuzz import CheckedRun, fuzz
 from shoal.plan import Plan
-from shoal.roles.aggregation.aggregator import Aggregator
-from shoal.roles.aggregation.formation import ArrivedUpdate
-from shoal.roles.aggregation.formations import Formations
-from shoal.roles.leader.private_sum import PrivateSum
+from shoal.roles.aggregator.aggregator import Aggregator
+from shoal.roles.leader.gathering.formation import ArrivedUpdate
+from shoal.roles.leader.gathering.formations import Formations
+from shoal.roles.leader.gathering.private_sum import PrivateSum
 from shoal.roles.manager.failover import Failover
-from shoal.roles.participation import Participation
+from shoal.roles.worker.participation import Participation
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.sim.world import World

@@ -21,9 +21,9 @@ from dst.fuzz import fuzz
 from dst.seal_oracle import SealOracle
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
-from shoal.roles.device_sealing import DeviceSealing
-from shoal.roles.leader import sealing as leader_sealing
-from shoal.roles.worker import Worker
+from shoal.roles.leader.gathering import sealing as leader_sealing
+from shoal.roles.worker.sealing import DeviceSealing
+from shoal.roles.worker.worker import Worker
 from shoal.sealing import device
 from shoal.sealing.device import SealedUpdate
 from shoal.sealing.group import bits_of

@@ -15,11 +15,11 @@ from dst.fuzz import fuzz
 from shoal.learning import privacy as privacy_module
 from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.skellam import NoiseShares, shares_for
-from shoal.roles.device_sealing import DeviceSealing
+from shoal.roles.leader.gathering.sealing import Sealing
 from shoal.roles.leader.participants import Participants
-from shoal.roles.leader.sealing import Sealing
-from shoal.roles.participation import Participation
-from shoal.roles.worker import Worker
+from shoal.roles.worker.participation import Participation
+from shoal.roles.worker.sealing import DeviceSealing
+from shoal.roles.worker.worker import Worker
 from shoal.sealing import noise
 from shoal.sealing.noise import NoisePoint
 from shoal.sim.invariants import Violation
@@ -92,7 +92,7 @@ def nobody_counts_to_the_last() -> AbstractContextManager[Any]:
     stack.enter_context(patch.object(Participation, "refusal", lambda self, work: None))
     stack.enter_context(patch.object(Participants, "are_spent", lambda self, workers, *, least=1: False))
     stack.enter_context(patch("shoal.roles.leader.participants.is_spent", lambda worker: False))
-    stack.enter_context(patch("shoal.roles.leader.sealing.is_spent", lambda worker: False))
+    stack.enter_context(patch("shoal.roles.leader.gathering.sealing.is_spent", lambda worker: False))
     return stack
 
 

@@ -18,12 +18,12 @@ from sealed_troupe import HOME
 from dst.case import case
 from dst.fuzz import CheckedRun
 from dst.sealed_shape_oracle import SealedShapeOracle
-from shoal.roles.aggregation.delivery import UpdateDelivery
-from shoal.roles.aggregation.sealed_tray import SealedTray
+from shoal.roles.aggregator.sealed_tray import SealedTray
 from shoal.roles.events import Connected, Disconnected
-from shoal.roles.leader import sealed_sums
-from shoal.roles.leader.sealed_sums import GroupSums, WordsSum
-from shoal.roles.leader.sealing import Sealing
+from shoal.roles.leader.gathering import sealed_sums
+from shoal.roles.leader.gathering.sealed_sums import GroupSums, WordsSum
+from shoal.roles.leader.gathering.sealing import Sealing
+from shoal.roles.worker.delivery import UpdateDelivery
 from shoal.wire.messages import Message, Reduce, ReduceResult, ShardAck, Update
 
 Story = Callable[[], None]

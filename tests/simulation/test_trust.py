@@ -14,9 +14,9 @@ import pytest
 from dst.case import case
 from dst.fuzz import fuzz
 from shoal.compress.sparse import Sparse
-from shoal.roles.aggregation.aggregator import Aggregator
-from shoal.roles.aggregation.comparing import ComparedRound
+from shoal.roles.aggregator.aggregator import Aggregator
 from shoal.roles.leader import weighing
+from shoal.roles.leader.gathering.comparing import ComparedRound
 from shoal.roles.leader.weighing import ClippedWeighing, NearestWeighing, WeightsGiven
 from shoal.sim.invariants import Violation
 from shoal.wire.messages import Reduce, RelayModel

@@ -14,8 +14,8 @@ import pytest
 from benchmarks import attacks_leader, attacks_leader_driven
 from benchmarks.attacks_kit import NotTried, Outcome
 from benchmarks.attacks_leader_real import VALUES, split_judged
-from shoal.roles import device_sealing
-from shoal.roles.device_sealing import DeviceSealing
+from shoal.roles.worker import sealing as device_sealing
+from shoal.roles.worker.sealing import DeviceSealing
 from shoal.runtime.seal_keys import SealKeys
 from shoal.sealing.graph import GraphShape, shape_of
 

@@ -34,7 +34,7 @@ def test_the_first_hour_leads_to_functions_that_exist() -> None:
 
 def test_a_function_that_is_gone_is_named() -> None:
     with pytest.raises(KeyError, match=r"has no Worker\._on_nothing"):
-        code_map.relined("[`roles/worker.py::Worker._on_nothing`](x#L1)", ROOT)
+        code_map.relined("[`roles/worker/worker.py::Worker._on_nothing`](x#L1)", ROOT)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -106,7 +106,7 @@ def test_what_is_to_mend_is_named(modules: dict[str, object], monkeypatch: pytes
 
 
 def test_hand_offs_are_the_numbered_steps_that_name_a_method() -> None:
-    steps = ("1. `roles/worker.py::Worker.on_trained`", "2. sends it: `net/grpc.py::Stream.send`.")
+    steps = ("1. `roles/worker/worker.py::Worker.on_trained`", "2. sends it: `net/grpc.py::Stream.send`.")
     text = "\n".join(["# Walk", "", *steps, "", "3. Rest.", "- `a::b`"])
     assert house.handoffs(text) == 2
     assert house.handoffs(None) is None

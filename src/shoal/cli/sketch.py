@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from shoal.errors import Misuse
 from shoal.plan import Plan
-from shoal.roles.aggregation.policy import LEAST, SHARD_MOST
+from shoal.roles.leader.gathering.policy import LEAST, SHARD_MOST
 from shoal.topology.choose import TOPOLOGIES, Choice, choose
 from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.trust import Trust

@@ -31,7 +31,7 @@ from shoal.roles.events import (
     TimerFired,
 )
 from shoal.roles.seal_roster import SealKeyRoster, label_of
-from shoal.roles.worker_machine import WorkerMachine
+from shoal.roles.worker.machine import WorkerMachine
 from shoal.sealing.graph import helped_shape
 from shoal.sealing.group import HELPER_ENVELOPE_BYTES, members_of
 from shoal.sealing.request import MasksRequest

@@ -1,6 +1,6 @@
 """The hub of one job: a node that sums up for workers near it, and trains nothing. It decides; a driver acts.
 
-What it sums up is an aggregator's business (``roles.aggregation.aggregator``), which the leader sets up on this node as
+What it sums up is an aggregator's business (``roles.aggregator.aggregator``), which the leader sets up on this node as
 on any other. A hub has no trainer, fetches nothing of the task, and holds no lease: it says that it is there.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from shoal.errors import PeerViolation
 from shoal.roles.actions import CheckRoster, MakeSealKey
 from shoal.roles.events import RosterChecked, SealKeyMade
-from shoal.roles.worker_machine import WorkerMachine
+from shoal.roles.worker.machine import WorkerMachine
 from shoal.sealing.group import members_of
 from shoal.sealing.label import Label
 from shoal.wire.messages import AskMasks, Bind, MemberKey, SealKey, SealRoster

@@ -454,7 +454,7 @@ class Agent:
 
 def _import_worker() -> type[WorkerDriver]:
     """The modules that a device needs with its first job and not before: the one place where an agent loads them."""
-    import shoal.roles.worker  # noqa: F401  made by the table of workers
+    import shoal.roles.worker.worker  # noqa: F401  made by the table of workers
     from shoal.runtime.worker_driver import WorkerDriver
 
     return WorkerDriver

@@ -22,10 +22,10 @@ from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.identity.names import RemoteIdentity
 from shoal.net.base import BROKE_CONTRACT, Session
 from shoal.roles.actions import Action
-from shoal.roles.aggregation.aggregator import Aggregator
+from shoal.roles.aggregator.aggregator import Aggregator
 from shoal.roles.events import Event, Received
+from shoal.roles.leader.gathering.private_sum import Normals
 from shoal.roles.leader.leader import Leader
-from shoal.roles.leader.private_sum import Normals
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.roles.node.doorway import Caller
 from shoal.roles.node.host_router import HostRouter

@@ -44,7 +44,6 @@ from shoal.roles.actions import (
     SumMasks,
     Train,
 )
-from shoal.roles.aggregation.staging import put
 from shoal.roles.events import (
     EvaluationDone,
     MasksSummed,
@@ -59,6 +58,7 @@ from shoal.roles.events import (
     UpdateSealed,
 )
 from shoal.roles.leader.evaluation import chunk_ranges
+from shoal.roles.worker.staging import put
 from shoal.runtime import sensors
 from shoal.runtime.agent_usage import AgentUsage
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent, battery_joules

@@ -19,7 +19,7 @@ from shoal.roles.events import (
     TimerFired,
 )
 from shoal.roles.helper import Helper
-from shoal.roles.leader.helper_opener import MASKS_S
+from shoal.roles.leader.gathering.helper_opener import MASKS_S
 from shoal.sealing.group import HELPER_ENVELOPE_BYTES, bits_of
 from shoal.wire.messages import (
     Agree,

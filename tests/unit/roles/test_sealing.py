@@ -66,7 +66,7 @@ def test_the_leader_hashes_a_model_once_while_devices_train() -> None:
         offers_heard.append(len(troupe.said(Offer)))
         return hashlib.sha256(data)
 
-    with patch("shoal.roles.leader.sealing.hashlib", SimpleNamespace(sha256=hashed)):
+    with patch("shoal.roles.leader.gathering.sealing.hashlib", SimpleNamespace(sha256=hashed)):
         assert_exact(troupe, 2, devices=6)
     assert offers_heard[:2] == [1, 7]
     assert len(offers_heard) <= 3

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 #: Modules that a device pays for with its first job.
-LATER = ("numpy", "torch", "shoal.roles.worker", "shoal.runtime.worker_driver", "shoal.trainer.host")
+LATER = ("numpy", "torch", "shoal.roles.worker.worker", "shoal.runtime.worker_driver", "shoal.trainer.host")
 
 #: What an agent does while it waits: it imports itself, asks for its folder of examples, sends and reads messages.
 IDLE = """
@@ -53,5 +53,5 @@ def test_shoal_itself_loads_neither_torch_nor_numpy() -> None:
 def test_a_hub_sums_up_without_torch_and_without_a_trainer() -> None:
     """What it has loaded once it is the hub of a job and an aggregator of its formation."""
     loaded = modules_after("import shoal.runtime.agent as agent, shoal.runtime.hub_driver; agent._import_leader_host()")
-    assert {"shoal.roles.aggregation.aggregator", "numpy"} <= loaded
-    assert not {"torch", "shoal.roles.worker", "shoal.runtime.worker_driver", "shoal.trainer.host"} & loaded
+    assert {"shoal.roles.aggregator.aggregator", "numpy"} <= loaded
+    assert not {"torch", "shoal.roles.worker.worker", "shoal.runtime.worker_driver", "shoal.trainer.host"} & loaded

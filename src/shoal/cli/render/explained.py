@@ -17,7 +17,7 @@ from shoal.cli.render.plain_json import to_plain
 from shoal.cli.render.topologies import chosen_of, kind_of, off_by, predicted_s, topology_text
 from shoal.cli.render.trusted import trust_facts
 from shoal.cli.sketch import Sketch, refusal_of
-from shoal.roles.aggregation.policy import ROUNDS_FIRST
+from shoal.roles.leader.gathering.policy import ROUNDS_FIRST
 from shoal.roles.leader.memory_needed import MemoryNeeded, memory_needed
 from shoal.topology.choose import MARGIN, ROUNDS_OFF
 

@@ -10,7 +10,7 @@ from shoal.cli.render.private_facts import private_facts
 from shoal.cli.render.sealed import sealed_facts
 from shoal.learning.robust import liars_borne
 from shoal.plan import Plan
-from shoal.roles.aggregation.comparing import products_bytes
+from shoal.roles.leader.gathering.comparing import products_bytes
 from shoal.trust import DEVICES_LEAST, Rule
 
 #: Milliseconds of one core for a value of each of so many devices, as ``benchmarks.trust`` measured them: to keep and

@@ -17,9 +17,6 @@ from shoal.compress.codec import Codec
 from shoal.errors import BadValues, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.roles.actions import End
-from shoal.roles.aggregation.controller import AggregationController, BadUpdate, Measured
-from shoal.roles.aggregation.formations import Formations, Summed
-from shoal.roles.aggregation.policy import TopologyPolicy
 from shoal.roles.events import (
     Event,
     Liveness,
@@ -34,17 +31,20 @@ from shoal.roles.events import (
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
+from shoal.roles.leader.gathering.controller import AggregationController, BadUpdate, Measured
+from shoal.roles.leader.gathering.formations import Formations, Summed
+from shoal.roles.leader.gathering.policy import TopologyPolicy
+from shoal.roles.leader.gathering.private_sum import Normals, no_chance
+from shoal.roles.leader.gathering.sealing import Sealing, sealing_of
 from shoal.roles.leader.goals import UnknownGoals, reached_by
 from shoal.roles.leader.leases import LATE, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.memory import IN_MEMORY, Memory
 from shoal.roles.leader.parts import Shared
-from shoal.roles.leader.private_sum import Normals, no_chance
 from shoal.roles.leader.report import Standing, progress_of
 from shoal.roles.leader.rollback import Rollback
 from shoal.roles.leader.round_stats import RoundStats
-from shoal.roles.leader.sealing import Sealing, sealing_of
 from shoal.roles.leader.suspicion import BatchFailures, Suspicion
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks

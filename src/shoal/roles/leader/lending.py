@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.roles.aggregation.controller import AggregationController
+from shoal.roles.leader.gathering.controller import AggregationController
+from shoal.roles.leader.gathering.sealing import Sealing
 from shoal.roles.leader.leases import LEASE_GRACE_S, Leases
 from shoal.roles.leader.local_data import NotNow
 from shoal.roles.leader.participants import Participants
 from shoal.roles.leader.parts import Shared
-from shoal.roles.leader.sealing import Sealing
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease

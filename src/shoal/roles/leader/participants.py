@@ -1,7 +1,7 @@
 """Who may take part in the next version of a private job, and what its devices have spent. A part of the leader.
 
 The leader lends by what it knows: what each device says of its own account, and which of its updates came. The device
-has the last word (``roles.participation``).
+has the last word (``roles.worker.participation``).
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.roles.aggregation.formations import Formations
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
+from shoal.roles.leader.gathering.formations import Formations
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.suspicion import Suspicion
 from shoal.roles.leader.training_state import TrainingState

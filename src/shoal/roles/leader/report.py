@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.roles.aggregation.policy import TopologyPolicy
+from shoal.roles.leader.gathering.policy import TopologyPolicy
 from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.round_stats import RoundStats
 from shoal.wire.messages import Progress, clip

@@ -27,12 +27,12 @@ from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.similarity import LabelMemory
 from shoal.learning.staleness import PER_PARAMETER, Lateness
 from shoal.learning.version_mean import VersionMean
-from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.evaluation_rows import latest_within, row_of, view_of
 from shoal.roles.leader.changes import Changes
+from shoal.roles.leader.gathering.formation import ArrivedUpdate
+from shoal.roles.leader.gathering.private_sum import Normals, PrivateSum, no_chance
 from shoal.roles.leader.local_data import padded
 from shoal.roles.leader.memory import IN_MEMORY, GetBack, Memory, keep
-from shoal.roles.leader.private_sum import Normals, PrivateSum, no_chance
 from shoal.roles.leader.weighing import (
     ClippedWeighing,
     Reputations,

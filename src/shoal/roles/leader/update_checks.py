@@ -17,8 +17,8 @@ from shoal.errors import PeerViolation
 from shoal.learning.clipping import CLIP_ROUNDING
 from shoal.learning.layout import Layout
 from shoal.learning.usual import Unusual, Usual
-from shoal.roles.aggregation.comparing import PRODUCTS_MAX_BYTES
-from shoal.roles.aggregation.formations import Summed
+from shoal.roles.leader.gathering.comparing import PRODUCTS_MAX_BYTES
+from shoal.roles.leader.gathering.formations import Summed
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.training_state import TrainingState
 from shoal.scheduling.ledger import Lease

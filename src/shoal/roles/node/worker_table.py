@@ -123,7 +123,7 @@ class WorkerTable(Generic[W]):
             return
         # Imported here, so that a device without a job does not load a worker's modules and numpy.
         from shoal.roles.helper import Helper
-        from shoal.roles.worker import Worker
+        from shoal.roles.worker.worker import Worker
 
         spec, node = assign.spec, self._station.node
         if spec.plan.believes.helper == node:

@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from shoal.roles.actions import Action, Role
-from shoal.roles.aggregation.aggregator import Aggregator
+from shoal.roles.aggregator.aggregator import Aggregator
 from shoal.roles.events import Event, Received
+from shoal.roles.leader.gathering.private_sum import Normals
 from shoal.roles.leader.leader import Leader
-from shoal.roles.leader.private_sum import Normals
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.roles.node.doorway import LOOK_EVERY_S, Caller, Door, Knock
 from shoal.roles.node.host_router import HostRouter

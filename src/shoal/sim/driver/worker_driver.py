@@ -29,7 +29,6 @@ from shoal.roles.actions import (
     SumMasks,
     Train,
 )
-from shoal.roles.aggregation.staging import put
 from shoal.roles.events import (
     EvaluationDone,
     Event,
@@ -43,6 +42,7 @@ from shoal.roles.events import (
     TrainerFailed,
     UpdateSealed,
 )
+from shoal.roles.worker.staging import put
 from shoal.sealing.request import NOT_THE_SIGNED_MODEL
 from shoal.sim.devices import ComputeJob, Device
 from shoal.sim.driver.role_host import Host

@@ -15,9 +15,9 @@ from troupe import HOME, Troupe, plan_of
 
 from shoal.compress.codec import Codec
 from shoal.plan import Until
-from shoal.roles.aggregation.delivery import TAKEN_FIRST_S
-from shoal.roles.aggregation.formations import FORM_S, GATHER_S
 from shoal.roles.events import Liveness, PeerChanged, Received
+from shoal.roles.leader.gathering.formations import FORM_S, GATHER_S
+from shoal.roles.worker.delivery import TAKEN_FIRST_S
 from shoal.wire.coded import code, sizes_of
 from shoal.wire.messages import (
     AggregatorReady,

@@ -12,7 +12,7 @@ from shoal.roles.actions import Role
 from shoal.roles.events import Connected, Event, Received
 from shoal.roles.node.device_router import DeviceRouter, Redial, Say, ToHosted, ToWorker
 from shoal.roles.node.worker_table import WorkerTable
-from shoal.roles.worker import Worker
+from shoal.roles.worker.worker import Worker
 from shoal.wire.messages import Admit, Assign, JobSpec, Leave, Message, Wait
 
 
