@@ -56,8 +56,23 @@ class SealPhase(StrEnum):
     SUMMING = "summing"
     #: They are asked whether they were told of the same members.
     AGREEING = "agreeing"
-    #: They are asked for shares of the masks that are left in the sum.
+    #: They are asked for shares of the masks that are left in the sum; or the helper is asked for their sum.
     OPENING = "opening"
+    #: Its sum is known and is merged.
+    OPENED = "opened"
+    #: It has no sum and never will: its devices seal these updates for no other group.
+    VOID = "void"
+
+
+#: From each phase, those that may follow.
+SEAL_MOVES: dict[SealPhase, tuple[SealPhase, ...]] = {
+    SealPhase.UPLOADING: (SealPhase.SUMMING, SealPhase.AGREEING, SealPhase.OPENING, SealPhase.VOID),
+    SealPhase.SUMMING: (SealPhase.AGREEING, SealPhase.VOID),
+    SealPhase.AGREEING: (SealPhase.OPENING, SealPhase.VOID),
+    SealPhase.OPENING: (SealPhase.OPENED, SealPhase.VOID),
+    SealPhase.OPENED: (),
+    SealPhase.VOID: (),
+}
 
 
 class WorkerState(StrEnum):

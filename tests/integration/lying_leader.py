@@ -129,7 +129,7 @@ class SplitSets(Liar):
             return [replace(message, present=bits_of(self.SETS[place], self.SIZE))]
         if isinstance(message, Open) and place in self.SETS and len(self._words) == self.SIZE:
             others = [other for other in self.SETS[place] if other != place]
-            group = self.leader._sealing._group
+            group = self.leader._gathering._group
             envelopes = (group.graph.own_envelope(other, group.seals[other], place) for other in others)
             macs = b"".join(self._macs.get((other, place), bytes(MAC_BYTES)) for other in others)
             return [replace(message, macs=macs, envelopes=b"".join(envelopes), vanished=b"", vanished_envelopes=b"")]
@@ -161,13 +161,13 @@ class SplitSets(Liar):
         return message
 
     def _place(self, node: str) -> int | None:
-        group = self.leader._sealing._group
+        group = self.leader._gathering._group
         return group.place_of(node) if group is not None else None
 
     def _take_off(self) -> None:
         if len(self._shares) != self.SIZE - len(self.SETS):
             return
-        label = self.leader._sealing._group.label
+        label = self.leader._gathering._group.label
         own, key = join(self._shares), label.digest()
         assert own is not None
         known = {other: self._edges.get((0, other)) or self._edges.get((other, 0)) for other in range(1, self.SIZE)}
@@ -176,7 +176,7 @@ class SplitSets(Liar):
         edges = [(pair.mask_key(seed, key), True) for seed in known.values() if seed is not None]
         add_all(words, [(pair.mask_key(own, key), True), *edges])
         found = FixedPoint(label.bound, self.SIZE, 32).decode(words, times=label.weight_most / examples)
-        node = self.leader._sealing._group.members[0]
+        node = self.leader._gathering._group.members[0]
         self.write(found=[float(value) for value in found], of=node, edges=len(edges))
 
 
@@ -396,8 +396,8 @@ def main() -> int:
     def lying(self: Any, event: Event, now_s: float) -> list[Action]:
         liar.leader = self
         actions = handle(self, liar.heard(event), now_s)
-        sealing = self._sealing
-        if sealing is not None and isinstance(event, Received) and isinstance(event.message, HEARD):
+        sealing = self._gathering
+        if isinstance(sealing, Sealing) and isinstance(event, Received) and isinstance(event.message, HEARD):
             liar.write(opened=sealing.opened, void=sealing.void, version=self.version)
         return [told for action in actions for told in liar.said(action)] + liar.due()
 

@@ -89,7 +89,7 @@ def test_the_total_is_of_exactly_the_members_that_count(
             sums.lost.add(node)
             continue
         result = ReduceResult(**HEAD, version=1, leases=found, group=3, tensors={"words": summed})  # type: ignore[arg-type]
-        sums.on_sum(node, result, word_type(bits))
+        sums.on_reduce_result(node, result, word_type(bits))
     whole = sums.settle(total)
     present = sorted(whole | {place for place in straight if place < devices})
     wanted = np.zeros_like(total)

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 from shoal.roles import actions, events
+from shoal.states import SEAL_MOVES, SealPhase
 from shoal.wire.messages import MESSAGES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "roles.md").read_text()
 SECTIONS: dict[str, str] = dict(re.findall(r"^## [^\n]*: `(shoal[\w.]+)`\n(.*?)(?=^## |\Z)", PAGE, flags=re.M | re.S))
+
+
+#: States that nothing follows.
+ENDS = {"shoal.states.SealPhase": {"opened", "void"}}
 
 
 def rows_of(body: str) -> list[list[str]]:
@@ -33,13 +38,23 @@ def test_every_machine_that_has_states_has_a_table() -> None:
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_table_has_every_state_and_no_other(name: str) -> None:
     states, rows = states_of(name), rows_of(SECTIONS[name])
-    assert {state for row in rows for state in row[0].split(", ")} == states
+    ends = ENDS.get(name, set())
+    assert {state for row in rows for state in row[0].split(", ")} == states - ends
     for state, event, after, _ in rows:
         reached = set(re.findall(r"[a-z]+", after)) & states
         assert reached or after == "same", f"{state} on {event} leads nowhere: {after}"
     first = next(iter(rows))[0].split(", ")[0]
     entered = {word for row in rows for word in re.findall(r"[a-z]+", row[2])} & states
     assert entered | {first} == states, "a state that nothing leads to"
+
+
+def test_a_sealed_group_moves_as_its_table_says() -> None:
+    states = {str(phase) for phase in SealPhase}
+    told: dict[str, set[str]] = {state: set() for state in states}
+    for before, _, after, _ in rows_of(SECTIONS["shoal.states.SealPhase"]):
+        for state in before.split(", "):
+            told[state] |= set(re.findall(r"[a-z]+", after)) & states
+    assert told == {str(phase): {str(each) for each in SEAL_MOVES[phase]} for phase in SealPhase}
 
 
 def test_whatever_is_named_exists() -> None:

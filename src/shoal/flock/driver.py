@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from shoal.errors import Corrupt, PeerViolation, ShoalError
-from shoal.flock.gathering import Gathering
 from shoal.flock.pairing.resources import Thresholds
 from shoal.flock.peer import Peer, Version
+from shoal.flock.peer_discovery import PeerDiscovery
 from shoal.flock.peer_options import PeerOptions
 from shoal.flock.secret import FlockSecret
 from shoal.flock.settings import FlockSettings
@@ -137,15 +137,15 @@ class Flock(AnyKey):
         door = GrpcServer(self._identity, self, members=self)
         port = await door.start(here, orders.port)
         log.info("%s of %s listens at %s", orders.node, orders.secret.flock, endpoint(here, port))
-        gathering = None
+        discovery = None
         try:
             for name, where in orders.peers.items():
                 self._found(name, where)
             if orders.multicast:
-                gathering = Gathering(
+                discovery = PeerDiscovery(
                     flock=orders.secret.flock, node=orders.node, host=here, port=port, found=self._found
                 )
-                await gathering.start()
+                await discovery.start()
             self._host.start(self.peer)
             self._begin(self._sense())
             return await self._ended
@@ -157,8 +157,8 @@ class Flock(AnyKey):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._worker_driver.stop()
-            if gathering is not None:
-                await gathering.stop()
+            if discovery is not None:
+                await discovery.stop()
             await door.stop()
             self._executor.shutdown(wait=False)
 

@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from shoal.errors import Misuse, PeerViolation
-from shoal.flock.gathering import heard_of
+from shoal.flock.peer_discovery import heard_of
 from shoal.flock.secret import FlockSecret
 from shoal.identity import certificates
 from shoal.identity.identity import Identity

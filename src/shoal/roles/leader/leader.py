@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.compress.codec import Codec
-from shoal.errors import BadValues, PeerViolation
+from shoal.errors import BadValues
 from shoal.learning.layout import Layout
 from shoal.roles.actions import End
 from shoal.roles.events import (
@@ -28,31 +28,37 @@ from shoal.roles.events import (
     StopRequested,
     TimerFired,
 )
-from shoal.roles.leader.checkpointing import Durability
-from shoal.roles.leader.evaluation import Evaluations
-from shoal.roles.leader.fixed_shares import FixedShares
-from shoal.roles.leader.gathering.controller import AggregationController, BadUpdate, Measured
-from shoal.roles.leader.gathering.formations import Formations, Summed
+from shoal.roles.leader.attendance import Attendance
+from shoal.roles.leader.contributions import Contributions
+from shoal.roles.leader.gathering.controller import AggregationController
+from shoal.roles.leader.gathering.gathering import (
+    BadUpdate,
+    CheckedUpdate,
+    Declined,
+    Delivered,
+    Hopeless,
+    Outcome,
+    Progressed,
+    Summed,
+    Underway,
+)
 from shoal.roles.leader.gathering.policy import TopologyPolicy
 from shoal.roles.leader.gathering.private_sum import Normals, no_chance
-from shoal.roles.leader.gathering.sealing import Sealing, sealing_of
+from shoal.roles.leader.gathering.sealing import gathering_of
 from shoal.roles.leader.goals import UnknownGoals, reached_by
 from shoal.roles.leader.leases import LATE, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
-from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.memory import IN_MEMORY, Memory
-from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.parts import shared_parts
 from shoal.roles.leader.report import Standing, progress_of
 from shoal.roles.leader.rollback import Rollback
 from shoal.roles.leader.round_stats import RoundStats
-from shoal.roles.leader.suspicion import BatchFailures, Suspicion
-from shoal.roles.leader.training_state import TrainingState
-from shoal.roles.leader.update_checks import UpdateChecks
-from shoal.roles.leader.workers import WorkerRecord, Workers
+from shoal.roles.leader.suspicion import BatchFailures
+from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.scheduling.admission import Admission
 from shoal.scheduling.ledger import Lease, Refusal
-from shoal.states import LeaderPhase, WorkerState
+from shoal.states import LeaderPhase
 from shoal.wire import messages as m
 from shoal.wire.coded import bytes_expected, sizes_of
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
@@ -92,39 +98,14 @@ class Leader(Machine):
         self._unread: str | None = None
         self._refused = self._bytes_up = 0
 
-        self._training = TrainingState(self, spec, layout, model, memory=memory, normals=normals)
-        self._workers = Workers(self, job=spec.job)
-        self._shares = FixedShares(work=plan.work)
-        self._durability = Durability(self)
-        self._suspicion = Suspicion()
+        self._shared = shared = shared_parts(
+            self, spec, term=term, layout=layout, model=model, memory=memory, normals=normals
+        )
+        self._training, self._checks, self._online = shared.training, shared.checks, shared.online
+        self._workers, self._formations, self._evaluations = shared.workers, shared.formations, shared.evaluations
+        self._durability, self._suspicion = shared.durability, shared.suspicion
         self._goals = UnknownGoals(plan.until)
         self._batch_failures = BatchFailures()
-        #: Where examples are the devices' own.
-        self._online = Online(self, plan) if plan.data == "local" else None
-        self._checks = UpdateChecks(spec=spec, layout=layout, training=self._training, online=self._online)
-        self._evaluations = Evaluations(
-            self,
-            spec=spec,
-            training=self._training,
-            durability=self._durability,
-            suspicion=self._suspicion,
-            online=self._online,
-        )
-        self._formations = Formations(
-            self, spec=spec, term=term, layout=layout, training=self._training, norm_max=self._checks.norm_max
-        )
-        self._shared = shared = Shared(
-            spec=spec,
-            term=term,
-            training=self._training,
-            workers=self._workers,
-            formations=self._formations,
-            evaluations=self._evaluations,
-            durability=self._durability,
-            suspicion=self._suspicion,
-            shares=self._shares,
-            online=self._online,
-        )
         admission = Admission(update_bytes=self.update_max_bytes, budget_bytes=upload_budget_bytes)
         self._leases = Leases(self, shared, admission=admission, model_bytes=layout.size * 4)
         sizes = sizes_of(layout)
@@ -134,9 +115,15 @@ class Leader(Machine):
         self._aggregation = AggregationController(
             self, shared, policy=self._policy, leases=self._leases, stats=self._stats
         )
-        self._lending = Lending(self, shared, leases=self._leases, aggregation=self._aggregation)
+        self._gathering = gathering_of(self, shared, leases=self._leases, aggregation=self._aggregation)
+        self._lending = Lending(
+            self, shared, leases=self._leases, aggregation=self._aggregation, gathering=self._gathering
+        )
+        self._contributions = Contributions(shared, leases=self._leases, lending=self._lending, stats=self._stats)
+        self._attendance = Attendance(
+            self, shared, leases=self._leases, aggregation=self._aggregation, policy=self._policy
+        )
         self._rollback = Rollback(self, shared, leases=self._leases, failures=self._batch_failures)
-        self._sealing = sealing_of(self, shared, leases=self._leases)
 
     # State that survives -----------------------------------------------------------------------------
 
@@ -237,10 +224,8 @@ class Leader(Machine):
         aggregator or helper was asked for. Otherwise no driver need hold them: the message is refused without."""
         if message.term != self._term:
             return False
-        if isinstance(message, m.MaskSum):
-            return self._sealing is not None and self._sealing.awaits_masks(sender, message)
-        if isinstance(message, m.ReduceResult):
-            return (self._sealing or self._formations).awaits(sender, message)
+        if isinstance(message, m.ReduceResult | m.MaskSum):
+            return self._gathering.awaits(sender, message)
         lease = self._training.ledger.get(message.lease)
         return lease is not None and lease.worker == sender
 
@@ -268,16 +253,15 @@ class Leader(Machine):
         self._bytes_up += event.size_bytes
         if (worker := self._workers.find(sender)) is not None:
             worker.bytes_up += event.size_bytes
-        if self._sealing is not None and sender == self._sealing.helper:
-            self._sealing.on_helper(message)
+        if sender == self._gathering.helper:
+            self._gathering.on_helper(message)
             self._proceed()
             return
         match message:
             case m.Release():
                 if sender == self._manager:
                     self._workers.leaving[message.node] = message.reason
-                    if self._sealing is not None:
-                        self._sealing.on_gone(message.node, message.reason)
+                    self._gathering.on_gone(message.node, message.reason)
             case m.HandOver():
                 if sender == self._manager and message.term == self._term:
                     self._parting, self._version_least = message.reason, message.version_least
@@ -288,21 +272,18 @@ class Leader(Machine):
                 self._on_ready(sender, message)
             case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult():
                 if message.term == self._term:
-                    self._on_aggregator(sender, message)
+                    self._follow(self._gathering.on_aggregator(sender, message))
+                    self._reshape()
             case m.SealKey() | m.SealRefused() | m.Agreed() | m.Opened():
-                if message.term == self._term and self._sealing is not None:
-                    self._sealing.on_message(sender, message)
-                    self._proceed()
+                if message.term == self._term:
+                    self._follow(self._gathering.on_member(sender, message))
             case m.UpdateReady() | m.Offer() | m.Update() | m.Evaluated() | m.Failed():
                 if worker is None:
-                    # It was thought lost, and is back with an update or a result.
-                    worker = self._workers.add(sender)
-                    self._policy.on_workers_changed()
-                    self._formations.on_joined(sender)
+                    worker = self._attendance.came_back(sender)
                 if not worker.is_hub:
-                    self._on_result(worker, message)
+                    self._take_result(worker, message)
 
-    def _on_result(
+    def _take_result(
         self, worker: WorkerRecord, message: m.UpdateReady | m.Offer | m.Update | m.Evaluated | m.Failed
     ) -> None:
         if message.term != self._term:
@@ -316,7 +297,7 @@ class Leader(Machine):
             case m.Update():
                 self._on_update(worker, message)
             case m.UpdateReady():
-                self._aggregation.on_made(worker, message)
+                self._aggregation.on_update_ready(worker, message)
             case m.Offer():
                 self._on_offer(worker, message)
             case m.Evaluated():
@@ -327,68 +308,30 @@ class Leader(Machine):
     # Workers come, wait and go -----------------------------------------------------------------------
 
     def _on_ready(self, node: str, message: m.Ready) -> None:
-        worker = self._workers.find(node)
-        if worker is None:
-            worker = self._workers.add(node, is_hub=message.is_hub)
-            does = "is a hub: it can sum up for others" if worker.is_hub else "is ready to work"
-            self.record("joined", f"{node} {does}")
-            self._policy.on_workers_changed()
-        worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
-        worker.medium = message.medium
+        worker = self._attendance.on_ready(node, message)
         if worker.is_hub:
-            # It may be an aggregator from the next formation on, and is leased nothing.
-            self._workers.suspects.discard(node)
             return
         if self._phase.is_over:
             self._workers.tell(worker, "the job is over; its last version is being saved")
             return
-        held = (message.holds_term, message.holds_version)
-        worker.holds = (self._term, 0) if held == m.FIRST_HELD else held
-        worker.device = message.state
-        self._aggregation.on_ready(node)
-        self._shares.on_changed()
-        self._leases.give_up(node, fate=f"was given up: {node} asked for new work")
-        self._workers.make_idle(worker)
+        self._attendance.begin(worker, message)
         self._proceed(only=node)
 
     def _on_peer(self, event: PeerChanged) -> None:
         if event.node == self._manager:
             self._on_manager(event.state)
             return
-        if event.state is Liveness.LOST and self._sealing is not None:
-            self._sealing.on_gone(event.node, event.reason)
+        is_lost = event.state is Liveness.LOST
+        if is_lost:
+            self._gathering.on_gone(event.node, event.reason)
         if (worker := self._workers.find(event.node)) is None:
             return
-        is_lost = False
-        if event.state is Liveness.SUSPECT:
-            worker.reason = event.reason
-            self._workers.suspects.add(event.node)
-            self.record("suspect", f"{event.node}: {event.reason}")
-            is_broken = self._aggregation.on_suspect(event.node, event.reason)
-        else:
-            self._workers.suspects.discard(event.node)
-            is_lost = is_broken = event.state is Liveness.LOST
-            if is_lost:
-                self._on_lost(worker, event.reason)
-            elif not worker.is_hub:
-                # A worker that is left out is told nothing more: its last reason still holds.
-                worker.reason = worker.told if worker.left_out else None
-                # It may be missing in a formation that was set up meanwhile.
-                self._formations.on_joined(event.node)
+        is_broken = self._attendance.on_peer(worker, event)
         # Formations choose among hubs: one that comes or goes may change the shape.
         if is_broken or worker.is_hub:
             self._reshape()
         if is_lost or worker.is_hub:
             self._proceed()
-
-    def _on_lost(self, worker: WorkerRecord, reason: str) -> None:
-        """A node is gone. The sums that it had are made again, by another or by the leader."""
-        node = worker.node
-        self._workers.remove(node)
-        self.record("lost", f"{node}, a hub: {reason}" if worker.is_hub else f"{node}: {reason}")
-        self._aggregation.on_worker_lost(node, reason)
-        if not worker.is_hub:
-            self._leases.give_up(node, fate=f"was taken back: {node} was lost ({reason})")
 
     def _on_manager(self, state: Liveness) -> None:
         """The manager is out of reach, or back: then what could not be kept there is offered at once."""
@@ -410,11 +353,17 @@ class Leader(Machine):
         if self._phase.is_over:
             return
         ledger = self._training.ledger
-        if self._sealing is not None and self._gather_sealed(self._sealing):
-            return
-        if self._aggregation.gather():
-            self._lend(only=only)
-            return
+        match self._gathering.gather(is_last=self._parting is not None):
+            case Summed() as summed:
+                self._follow(summed)
+                return
+            case Hopeless(reason):
+                self._end("failed", reason)
+                return
+            case Underway(is_closed):
+                if not is_closed:
+                    self._lend(only=only)
+                return
         merged = self._training.voices(able=self._workers.trusted)
         if self._aggregation.pace.should_step(merged=merged, outstanding=ledger.outstanding):
             self._step()
@@ -435,7 +384,7 @@ class Leader(Machine):
             if one is not None:
                 self._workers.tell(one, held_up)
             return
-        if (over := self._lending.over(self._sealing)) is not None:
+        if (over := self._lending.over()) is not None:
             self._end("finished", over)
             return
         if self._phase is LeaderPhase.WAITING:
@@ -455,7 +404,7 @@ class Leader(Machine):
         self._lending.lend_to_line()
 
     def _held_up(self) -> str | None:
-        return self._lending.held_up(parting=self._parting, sealing=self._sealing)
+        return self._lending.held_up(parting=self._parting)
 
     def _hand_over(self) -> None:
         """Step down once nothing is lent and everything is durable: the next leader begins where this one ends."""
@@ -476,160 +425,56 @@ class Leader(Machine):
     # Updates come back -------------------------------------------------------------------------------
 
     def _on_update(self, worker: WorkerRecord, update: m.Update) -> None:
-        self._lending.on_came(worker, update)
+        self._lending.count_participation(worker, update)
         lease = self._training.ledger.find(update.lease, worker.node)
         if isinstance(lease, Refusal):
             self._refuse(worker, update, lease.reason)
-            return
-        if update.formation and self._sealing is None:
-            self._on_report(worker, update, lease)
-            return
-        if (barred := self._formations.bars_whole(lease.id)) is not None:
-            self._refuse(worker, update, barred)
-            return
-        self._leases.end_upload(lease.id)
-        try:
-            if self._sealing is not None:
-                self._checks.check_report(update, lease)
-                self._sealing.on_upload(update, lease)
+        else:
+            self._follow(self._gathering.on_update(worker, update, lease))
+
+    def _on_offer(self, worker: WorkerRecord, offer: m.Offer) -> None:
+        lease = self._training.ledger.find(offer.lease, worker.node)
+        if isinstance(lease, Refusal):
+            self._refuse(worker, offer, lease.reason)
+        else:
+            self._follow(self._gathering.on_offer(worker, offer, lease))
+
+    def _follow(self, outcome: Outcome) -> None:
+        """Do what follows from a message about updates."""
+        match outcome:
+            case CheckedUpdate(worker=worker):
+                self._contributions.merge(outcome)
                 self._proceed(only=worker.node)
-                return
-            delta, norm = self._checks.checked(update, lease)
-            unusual = self._checks.judge(worker.node, update, lease, norm, devices=self._workers.trusted)
-        except PeerViolation as violation:
-            self._on_bad_update(worker, update, lease, violation)
-            return
-        if unusual is not None and not unusual.is_early:
-            self._on_bad_update(worker, update, lease, BadValues(unusual.reason), is_unusual=True)
-            return
-        if unusual is not None:
-            # It may be honest: its worker trains the same batches again, and others are heard meanwhile.
-            self._training.ledger.release(lease, fate=f"was put off: {unusual.reason}")
-            self._formations.forget(lease.id)
-            self._refuse(worker, update, unusual.reason)
-            return
-        self._formations.lend(lease.id, 0)
-        self._checks.on_accepted(update, lease, norm)
-        self._on_merged([worker.node])
-        self._training.merge(lease, update, delta)
-        if self._online is not None:
-            self._online.on_merged(lease.id, update)
-        self._on_delivered(worker, update, lease)
-        self._proceed(only=worker.node)
-        self._leases.watch_the_last()
-
-    def _gather_sealed(self, sealing: Sealing) -> bool:
-        """True: a group is under way, and nothing is lent until its sum is merged."""
-        summed = sealing.gather(is_last=self._parting is not None)
-        if (fatal := sealing.fatal()) is not None:
-            self._end("failed", fatal)
-            return True
-        if summed is None:
-            return sealing.is_busy
-        self._on_sum([], summed)
-        return True
-
-    def _on_report(self, worker: WorkerRecord, update: m.Update, lease: Lease) -> None:
-        """The aggregators have every piece of an update."""
-        if not self._aggregation.expects_report(worker, update, lease):
-            return
-        self._leases.end_upload(lease.id)
-        try:
-            self._checks.check_report(update, lease)
-        except PeerViolation as violation:
-            self._on_bad_update(worker, update, lease, violation)
-            return
-        self._aggregation.on_report(update, lease)
-        self._on_delivered(worker, update, lease)
-        self._proceed(only=worker.node)
-        self._leases.watch_the_last()
-
-    def _on_delivered(self, worker: WorkerRecord, update: m.Update, lease: Lease) -> None:
-        """A worker has done its part of a version."""
-        workers, others = self._workers.trusted, self._training.ledger.outstanding
-        self._stats.on_merged(lease, train_s=update.train_s, workers=workers, others=others)
-        if self._online is not None:
-            self._online.on_delivered(worker, update)
-        self._leases.on_delivered(worker, lease)
-        worker.trainings_s.append(update.train_s)
-        self._evaluations.on_trained(examples=update.examples, train_s=update.train_s)
-        worker.batches += len(lease.batches)
-        worker.is_failing = False
-        worker.contributed_to = lease.version
-        self._workers.make_idle(worker)
-
-    def _on_aggregator(self, sender: str, message: m.AggregatorReady | m.Routed | m.BadShard | m.ReduceResult) -> None:
-        if self._sealing is not None and isinstance(message, m.ReduceResult):
-            self._aggregation.on_sealed_sum(sender, message, self._sealing.on_sum(sender, message))
-            self._proceed()
-            self._reshape()
-            return
-        match self._aggregation.on_message(sender, message):
-            case Summed() as summed:
-                self._on_sum([sender], summed)
-            case BadUpdate(worker, update, lease, violation):
-                self._on_bad_update(worker, update, lease, violation)
-            case WorkerRecord(node=node) | Measured(by=node):
+                self._leases.watch_the_last()
+            case Delivered(worker=worker):
+                self._contributions.deliver(outcome)
+                self._proceed(only=worker.node)
+                self._leases.watch_the_last()
+            case Summed():
+                self._contributions.merge_sum(outcome)
+                self._proceed()
+            case BadUpdate():
+                self._on_bad_update(outcome)
+            case Declined(worker, what, reason):
+                self._refuse(worker, what, reason)
+            case Progressed(node):
                 self._proceed(only=node)
-        self._reshape()
-
-    def _on_sum(self, by: Sequence[str], summed: Summed) -> None:
-        """Updates that an aggregator summed up are whole: they are merged as one."""
-        for report in summed.reports if summed.is_news else ():
-            if (worker := self._workers.get(report.lease.worker)) is not None:
-                self._on_delivered(worker, report.update, report.lease)
-        self._checks.on_sum(summed)
-        self._on_merged([*by, *(report.lease.worker for report in summed.reports)])
-        self._lending.on_summed([report.lease.worker for report in summed.reports])
-        self._training.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved, verdict=summed.verdict)
-        if self._online is not None:
-            for report in summed.reports:
-                self._online.on_merged(report.lease.id, report.update)
-        self._proceed()
-
-    def _on_merged(self, nodes: Sequence[str]) -> None:
-        """Updates of these workers are in the next version."""
-        self._suspicion.on_merged(nodes)
-        for node in nodes:
-            if (worker := self._workers.get(node)) is not None:
-                self._workers.on_merged(worker)
 
     def _reshape(self) -> None:
         """Change how updates meet, where that is due."""
         if not self._phase.is_over and self._aggregation.reshape(parting=self._parting):
             self._proceed()
 
-    def _on_offer(self, worker: WorkerRecord, offer: m.Offer) -> None:
-        lease = self._training.ledger.find(offer.lease, worker.node)
-        if isinstance(lease, Refusal):
-            self._refuse(worker, offer, lease.reason)
-        elif self._sealing is not None:
-            self._sealing.on_offer(lease)
-            worker.state, worker.reason = WorkerState.WAITING, "its update waits for others to be sealed with"
-            self._proceed(only=worker.node)
-        elif not self._formations.lent_by(lease.id):
-            self._leases.on_offer(worker, lease)
-        elif (reason := self._aggregation.on_undelivered(worker, lease)) is not None:
-            self._refuse(worker, offer, reason)
-
-    def _on_bad_update(
-        self,
-        worker: WorkerRecord,
-        update: m.Update,
-        lease: Lease,
-        violation: PeerViolation,
-        *,
-        is_unusual: bool = False,
-    ) -> None:
-        reason = violation.reason
+    def _on_bad_update(self, bad: BadUpdate) -> None:
+        worker, update, lease, reason = bad.worker, bad.update, bad.lease, bad.violation.reason
         self._training.ledger.release(lease, fate=f"was refused: {reason}")
         self._formations.forget(lease.id)
-        if isinstance(violation, BadValues) and self._on_bad(worker, lease):
+        if isinstance(bad.violation, BadValues) and self._on_bad(worker, lease):
             # Where it is the model, no batch and no device is at fault.
             self._refuse(worker, update, reason)
             return
         self._count_failure(worker, lease, reason)
-        self._on_violation(worker, update, reason, is_unusual=is_unusual)
+        self._count_violation(worker, update, reason, is_unusual=bad.is_unusual)
 
     def _refuse(self, worker: WorkerRecord, what: m.Offer | m.Update | m.Evaluated, reason: str) -> None:
         """Say why an update was not merged, by the term of that update: lease numbers begin again with each. A worker
@@ -647,7 +492,7 @@ class Leader(Machine):
         self._workers.make_idle(worker)
         self._proceed(only=worker.node)
 
-    def _on_violation(
+    def _count_violation(
         self, worker: WorkerRecord, what: m.Update | m.Evaluated, reason: str, *, is_unusual: bool = False
     ) -> None:
         self._workers.on_violation(worker, reason, is_unusual=is_unusual)
@@ -698,8 +543,7 @@ class Leader(Machine):
 
     def _step(self) -> None:
         self._advance()
-        if self._sealing is not None:
-            self._sealing.waive_rest()
+        self._gathering.waive_rest()
         if self._training.ledger.finished:
             self._reshape()
             self._on_epoch_over()
@@ -743,7 +587,7 @@ class Leader(Machine):
             self._refuse(worker, result, lease.reason)
             return
         if (problem := self._evaluations.on_result(result, lease)) is not None:
-            self._on_violation(worker, result, problem)
+            self._count_violation(worker, result, problem)
             return
         self._leases.on_evaluated(lease)
         worker.is_failing = False
@@ -816,8 +660,7 @@ class Leader(Machine):
             return
         self.record("ending", self._ending[1])
         if self._evaluations.now is None:
-            if self._sealing is not None:
-                self._sealing.let_go("the job's time is over")
+            self._gathering.let_go("the job's time is over")
             self._leases.take_back_training(fate="was taken back: the job's time is over")
             if self._training.ledger.merged:
                 # Merged updates belong to the last version; later they would change the model under the evaluation.
@@ -880,7 +723,7 @@ class Leader(Machine):
     def record(self, kind: str, reason: str, *, job: str = "", traceback: str = "") -> None:
         """Every record is of this leader's job. Round statistics and fixed shares go by its kind."""
         self._stats.on_record(kind)
-        self._shares.on_record(kind)
+        self._shared.shares.on_record(kind)
         super().record(kind, m.clip(reason), job=job or self._spec.job, traceback=traceback)
 
     def progress(self) -> m.Progress:

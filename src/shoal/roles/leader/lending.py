@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.roles.leader.gathering.controller import AggregationController
-from shoal.roles.leader.gathering.sealing import Sealing
+from shoal.roles.leader.gathering.gathering import Gathering
 from shoal.roles.leader.leases import LEASE_GRACE_S, Leases
 from shoal.roles.leader.local_data import NotNow
 from shoal.roles.leader.participants import Participants
@@ -20,7 +20,15 @@ from shoal.wire.messages import NO_TENSORS, Failed, Finished, Released, Tensors,
 
 
 class Lending:
-    def __init__(self, machine: Machine, shared: Shared, *, leases: Leases, aggregation: AggregationController) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        shared: Shared,
+        *,
+        leases: Leases,
+        aggregation: AggregationController,
+        gathering: Gathering,
+    ) -> None:
         self._machine = machine
         self._spec, self._term = shared.spec, shared.term
         self._training, self._workers, self._formations = shared.training, shared.workers, shared.formations
@@ -29,14 +37,12 @@ class Lending:
         self._shares = shared.shares
         self._online = shared.online
         self._leases = leases
-        self._aggregation = aggregation
+        self._aggregation, self._gathering = aggregation, gathering
         #: Leases lent for one version, where others wait for it; 0: any number.
         self.lent_most = shared.spec.plan.lent_most
         privacy = shared.spec.plan.privacy
         #: Where the plan is private.
         self._participants = Participants(privacy, term=shared.term) if privacy is not None else None
-        #: A sealed update is always offered: its group is made of what was offered.
-        self._is_plain = shared.spec.plan.believes.sealed is None
         #: The version that this leader began from.
         self.began = 0
         self.bytes_down = 0
@@ -51,14 +57,14 @@ class Lending:
         ledger = self._training.ledger
         return self.lent_most <= ledger.outstanding + ledger.merged
 
-    def held_up(self, *, parting: str | None, sealing: Sealing | None) -> str | None:
-        """Why nothing is lent although there are workers; None: it is."""
+    def held_up(self, *, parting: str | None) -> str | None:
+        """Return why nothing is leased although there are workers, or None if leases go out."""
         is_training = self._evaluations.now is None
         if parting is not None and is_training:
             return f"the job gets another leader: {parting}"
         if (at_risk := self._durability.held_up()) is not None:
             return at_risk
-        if sealing is not None and is_training and (closed := sealing.held_up()) is not None:
+        if is_training and (closed := self._gathering.held_up()) is not None:
             return closed
         return self._formations.held_up() if is_training else None
 
@@ -134,10 +140,7 @@ class Lending:
         sent = bytes_of(tensors)
         worker.bytes_down += sent
         self.bytes_down += sent
-        formation = 0
-        if is_training and self._is_plain:
-            formation = self._formations.way(worker.node)
-            self._formations.lend(lease.id, formation)
+        formation, credit = self._gathering.route(worker.node, lease) if is_training else (0, False)
         return Work(
             job=self._spec.job,
             term=self._term,
@@ -148,8 +151,7 @@ class Lending:
             epoch=lease.epoch,
             batches=lease.batches,
             deadline_s=deadline_s,
-            # Pieces go to aggregators: the leader need not keep room for them.
-            credit=is_training and self._is_plain and (formation != 0 or self._leases.has_credit(lease)),
+            credit=credit,
             formation=formation,
             values_by=values_by,
             base=base,
@@ -159,7 +161,7 @@ class Lending:
             tensors=tensors,
         )
 
-    def on_came(self, worker: WorkerRecord, update: Update) -> None:
+    def count_participation(self, worker: WorkerRecord, update: Update) -> None:
         """An update came, whatever becomes of it: in a private job that is a participation."""
         if self._participants is not None:
             worker.device = update.state or worker.device
@@ -189,9 +191,9 @@ class Lending:
             for node in nodes:
                 self._participants.on_came(node, version=self._training.version)
 
-    def over(self, sealing: Sealing | None) -> str | None:
-        """Why no device of a private job will ever be lent anything more; None: one may be. Versions for which none of
-        the devices may take part are passed over."""
+    def over(self) -> str | None:
+        """Return why no device of a private job will ever be leased anything more, or None if one may be. Versions for
+        which none of the devices may take part are passed over."""
         if self._participants is None or self._evaluations.now is not None or self._training.ledger.finished:
             # An epoch that is over is closed first, with what is waived of it.
             return None
@@ -204,7 +206,7 @@ class Lending:
         ledger, able = self._training.ledger, self._heard()
         least = self._spec.plan.opened_least
         # Too few updates for a group would wait for ever.
-        is_at_work = ledger.outstanding > 0 and (sealing is None or not sealing.has_offers_alone())
+        is_at_work = ledger.outstanding > 0 and not self._gathering.has_only_offers()
         if is_at_work or ledger.merged or not self._participants.are_spent(able, least=least):
             return None
         if least > 1:

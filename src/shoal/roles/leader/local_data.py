@@ -180,7 +180,7 @@ class Online:
         if update.labels and not self._plan.share_labels:
             raise PeerViolation("labels are counted where the plan does not allow it")
 
-    def on_delivered(self, worker: WorkerRecord, update: Update) -> None:
+    def learn(self, worker: WorkerRecord, update: Update) -> None:
         """A device has done its part, wherever its update is: learn the time, the energy and its present state."""
         before, worker.device = worker.device, update.state or worker.device
         if self._intake is not None:
@@ -201,7 +201,7 @@ class Online:
             spent = {"time": self._machine.now_s - lease.issued_s}
             self._intake.done(features_of(worker.node, worker.device), examples, spent)
 
-    def on_merged(self, lease: int, update: Update) -> None:
+    def count_merged(self, lease: int, update: Update) -> None:
         """An update is in the next version. Until then it may have to be sent again, and its lease is remembered."""
         self._lent.pop(lease, None)
         self._fresh += update.fresh

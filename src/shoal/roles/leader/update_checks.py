@@ -18,7 +18,7 @@ from shoal.learning.clipping import CLIP_ROUNDING
 from shoal.learning.layout import Layout
 from shoal.learning.usual import Unusual, Usual
 from shoal.roles.leader.gathering.comparing import PRODUCTS_MAX_BYTES
-from shoal.roles.leader.gathering.formations import Summed
+from shoal.roles.leader.gathering.gathering import Summed
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.training_state import TrainingState
 from shoal.scheduling.ledger import Lease
@@ -83,7 +83,8 @@ class UpdateChecks:
         steps = self._steps_of(update, lease)
         return self._usual.judge(node, norm, steps=steps, model_norm=self._model_norm(), devices=devices)
 
-    def on_accepted(self, update: Update, lease: Lease, norm: float) -> None:
+    def learn_length(self, update: Update, lease: Lease, norm: float) -> None:
+        """Take the length of an update that is merged for a usual one."""
         self._usual.accepted(norm, steps=self._steps_of(update, lease))
 
     def on_sum(self, summed: Summed) -> None:

@@ -63,7 +63,7 @@ def learned(online: Online, worker: WorkerRecord, *, joules_per_example: float, 
         asked = online.wants(worker, None)
         assert not isinstance(asked, NotNow)
         told = update(examples=asked[0], joules=asked[0] * joules_per_example, state=worker.device)
-        online.on_delivered(worker, told)
+        online.learn(worker, told)
     return online
 
 
@@ -128,8 +128,8 @@ def test_sized_work_grows_into_its_budget() -> None:
         assert online.examples_max(lease) == examples
         sizes.append(examples)
         # A hundred examples a second.
-        online.on_delivered(worker, update(lease, examples=examples, train_s=examples / 100, state=HELD))
-        online.on_merged(lease, update(lease))
+        online.learn(worker, update(lease, examples=examples, train_s=examples / 100, state=HELD))
+        online.count_merged(lease, update(lease))
     assert sizes[0] < sizes[-1]
     assert 40 <= sizes[-1] <= 110, sizes
 
@@ -172,7 +172,7 @@ def test_what_is_known_of_devices_goes_to_the_next_leader() -> None:
         wanted = at(online, float(lease)).wants(worker, None)
         assert isinstance(wanted, tuple)
         spent = {"train_s": wanted[0] / 100, "joules": wanted[0] / 10}
-        online.on_delivered(worker, update(lease, examples=wanted[0], state=HELD, **spent))
+        online.learn(worker, update(lease, examples=wanted[0], state=HELD, **spent))
     after, anew = sized(budget_joules=50.0), sized(budget_joules=50.0)
     assert after.restore(online.snapshot()) is None
     asked = [at(each, 100.0).wants(member(), None) for each in (online, after, anew)]
@@ -189,7 +189,7 @@ def test_what_goes_to_the_next_leader_is_small_however_many_devices_there_were()
     online = sized()
     for number in range(DEVICES_LASTING + 500):
         worker = WorkerRecord(node=f"device-{number:05}", device=HELD)
-        online.on_delivered(worker, update(examples=10, train_s=0.1, state=HELD))
+        online.learn(worker, update(examples=10, train_s=0.1, state=HELD))
     learned = online.snapshot()
     assert len(learned["shoal.profile.time.states"]) == DEVICES_LASTING
     assert learned["shoal.profile.time.devices"].tobytes().startswith(b"device-00500"), "those heard last"
@@ -213,9 +213,9 @@ def test_a_lease_that_is_sent_anew_is_still_known() -> None:
     """Its aggregator was lost after it was told of: only once it is in a version is it over."""
     online, worker = sized(), member()
     online.on_lent(3, 200)
-    online.on_delivered(worker, update(3))
+    online.learn(worker, update(3))
     assert online.examples_max(3) == 200
-    online.on_merged(3, update(3))
+    online.count_merged(3, update(3))
     assert online.examples_max(3) == 64
 
 
@@ -252,8 +252,8 @@ def test_what_cannot_be_is_refused(told: dict[str, Any], why: str) -> None:
 def test_new_examples_make_an_evaluation_once() -> None:
     online = sized()
     assert online.view(version=3, epoch=1, seconds=9.0) is None
-    online.on_merged(1, update(1, **fresh(10, 7, 5.0)))
-    online.on_merged(2, update(2, **fresh(30, 23, 7.0)))
+    online.count_merged(1, update(1, **fresh(10, 7, 5.0)))
+    online.count_merged(2, update(2, **fresh(30, 23, 7.0)))
     view = online.view(version=3, epoch=1, seconds=9.0)
     assert view is not None
     assert (view.version, view.examples, view.accuracy, view.loss) == (3, 40, 0.75, 0.3)
@@ -262,7 +262,7 @@ def test_new_examples_make_an_evaluation_once() -> None:
 
 def test_devices_must_agree_on_what_a_metric_of_new_examples_is() -> None:
     online = sized()
-    online.on_merged(1, update(1, **fresh(10, 7)))
+    online.count_merged(1, update(1, **fresh(10, 7)))
     other = tuple(replace(metric, kind="ratio") for metric in judged_sums(examples=5, loss_sum=1.0, correct=5))
     with pytest.raises(PeerViolation, match="metric accuracy is a mean here and a ratio there"):
         online.check(update(2, fresh=5, fresh_metrics=other), examples_max=64)

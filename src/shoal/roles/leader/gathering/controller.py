@@ -1,20 +1,20 @@
 """The leader's side of aggregation: it drives the shape step by step. A part of the leader.
 
 It listens to aggregators, asks them for sums, and changes the shape and the pace when the policy wants another or the
-present formation is broken. It sends by the machine. It merges nothing and lends nothing: it returns what the leader
-should merge (``Summed``), which update to refuse (``BadUpdate``), and whether workers may be lent leases again.
+present formation is broken. It sends by the machine. It merges nothing and leases nothing: it returns what the leader
+has to do (an ``Outcome``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shoal.errors import BadValues, PeerViolation
 from shoal.learning.pace import PACES
 from shoal.roles.leader.gathering.formation import ArrivedUpdate
-from shoal.roles.leader.gathering.formations import Summed
+from shoal.roles.leader.gathering.gathering import AggregatorMessage, BadUpdate, Outcome, Progressed, Summed
 from shoal.roles.leader.gathering.policy import TopologyPolicy, Wanted
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.parts import Shared
@@ -25,23 +25,6 @@ from shoal.scheduling.ledger import Lease, Refusal
 from shoal.states import WorkerState
 from shoal.wire.coded import bytes_of
 from shoal.wire.messages import AggregatorReady, BadShard, ReduceResult, Routed, Update, UpdateReady
-
-
-@dataclass(frozen=True, slots=True)
-class BadUpdate:
-    """An update that the leader must refuse, since an aggregator found it bad or never got its piece."""
-
-    worker: WorkerRecord
-    update: Update
-    lease: Lease
-    violation: PeerViolation
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """An aggregator told how far updates are from the centre: a sum may have waited for that alone."""
-
-    by: str
 
 
 class AggregationController:
@@ -91,14 +74,10 @@ class AggregationController:
 
     # Messages of workers and aggregators -------------------------------------------------------------------
 
-    def on_message(
-        self, sender: str, message: AggregatorReady | Routed | BadShard | ReduceResult
-    ) -> Summed | BadUpdate | WorkerRecord | Measured | None:
-        """Returns updates to merge, an update to refuse, a worker that may be lent a lease now, or that a sum may be
-        asked for now."""
+    def on_message(self, sender: str, message: AggregatorMessage) -> Outcome:
         match message:
             case AggregatorReady():
-                self._formations.on_formed(sender, message)
+                self._formations.on_aggregator_ready(sender, message)
                 return None
             case Routed():
                 return self._on_routed(sender, message)
@@ -112,14 +91,14 @@ class AggregationController:
         self._formations.mark_broken(f"{sender} sent {problem}")
         self._machine.record("aggregator", f"{sender} sent {problem}")
 
-    def _on_routed(self, sender: str, message: Routed) -> WorkerRecord | None:
+    def _on_routed(self, sender: str, message: Routed) -> Progressed | None:
         self._formations.on_routed(sender, message)
         self._shares.on_changed()
         worker = self._workers.get(sender)
         if worker is not None and self._workers.is_idle(sender):
             # It may have been waiting for its route.
             self._workers.make_idle(worker)
-        return worker
+        return Progressed(sender) if worker is not None else None
 
     def _on_bad_shard(self, sender: str, message: BadShard) -> BadUpdate | None:
         """An aggregator got a piece that is none. It names the worker; the leader knows whose lease it is."""
@@ -131,7 +110,7 @@ class AggregationController:
         update = Update(job=message.job, term=self._term, lease=lease.id, version=lease.version, examples=1)
         return BadUpdate(worker, update, lease, BadValues(f"{message.reason} (found by {sender})"))
 
-    def _on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | BadUpdate | Measured | None:
+    def _on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | BadUpdate | Progressed | None:
         if (phantom := self._formations.without_its_shard(sender, message)) is not None:
             return self._on_phantom(sender, phantom)
         try:
@@ -146,11 +125,12 @@ class AggregationController:
         if summed is not None:
             self._policy.on_sum_merged()
         if message.weighed:
-            return Measured(sender) if self._workers.find(sender) is not None else None
-        return summed
+            # A sum may have waited only for these distances.
+            return Progressed(sender) if self._workers.find(sender) is not None else None
+        return replace(summed, by=(sender,)) if summed is not None else None
 
-    def on_sealed_sum(self, sender: str, message: ReduceResult, problem: str | None) -> None:
-        """A message came that should be a sum of sealed words."""
+    def count_sealed_sum(self, sender: str, message: ReduceResult, problem: str | None) -> None:
+        """Count the bytes of what should be a sum of sealed words; ``problem`` says why it is none."""
         if problem is not None:
             self._on_bad_sum(sender, problem)
         elif self._formations.is_aggregator(sender):
@@ -182,13 +162,13 @@ class AggregationController:
             self._send_again(lease)
         return False
 
-    def on_report(self, update: Update, lease: Lease) -> None:
-        """The aggregators have every piece of a checked update."""
+    def hold_report(self, update: Update, lease: Lease) -> None:
+        """Hold a checked update for the next sum: the aggregators have every piece of it."""
         # The work is done, and the aggregators' time is not the worker's: the lease does not age.
         self._leases.hold(lease)
-        self._formations.on_report(ArrivedUpdate(lease, update, self._training.scale_of(lease, update)))
+        self._formations.on_arrived(ArrivedUpdate(lease, update, self._training.scale_of(lease, update)))
 
-    def on_made(self, worker: WorkerRecord, made: UpdateReady) -> None:
+    def on_update_ready(self, worker: WorkerRecord, made: UpdateReady) -> None:
         """An update is on its way to the aggregators. If that takes long, the worker is not late."""
         lease = self._training.ledger.find(made.lease, worker.node)
         if isinstance(lease, Lease) and self._formations.lent_by(lease.id) and lease.deadline_s < math.inf:

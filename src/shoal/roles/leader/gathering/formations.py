@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from shoal.learning.layout import Layout
 from shoal.roles.actions import Record
 from shoal.roles.leader.gathering.comparing import ComparedRound, distances_of
 from shoal.roles.leader.gathering.formation import AggregatorShare, ArrivedUpdate, Formation
+from shoal.roles.leader.gathering.gathering import Summed
 from shoal.roles.leader.gathering.model_relay import ModelRelay
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.weighing import WeightsGiven
@@ -61,21 +62,6 @@ GATHER_S = 10.0
 
 #: Values of few bits are rounded, up or down: a coded sum may be this many times as long as the exact one.
 ROUNDING = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Summed:
-    """Updates of these leases as one, ready to be merged."""
-
-    reports: tuple[ArrivedUpdate, ...]
-    mean: np.ndarray
-    weight: float
-    #: How the model moved by them, where aggregators have taken the step and said so.
-    moved: np.ndarray | None = None
-    #: How its updates were weighed against each other, where they were.
-    verdict: WeightsGiven | None = None
-    #: Its workers said nothing of them before: by this the leader hears that their leases are done.
-    is_news: bool = False
 
 
 def _is_silent(formation: Formation, share: AggregatorShare, told: int) -> bool:
@@ -206,7 +192,7 @@ class Formations:
     def _part_sizes(self, share: AggregatorShare) -> tuple[int, ...]:
         return cut(self._sizes, share.start, share.stop)[1]
 
-    def on_formed(self, sender: str, message: AggregatorReady) -> None:
+    def on_aggregator_ready(self, sender: str, message: AggregatorReady) -> None:
         formation = self.next if self.next and self.next.number == message.formation else None
         share = formation.share_led_by(sender) if formation else None
         if formation is None or share is None:
@@ -480,7 +466,7 @@ class Formations:
             return f"lease {lease} goes to the aggregators of a shard"
         return None
 
-    def on_report(self, report: ArrivedUpdate) -> None:
+    def on_arrived(self, report: ArrivedUpdate) -> None:
         """Every aggregator of the worker's route has its piece."""
         now = self.now
         assert now is not None
@@ -497,7 +483,7 @@ class Formations:
             count = replace(count, weigh=rule)
         self._machine.send(share.node, count)
 
-    def _on_measured(self, now: Formation, sender: str, message: ReduceResult) -> None:
+    def _take_distances(self, now: Formation, sender: str, message: ReduceResult) -> None:
         """An aggregator of a tree told how far an update is from the centre: so much of it is counted."""
         reports = [now.arrived[lease] for lease in message.leases if lease in now.measured_s]
         if not message.leases or any(report.at != sender for report in reports):
@@ -580,7 +566,7 @@ class Formations:
         count = self._count(counted, last=not weigh)
         self._machine.send(share.node, replace(count, weigh=weigh) if weigh else count)
 
-    def _on_compared(self, now: Formation, share: AggregatorShare, message: ReduceResult) -> None:
+    def _take_products(self, now: Formation, share: AggregatorShare, message: ReduceResult) -> None:
         """An aggregator told how its pieces lie to each other. Once all did, the sums are asked for."""
         comparison = now.comparison
         if comparison is None or message.version != self._training.version + 1 or share.node in comparison.parts:
@@ -646,7 +632,7 @@ class Formations:
             return None
         share = now.share_led_by(sender)
         if share is not None and message.weighed and now.kind == "tree":
-            self._on_measured(now, sender, message)
+            self._take_distances(now, sender, message)
             return None
         if share is None or share.asked is None:
             return None
@@ -654,7 +640,7 @@ class Formations:
             # All of them are in a version: a sum that came before, once more.
             return None
         if message.weighed:
-            self._on_compared(now, share, message)
+            self._take_products(now, share, message)
             return None
         if set(message.leases) != set(share.asked) or len(message.leases) != len(share.asked):
             raise PeerViolation(f"a sum of leases {message.leases[:8]}, where {share.asked[:8]} were counted")

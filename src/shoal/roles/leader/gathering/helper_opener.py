@@ -49,7 +49,7 @@ class HelperOpener:
             case SealKey() if message.term == self._term and message.key.node == self.node:
                 return self._on_key(message.key, group)
             case MaskSum() if group is not None and self.awaits(message, group):
-                return self._on_masks(message, group)
+                return self._on_mask_sum(message, group)
             case SealRefused() if message.term == self._term:
                 if group is not None and group.phase is SealPhase.OPENING and message.group == group.number:
                     return f"{self.node} refused: {message.reason}"
@@ -88,7 +88,8 @@ class HelperOpener:
     def begin(self, group: SealedGroup) -> None:
         """Nobody but the helper is asked about the set of members."""
         self._masks = None
-        group.phase, group.asked_s = SealPhase.OPENING, self._machine.now_s
+        group.enter(SealPhase.OPENING)
+        group.asked_s = self._machine.now_s
         self._ask(group)
 
     def ask_again(self, group: SealedGroup, place: int) -> None:
@@ -122,7 +123,7 @@ class HelperOpener:
             return False
         return (message.term, message.group) == (self._term, group.number)
 
-    def _on_masks(self, message: MaskSum, group: SealedGroup) -> str | None:
+    def _on_mask_sum(self, message: MaskSum, group: SealedGroup) -> str | None:
         try:
             self._masks = _words_of(message, group.total)
         except PeerViolation as violation:

@@ -33,7 +33,7 @@ class MemberOpener:
         return shape_of(devices, self._sealed.liars_of(devices), self._sealed.lost)
 
     def begin(self, group: SealedGroup) -> None:
-        group.phase = SealPhase.AGREEING
+        group.enter(SealPhase.AGREEING)
         group.opening = SumOpening(group.graph, group.seals, group.label.digest())
         self._ask(group, sorted(group.reports))
 
@@ -89,7 +89,7 @@ class MemberOpener:
         if not opening.may_open:
             raise Unopened(f"{len(opening.agreed)} of {len(opening.present)} members agreed")
         opening.begin()
-        group.phase = SealPhase.OPENING
+        group.enter(SealPhase.OPENING)
         self._ask(group, sorted(opening.agreed))
 
     def _look_for_shares(self, group: SealedGroup) -> bool:

@@ -13,7 +13,7 @@ from shoal.sealing.graph import GraphShape
 from shoal.sealing.group import MaskGraph
 from shoal.sealing.label import Label
 from shoal.sealing.opening import SumOpening
-from shoal.states import SealPhase
+from shoal.states import SEAL_MOVES, SealPhase
 from shoal.wire.messages import Agreed, Opened
 
 #: Members answer a question within this, or have vanished.
@@ -48,6 +48,10 @@ class SealedGroup:
     #: Places that are not waited for any longer.
     lost: set[int] = field(default_factory=set)
     opening: SumOpening | None = None
+
+    def enter(self, phase: SealPhase) -> None:
+        assert phase in SEAL_MOVES[self.phase], f"a group that is {self.phase} cannot become {phase}"
+        self.phase = phase
 
     def place_of(self, node: str) -> int | None:
         return self.members.index(node) if node in self.members else None

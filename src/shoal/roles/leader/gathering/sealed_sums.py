@@ -78,7 +78,7 @@ class GroupSums:
     def awaited(self) -> list[str]:
         return [node for node in self.asked if node not in self._came and node not in self.lost]
 
-    def on_sum(self, sender: str, message: ReduceResult, words_type: np.dtype[np.unsignedinteger]) -> None:
+    def on_reduce_result(self, sender: str, message: ReduceResult, words_type: np.dtype[np.unsignedinteger]) -> None:
         """Raises PeerViolation for what is no sum of words that this aggregator was asked for."""
         part, asked, words = self._parts[sender], self.asked[sender], message.tensors.get("words")
         leases = frozenset(message.leases)

@@ -4,8 +4,11 @@ The leader sees masked words and their sum, and holds no key. A group is bound w
 on nothing is lent until its sum is in a version, or the group is void. A group is void where too few of its members are
 left. A device seals an update once, so that updates of a void group are in no sum: their batches are lent again.
 
-Where updates meet in aggregators, words go there, and what goes with them comes here. The leader has the sums of all
-aggregators before it asks devices to agree (``sealed_sums``).
+Where updates are summed by aggregators, words go there, and what goes with them comes here. The leader has the sums of
+all aggregators before it asks devices to agree (``sealed_sums``).
+
+The states of a group are ``SealPhase``; docs/roles.md has their table, and docs/sealed-protocol.md says what each
+message proves, to whom, and what remains open to a leader that lies.
 """
 
 from __future__ import annotations
@@ -22,23 +25,36 @@ from shoal.compress.sparse import Sparse
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.clipping import CLIP_ROUNDING, length_of
 from shoal.learning.privacy import SharedPrivacy
+from shoal.roles.leader.gathering.controller import AggregationController
 from shoal.roles.leader.gathering.formation import ArrivedUpdate
-from shoal.roles.leader.gathering.formations import Summed
+from shoal.roles.leader.gathering.gathering import (
+    AggregatorMessage,
+    BadUpdate,
+    Gathering,
+    Hopeless,
+    MemberMessage,
+    Outcome,
+    Progressed,
+    Summed,
+    Underway,
+)
 from shoal.roles.leader.gathering.helper_opener import HelperOpener
 from shoal.roles.leader.gathering.key_roster import KeyRoster
 from shoal.roles.leader.gathering.member_opener import MemberOpener
+from shoal.roles.leader.gathering.plain import PlainGathering
 from shoal.roles.leader.gathering.sealed_group import ANSWER_S, Opener, SealedGroup, Unopened
 from shoal.roles.leader.gathering.sealed_sums import GroupSums
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.participants import is_spent
 from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
 from shoal.sealing.figures import FIGURES, LOSS_MAX, decode_figures, words_per_figure
 from shoal.sealing.fixed import BOUND_FIRST, FixedPoint, bound_after, word_type
 from shoal.sealing.group import MaskGraph, bits_of
 from shoal.sealing.label import Label, trained_on
-from shoal.states import SealPhase
+from shoal.states import SealPhase, WorkerState
 from shoal.wire.coded import encode_places, places_digest
 from shoal.wire.messages import (
     SEAL_FORM,
@@ -46,6 +62,7 @@ from shoal.wire.messages import (
     Bind,
     MaskSum,
     Message,
+    Offer,
     Opened,
     Reduce,
     ReduceResult,
@@ -71,10 +88,13 @@ class Sealing:
         shared: Shared,
         *,
         leases: Leases,
+        aggregation: AggregationController,
         roster: KeyRoster,
         opener: Opener,
     ) -> None:
         self._machine = machine
+        self._aggregation = aggregation
+        self._checks = shared.checks
         self._roster, self._opener = roster, opener
         self._helper = opener if isinstance(opener, HelperOpener) else None
         self._spec, self._term = shared.spec, shared.term
@@ -140,20 +160,17 @@ class Sealing:
         if (group := self._current()) is not None:
             self._make_void(group, f"{node} is away")
 
-    def awaits_masks(self, sender: str, message: MaskSum) -> bool:
-        """Whether the helper was asked for this sum, and it has not come."""
-        return self._helper is not None and sender == self._helper.node and self._helper.awaits(message, self._group)
-
     # Workers -------------------------------------------------------------------------------------------
 
-    def on_message(self, node: str, message: SealKey | SealRefused | Agreed | Opened) -> None:
+    def on_member(self, sender: str, message: MemberMessage) -> Outcome:
         match message:
             case SealKey():
-                self._on_key(node, message)
+                self._on_key(sender, message)
             case SealRefused():
-                self._on_refused(node, message)
+                self._on_refused(sender, message)
             case _:
-                self._on_answer(node, message)
+                self._on_answer(sender, message)
+        return Progressed()
 
     def _on_answer(self, node: str, message: Agreed | Opened) -> None:
         group = self._current()
@@ -173,8 +190,17 @@ class Sealing:
         elif message.key.node == node:
             self._roster.on_key(message.key)
 
-    def on_offer(self, lease: Lease) -> None:
+    def route(self, node: str, lease: Lease) -> tuple[int, bool]:
+        """Every update is offered: groups are made of what was offered, and each says where its words go."""
+        return 0, False
+
+    def on_offer(self, worker: WorkerRecord, offer: Offer, lease: Lease) -> Outcome:
         """An update is ready. It does not age while it waits for others."""
+        self._take_offer(lease)
+        worker.state, worker.reason = WorkerState.WAITING, "its update waits for others to be sealed with"
+        return Progressed(worker.node)
+
+    def _take_offer(self, lease: Lease) -> None:
         self._leases.hold(lease)
         self._offered.add(lease.id)
         # With the first offer, while others train: all of them wait for what is done after the last.
@@ -203,34 +229,35 @@ class Sealing:
             return None
         return group
 
-    def _drop(self) -> None:
+    def _drop(self, end: SealPhase = SealPhase.VOID) -> None:
+        if self._group is not None:
+            self._group.enter(end)
         self._group = None
         self._leases.sealed_in.clear()
         self._end_sums()
 
     # Groups --------------------------------------------------------------------------------------------
 
-    def fatal(self) -> str | None:
-        """Return why the job has to fail, or None if it goes on."""
-        if self._diverged < DIVERGED_TIMES:
-            return None
-        return f"training gave values that are not finite in {self._diverged} sums in a row: try a lower learning rate"
-
-    def has_offers_alone(self) -> bool:
-        """Every lease that is out is an update that waits for a group, and there is none."""
+    def has_only_offers(self) -> bool:
+        """Return whether every open lease is an update that waits for a group, and there is none."""
         return self._current() is None and all(lease.id in self._offered for lease in self._training.ledger.leases())
 
     def held_up(self) -> str | None:
-        """Why the leader could open no sum now, however many devices offer updates; None: it could."""
+        """Return why the leader could open no sum now, however many devices offer updates, or None if it could."""
         return self._opener.held_up()
 
-    @property
-    def is_busy(self) -> bool:
-        """A group is under way: nothing is lent for its version."""
-        return self._current() is not None
+    def gather(self, *, is_last: bool) -> Summed | Underway | Hopeless | None:
+        """Move on. Nothing is leased for a version while the group of its updates is under way."""
+        summed = self._move_on(is_last=is_last)
+        if self._diverged >= DIVERGED_TIMES:
+            times = f"training gave values that are not finite in {self._diverged} sums in a row"
+            return Hopeless(f"{times}: try a lower learning rate")
+        if summed is None and self._current() is not None:
+            return Underway(is_closed=True)
+        return summed
 
-    def gather(self, *, is_last: bool) -> Summed | None:
-        """Bind a group, or move the present one on, where that is due. ``is_last``: nothing more will be lent."""
+    def _move_on(self, *, is_last: bool) -> Summed | None:
+        """Bind a group, or move the present one on, where that is due."""
         group = self._current()
         if group is None:
             self._gather_offers(is_last=is_last)
@@ -242,6 +269,8 @@ class Sealing:
                 self._look_for_sums(group)
             case SealPhase.AGREEING | SealPhase.OPENING:
                 return self._look_for_masks(group)
+            case SealPhase.OPENED | SealPhase.VOID:
+                raise AssertionError(f"group {group.number} is over, and is still the present one")
         return None
 
     def _gather_offers(self, *, is_last: bool) -> None:
@@ -359,8 +388,18 @@ class Sealing:
 
     # Uploads -------------------------------------------------------------------------------------------
 
-    def on_upload(self, update: Update, lease: Lease) -> None:
-        """Add the words of an update to the sum of its group. Raises PeerViolation for what is none."""
+    def on_update(self, worker: WorkerRecord, update: Update, lease: Lease) -> Outcome:
+        """Take the words of an update, or the report that aggregators have them."""
+        self._leases.end_upload(lease.id)
+        try:
+            self._checks.check_report(update, lease)
+            self._add_words(update, lease)
+        except PeerViolation as violation:
+            return BadUpdate(worker, update, lease, violation)
+        return Progressed(worker.node)
+
+    def _add_words(self, update: Update, lease: Lease) -> None:
+        """Add the words of an update to the sum of its group. Raises PeerViolation for an update that is not sealed."""
         group = self._current()
         place = group.place_of(lease.worker) if group is not None else None
         if group is None or place is None or update.group != group.number or lease.id != group.leases[place]:
@@ -407,7 +446,7 @@ class Sealing:
         if not asked:
             self._open(group)
             return
-        group.phase = SealPhase.SUMMING
+        group.enter(SealPhase.SUMMING)
         self._ask_for_sums(group, asked)
         self._look_for_sums(group)
 
@@ -446,21 +485,29 @@ class Sealing:
         if share is not None:
             share.asked, share.asked_s = leases, self._machine.now_s
 
-    def awaits(self, sender: str, message: ReduceResult) -> bool:
-        """Whether this aggregator was asked for this sum, and it has not come."""
+    def awaits(self, sender: str, message: ReduceResult | MaskSum) -> bool:
+        """Return whether this aggregator or helper was asked for this sum, and it has not come."""
         group = self._group
+        if isinstance(message, MaskSum):
+            return self._helper is not None and sender == self._helper.node and self._helper.awaits(message, group)
         if group is None or group.phase is not SealPhase.SUMMING or message.group != group.number:
             return False
         return message.formation == group.sums.formation and sender in group.sums.awaited
 
-    def on_sum(self, sender: str, message: ReduceResult) -> str | None:
-        """Returns what is wrong with a sum that was awaited; None: nothing is, or it was not."""
+    def on_aggregator(self, sender: str, message: AggregatorMessage) -> Outcome:
+        if not isinstance(message, ReduceResult):
+            return self._aggregation.on_message(sender, message)
+        self._aggregation.count_sealed_sum(sender, message, self._on_reduce_result(sender, message))
+        return Progressed()
+
+    def _on_reduce_result(self, sender: str, message: ReduceResult) -> str | None:
+        """Return what is wrong with a sum that was awaited, or None if nothing is or it was not awaited."""
         group = self._current()
         if group is None or not self.awaits(sender, message):
             return None
         self._mark_asked(sender, None)
         try:
-            group.sums.on_sum(sender, message, word_type(self._bits))
+            group.sums.on_reduce_result(sender, message, word_type(self._bits))
         except PeerViolation as violation:
             group.sums.lost.add(sender)
             return violation.reason
@@ -558,7 +605,7 @@ class Sealing:
             mean = Sparse(self._training.model.size, group.at, mean).dense()
         self.opened += 1
         self._strayed.clear()
-        self._drop()
+        self._drop(SealPhase.OPENED)
         taken = {report.lease.id for report in reports}
         for lease in self._training.ledger.leases():
             if lease.id not in taken:
@@ -614,13 +661,13 @@ def _with_loss(report: ArrivedUpdate, mean: float) -> ArrivedUpdate:
     return replace(report, update=replace(report.update, loss_sum=mean * report.update.examples))
 
 
-def sealing_of(machine: Machine, shared: Shared, *, leases: Leases) -> Sealing | None:
-    """How sums of this job are opened; None: updates are not sealed."""
+def gathering_of(machine: Machine, shared: Shared, *, leases: Leases, aggregation: AggregationController) -> Gathering:
+    """Return how the updates of this job become sums, by what its plan says of trust."""
     trust = shared.spec.plan.believes
     if trust.sealed is None:
-        return None
+        return PlainGathering(shared, leases=leases, aggregation=aggregation)
     roster = KeyRoster(machine, shared.workers, job=shared.spec.job, term=shared.term, helper=trust.helper)
     opener: Opener = MemberOpener(machine, shared)
     if trust.helper is not None:
         opener = HelperOpener(machine, shared, roster=roster)
-    return Sealing(machine, shared, leases=leases, roster=roster, opener=opener)
+    return Sealing(machine, shared, leases=leases, aggregation=aggregation, roster=roster, opener=opener)

@@ -10,19 +10,13 @@ import pytest
 from shoal.errors import BadValues
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Record, Send
-from shoal.roles.leader.checkpointing import Durability
-from shoal.roles.leader.evaluation import Evaluations
-from shoal.roles.leader.fixed_shares import FixedShares
-from shoal.roles.leader.gathering.controller import AggregationController, BadUpdate
+from shoal.roles.leader.gathering.controller import AggregationController
 from shoal.roles.leader.gathering.formation import AggregatorShare
-from shoal.roles.leader.gathering.formations import Formations
+from shoal.roles.leader.gathering.gathering import BadUpdate, Progressed
 from shoal.roles.leader.gathering.policy import TopologyPolicy
 from shoal.roles.leader.leases import Leases
-from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.parts import shared_parts
 from shoal.roles.leader.round_stats import RoundStats
-from shoal.roles.leader.suspicion import Suspicion
-from shoal.roles.leader.training_state import TrainingState
-from shoal.roles.leader.workers import Workers
 from shoal.roles.machine import Machine
 from shoal.scheduling.admission import Admission
 from shoal.scheduling.ledger import Lease
@@ -49,24 +43,8 @@ class Controlled:
         layout = Layout.of([("w", (6,), "parameter")])
         self.machine = machine = Machine()
         machine.now_s = 100.0
-        self.training = course = TrainingState(machine, spec, layout, np.zeros(6, np.float32))
-        self.workers = Workers(machine, job=spec.job)
-        self.formations = Formations(machine, spec=spec, term=1, layout=layout, training=course)
-        durability, suspicion = Durability(machine), Suspicion()
-        shared = Shared(
-            spec=spec,
-            term=1,
-            training=course,
-            workers=self.workers,
-            formations=self.formations,
-            evaluations=Evaluations(
-                machine, spec=spec, training=course, durability=durability, suspicion=suspicion, online=None
-            ),
-            durability=durability,
-            suspicion=suspicion,
-            shares=FixedShares(work=spec.plan.work),
-            online=None,
-        )
+        shared = shared_parts(machine, spec, term=1, layout=layout, model=np.zeros(6, np.float32))
+        self.training, self.workers, self.formations = shared.training, shared.workers, shared.formations
         self.leases = Leases(machine, shared, admission=Admission(update_bytes=24, budget_bytes=24), model_bytes=24)
         self.controller = AggregationController(
             machine,
@@ -128,7 +106,7 @@ def test_only_an_aggregator_finds_an_update_spoilt(tree: Controlled) -> None:
 
 
 def test_a_worker_that_found_its_route_may_be_lent_a_lease(tree: Controlled) -> None:
-    assert tree.hears("c", Routed(job="digits", term=1, formation=1)) is tree.workers.get("c")
+    assert tree.hears("c", Routed(job="digits", term=1, formation=1)) == Progressed("c")
     assert tree.hears("gone", Routed(job="digits", term=1, formation=1)) is None
 
 
@@ -165,7 +143,7 @@ def test_an_update_on_its_way_to_aggregators_is_given_time(tree: Controlled) -> 
     lease, worker = tree.lends("c"), tree.workers.get("c")
     assert worker is not None
     tree.machine.now_s += 5.0
-    tree.controller.on_made(worker, UpdateReady(job="digits", term=1, lease=lease.id))
+    tree.controller.on_update_ready(worker, UpdateReady(job="digits", term=1, lease=lease.id))
     after = tree.training.ledger.get(lease.id)
     assert after is not None
     assert after.deadline_s == lease.latest_s + 5.0

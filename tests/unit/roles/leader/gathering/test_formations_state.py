@@ -89,7 +89,7 @@ class Shaped:
     def says_formed(self, node: str, formation: int = 1, **changes: Any) -> list[Action]:
         given: dict[str, Any] = {"endpoint": f"{node}:7071"} | changes
         return self.does(
-            self.shape.on_formed, node, AggregatorReady(job="digits", term=1, formation=formation, **given)
+            self.shape.on_aggregator_ready, node, AggregatorReady(job="digits", term=1, formation=formation, **given)
         )
 
     def says_routed(self, *nodes: str, formation: int = 1, unreached: tuple[str, ...] = ()) -> None:
@@ -119,7 +119,7 @@ class Shaped:
         actions: list[Action] = []
         for one in leases:
             update = Update(job="digits", term=1, lease=one.id, version=one.version, examples=10 * one.id, formation=1)
-            actions += self.does(self.shape.on_report, ArrivedUpdate(one, update, scale))
+            actions += self.does(self.shape.on_arrived, ArrivedUpdate(one, update, scale))
         return actions
 
     def gathered(self, node: str, leases: tuple[int, ...], *values: float, **changes: Any) -> Any:

@@ -58,14 +58,14 @@ def sums() -> GroupSums:
 )
 def test_what_is_no_sum_that_was_asked_for_is_refused(told: ReduceResult) -> None:
     with pytest.raises(PeerViolation):
-        sums().on_sum("x", told, TYPE)
+        sums().on_reduce_result("x", told, TYPE)
 
 
 def test_parts_are_added_where_they_belong() -> None:
     made, total = sums(), np.array([1, 1, 1], dtype=TYPE)
-    made.on_sum("x", result((1, 2), words=np.array([10, 20], dtype=TYPE)), TYPE)
+    made.on_reduce_result("x", result((1, 2), words=np.array([10, 20], dtype=TYPE)), TYPE)
     assert made.awaited == ["y"]
-    made.on_sum("y", result((1, 2), words=np.array([30], dtype=TYPE)), TYPE)
+    made.on_reduce_result("y", result((1, 2), words=np.array([30], dtype=TYPE)), TYPE)
     assert made.awaited == []
     assert made.settle(total) == {1, 2}
     assert total.tolist() == [11, 21, 31]
@@ -73,14 +73,14 @@ def test_parts_are_added_where_they_belong() -> None:
 
 def test_it_says_whose_words_an_aggregator_lacks_that_answered() -> None:
     made = sums()
-    made.on_sum("x", result((1,), words=np.array([10, 20], dtype=TYPE)), TYPE)
+    made.on_reduce_result("x", result((1,), words=np.array([10, 20], dtype=TYPE)), TYPE)
     made.lost.add("y")
     assert made.lacking == {2}
 
 
 def test_a_part_that_does_not_come_spoils_the_others_and_not_what_came_straight() -> None:
     made, total = sums(), np.array([1, 1, 1], dtype=TYPE)
-    made.on_sum("x", result((1, 2), words=np.array([10, 20], dtype=TYPE)), TYPE)
+    made.on_reduce_result("x", result((1, 2), words=np.array([10, 20], dtype=TYPE)), TYPE)
     made.lost.add("y")
     assert made.settle(total) == frozenset()
     assert total.tolist() == [1, 1, 1]

@@ -26,7 +26,7 @@ _ASK_EVERY_S = 2.0
 Found = Callable[[str, str], None]
 
 
-class Gathering:
+class PeerDiscovery:
     """Announces one peer and listens for others, on one interface, until it is stopped."""
 
     def __init__(self, *, flock: str, node: str, host: str, port: int, found: Found) -> None:
