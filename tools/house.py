@@ -28,6 +28,10 @@ FENCES: tuple[str, ...] = (
 
 #: A step of the walk from a trained tensor to a new version: "3. `roles/worker/worker.py::Worker.on_trained` ...".
 _STEP = re.compile(r"^\d+\. .*`[^`]+::[^`]+`", re.MULTILINE)
+_NAMED_FILE = re.compile(r"`([\w/]+\.py)::")
+#: The headings of walks in the first hour's page.
+UPDATE_WALK = "From the worker to the leader"
+SEALED_WALK = "A sealed sum"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,9 +163,20 @@ def import_circles(modules: Mapping[str, Module]) -> list[list[str]]:
     return circles({name: imports(module, modules) for name, module in modules.items()})
 
 
-def handoffs(text: str | None) -> int | None:
-    """The numbered steps of the first hour's walk through the code; None where it is not written yet."""
-    return None if text is None else len(_STEP.findall(text))
+def handoffs(text: str | None, walk: str) -> int | None:
+    """Return the numbered steps of one walk through the code, or None if the page is not written yet."""
+    return None if text is None else len(_STEP.findall(_section(text, walk)))
+
+
+def files_opened(text: str | None, walk: str) -> int | None:
+    """Return how many files the functions of one walk are in."""
+    return None if text is None else len(set(_NAMED_FILE.findall(_section(text, walk))))
+
+
+def _section(text: str, walk: str) -> str:
+    """Return the part of a page below the heading that begins so."""
+    _, _, rest = text.partition(f"\n## {walk}")
+    return rest.partition("\n## ")[0]
 
 
 def figures(modules: Mapping[str, Module], first_hour: str | None) -> dict[str, int | None]:
@@ -173,7 +188,10 @@ def figures(modules: Mapping[str, Module], first_hour: str | None) -> dict[str, 
         "class_methods_max": max(class_methods(every).values(), default=0),
         "file_lines_max": max(file_lines(every).values(), default=0),
         "import_circles": len(import_circles(modules)),
-        "handoffs_update": handoffs(first_hour),
+        "handoffs_update": handoffs(first_hour, UPDATE_WALK),
+        "handoffs_failover": handoffs(first_hour, "A failover"),
+        "handoffs_sealed": handoffs(first_hour, SEALED_WALK),
+        "files_of_a_sealed_sum": files_opened(first_hour, SEALED_WALK),
     }
 
 

@@ -68,6 +68,9 @@ def test_figures_of_a_tiny_tree(modules: dict[str, object]) -> None:
         "file_lines_max": len(TREE["kit/low.py"].splitlines()),
         "import_circles": 1,
         "handoffs_update": None,
+        "handoffs_failover": None,
+        "handoffs_sealed": None,
+        "files_of_a_sealed_sum": None,
     }
 
 
@@ -107,9 +110,11 @@ def test_what_is_to_mend_is_named(modules: dict[str, object], monkeypatch: pytes
 
 def test_hand_offs_are_the_numbered_steps_that_name_a_method() -> None:
     steps = ("1. `roles/worker/worker.py::Worker.on_trained`", "2. sends it: `net/grpc.py::Stream.send`.")
-    text = "\n".join(["# Walk", "", *steps, "", "3. Rest.", "- `a::b`"])
-    assert house.handoffs(text) == 2
-    assert house.handoffs(None) is None
+    other = ["## Another: one", "", "1. `roles/worker/worker.py::Worker` and `roles/worker/worker.py::Held`"]
+    text = "\n".join(["# Page", "", "## A walk: two", "", *steps, "", "3. Rest.", "- `a::b`", "", *other])
+    assert (house.handoffs(text, "A walk"), house.handoffs(text, "Another")) == (2, 1)
+    assert (house.files_opened(text, "A walk"), house.files_opened(text, "Another")) == (2, 1)
+    assert house.handoffs(None, "A walk") is None
 
 
 def test_a_fence_is_broken_by_what_is_not_0() -> None:
