@@ -1,4 +1,4 @@
-"""The leader of one job: holds the model, lends batches, merges updates, decides. A driver acts.
+"""The leader of one job: holds the model, leases batches, merges updates, decides. A driver acts.
 
 It never needs torch: models are flat vectors, evaluation is leased to workers like any batch. Its actions say what it
 decides, and why; a version is durable before the leader tells anyone of it (``Save`` -> ``Saved``).
@@ -88,9 +88,9 @@ class Leader(Machine):
         self._workers_least = plan.workers_least
         self._phase: LeaderPhase = LeaderPhase.WAITING
         self._reason: str | None = "no worker has connected yet"
-        #: The state and the reason that the job is to end with.
+        #: The state and the reason that the job will end with.
         self._ending: tuple[str, str] | None = None
-        #: Why it is to finish its round and step down; None: it is not.
+        #: Why it has to finish its round and step down, or None.
         self._parting: str | None = None
         #: The version it hands over has at least this number.
         self._version_least = 0
@@ -161,7 +161,7 @@ class Leader(Machine):
 
     @property
     def topology(self) -> str:
-        """How updates meet now."""
+        """Return where updates are summed now, such as ``tree 1-2-8``."""
         return self._formations.notation
 
     @property
@@ -288,7 +288,7 @@ class Leader(Machine):
     ) -> None:
         if message.term != self._term:
             if isinstance(message, m.Failed | m.UpdateReady):
-                # Another leader lent that lease. The worker is ready once its trainer is back.
+                # Another leader made that lease. The worker is ready once its trainer is back.
                 return
             reason = f"made under term {message.term}; this leader's term is {self._term}"
             self._refuse(worker, message, reason)
@@ -370,11 +370,11 @@ class Leader(Machine):
             return
         self._lend(only=only)
         if ledger.merged and not ledger.outstanding:
-            # Every worker that may work was asked and nothing is lent: the version waits for no update.
+            # Every worker that may work was asked and no lease is out: the version waits for no update.
             self._step()
 
     def _lend(self, only: str | None = None) -> None:
-        """Lend to every worker that is ready; to one worker where only its state changed."""
+        """Lease to every worker that is ready; to one worker if only its state changed."""
         one = self._workers.get(only) if only is not None else None
         held_up = self._held_up()
         if held_up is None and not self._enough():
@@ -407,7 +407,7 @@ class Leader(Machine):
         return self._lending.held_up(parting=self._parting)
 
     def _hand_over(self) -> None:
-        """Step down once nothing is lent and everything is durable: the next leader begins where this one ends."""
+        """Step down once no lease is out and everything is durable: the next leader begins where this one ends."""
         if self._phase.is_over or self._evaluations.now is not None or self._training.ledger.outstanding:
             return
         if self._durability.is_behind or self._durability.version < self._number:
@@ -461,7 +461,7 @@ class Leader(Machine):
                 self._proceed(only=node)
 
     def _reshape(self) -> None:
-        """Change how updates meet, where that is due."""
+        """Change where updates are summed, if that is due."""
         if not self._phase.is_over and self._aggregation.reshape(parting=self._parting):
             self._proceed()
 
@@ -506,7 +506,7 @@ class Leader(Machine):
         self._refuse(worker, what, reason)
 
     def _on_bad(self, worker: WorkerRecord, lease: Lease) -> bool:
-        """A result is bad. True: so are those of most devices, and the model went back; else its device is at fault."""
+        """A result is bad. Return whether most are, so that the model went back; if not, its device is at fault."""
         self._suspicion.on_bad(worker.node, lease.batches)
         if self._phase.is_over:
             return False
@@ -727,7 +727,7 @@ class Leader(Machine):
         super().record(kind, m.clip(reason), job=job or self._spec.job, traceback=traceback)
 
     def progress(self) -> m.Progress:
-        """How the job stands."""
+        """Report how the job stands."""
         standing = Standing(
             state=self._ending[0] if self._phase is LeaderPhase.ENDED and self._ending else self._phase.value,
             reason=self._reason or self._workers.trouble(),

@@ -1,6 +1,6 @@
 """Leases that are out: their deadlines, their holders, and which update is uploaded next. A part of the leader.
 
-The ledgers of training and evaluation say which batches are free, lent and applied. This part reads both: it extends
+The ledgers of training and evaluation say which batches are free, leased and applied. This part reads both: it extends
 and expires leases, takes them back, and gives uploads to the leader their turn.
 """
 
@@ -27,8 +27,7 @@ LATE = "late"
 #: A timer shorter than this may not move the clock at all, and would be set again for ever.
 LATE_LEAST_S = 0.001
 
-#: A timer that fires so much later than it was due was held up: leases are extended by as much. It is recorded from the
-#: second on.
+#: A timer that fires this much late was held up: leases are extended by as much. It is recorded from the second on.
 PAUSE_LEAST_S = 0.1
 PAUSE_TOLD_S = 1.0
 
@@ -50,7 +49,7 @@ class Leases:
         self.clock = LeaseClock(fixed_s=self._plan.lease_s, transfer_bytes=2 * model_bytes)
         self._evaluation_clock = LeaseClock(fixed_s=self._plan.lease_s, transfer_bytes=model_bytes)
         self._last = 0
-        #: Leases whose updates are in a sealed sum: whatever becomes of their workers, they are not lent again.
+        #: Leases whose updates are in a sealed sum: whatever becomes of their workers, they are not leased again.
         self.sealed_in: set[int] = set()
         #: Workers that gave up their leases since the part that seals last looked.
         self.given_up: set[str] = set()
@@ -63,7 +62,7 @@ class Leases:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger that leases are lent from now."""
+        """Return the ledger that leases come from now."""
         evaluation = self._evaluations.now
         return evaluation.ledger if evaluation is not None else self._training.ledger
 
@@ -94,7 +93,8 @@ class Leases:
     # Until when ----------------------------------------------------------------------------------------------
 
     def lend(self, worker: WorkerRecord, *, in_step: bool) -> tuple[Lease, float] | None:
-        """A lease for a worker, and the seconds it has; None: no batch is free for it. ``in_step``: others wait."""
+        """Return a new lease for a worker and the seconds it has, or None if no batch is free. ``in_step``: others
+        wait for it."""
         is_training = self._evaluations.now is None
         clock = self.clock if is_training else self._evaluation_clock
         # A lease on a device's own examples is one thing, whatever the device has to do for it.
@@ -156,7 +156,7 @@ class Leases:
             self._machine.record("paused", told)
 
     def expire(self) -> bool:
-        """Take back the leases that are overdue. True: there was one."""
+        """Take back the leases that are overdue. Return whether there was one."""
         self._wait_together()
         is_any = False
         for clock, ledger in self.clocked_ledgers():

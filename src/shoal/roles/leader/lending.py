@@ -1,4 +1,4 @@
-"""Lending: whether a worker is lent a lease now, the ``Work`` that brings it, or why it waits. A part of the leader."""
+"""Leases for workers: who gets one now, the ``Work`` that brings it, or why a worker waits. A part of the leader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lending:
         self._online = shared.online
         self._leases = leases
         self._aggregation, self._gathering = aggregation, gathering
-        #: Leases lent for one version, where others wait for it; 0: any number.
+        #: The most leases of one version, if workers wait for each other; 0 means any number.
         self.lent_most = shared.spec.plan.lent_most
         privacy = shared.spec.plan.privacy
         #: Where the plan is private.
@@ -51,7 +51,7 @@ class Lending:
 
     @property
     def is_full(self) -> bool:
-        """As many workers as make a version train for it. Others stay in line: for the next, or if one fails."""
+        """Return whether enough workers for a version train for it. Others wait: for the next, or if one fails."""
         if not self.lent_most or self._evaluations.now is not None:
             return False
         ledger = self._training.ledger
@@ -69,8 +69,8 @@ class Lending:
         return self._formations.held_up() if is_training else None
 
     def lend_to_line(self) -> None:
-        """Lend to all that wait, as far as there is work. Where only some work for a version, the worker that waits
-        longest is before the one that just came."""
+        """Lease to all that wait, as far as there is work. Where only some work for a version, the worker that waits
+        longest comes before the one that just came."""
         for worker in self._workers.take_outcasts():
             self.lend_to(worker)
         ledger = self._leases.ledger
@@ -79,12 +79,12 @@ class Lending:
             self.lend_to(first)
 
     def cut_shares(self) -> str | None:
-        """Why batches were divided among the workers again; None: they were not."""
+        """Divide the batches among the workers again if that is due. Return why, or None if it was not."""
         is_left_out = self._formations.is_left_out
         return self._shares.cut(self._training.ledger, self._workers, is_left_out=is_left_out)
 
     def lend_to(self, worker: WorkerRecord) -> None:
-        """Lend the next batches to a worker, unless something speaks against it."""
+        """Lease the next batches to a worker, unless something speaks against it."""
         if worker.node in self._workers.leaving:
             self._workers.rest(worker)
             return
@@ -168,7 +168,7 @@ class Lending:
             self._participants.on_came(worker.node, version=self._training.version)
 
     def on_failed(self, worker: WorkerRecord, failed: Failed) -> Lease | None:
-        """Take back the lease that a worker could not do. Return None if it had no such lease."""
+        """Take back the lease that a worker could not do, and return it, or None if the worker had no such lease."""
         for clock, ledger in self._leases.clocked_ledgers():
             lease = ledger.find(failed.lease, worker.node)
             if not isinstance(lease, Lease) or self._leases.has_arrived(lease.id):
@@ -222,12 +222,12 @@ class Lending:
 
     def _heard(self) -> list[WorkerRecord]:
         """Devices that may take part: they told this leader of their account, and are not to leave. One that said
-        nothing of it, or let a lease pass and was not heard since, may have another job, and is not waited for."""
+        nothing of it, or let a lease pass and sent nothing since, may have another job, and is not waited for."""
         able = [each for each in self._workers.able() if each.node not in self._workers.leaving]
         return [each for each in able if each.device is not None and each.state is not WorkerState.LATE]
 
     def spent(self) -> dict[str, Any]:
-        """What devices of a private job have spent, for ``Progress``."""
+        """Return what devices of a private job have spent, by the fields of ``Progress``."""
         if self._participants is None:
             return {}
         return self._participants.figures(self._workers.able(), versions=self._training.noised)
@@ -268,7 +268,7 @@ class Lending:
     def explain_waits(self, held_up: str | None) -> None:
         """Show why workers wait; tell each of them once, and then seldom: the reason changes often.
 
-        ``held_up``: why nothing is lent at all; None: it is.
+        ``held_up`` is why no worker gets a lease, or None if some do.
         """
         bored, untold = self._workers.bored(), self._workers.take_untold()
         if not bored and not untold:
@@ -280,7 +280,7 @@ class Lending:
             self._workers.tell(worker, self._shares.why_idle(worker.node, ledger, reason))
 
     def _awaited(self) -> str:
-        """What comes next, and the workers that it waits for."""
+        """Name what comes next, and the workers that it waits for."""
         names, epoch = self._leases.holders(), self._training.ledger.epoch + 1
         what = f"version {self._training.version + 1}" if self._leases.ledger.has_free else f"the end of epoch {epoch}"
         if self._evaluations.now is not None:

@@ -143,7 +143,7 @@ class Online:
         return self._lent.get(lease, self._plan.lease_batches * self._plan.batch_size)
 
     def labels_of(self, node: str) -> np.ndarray | None:
-        """The labels that a device trained on last; None: it never said."""
+        """Return the counts of labels that a device trained on last, or None if it never reported any."""
         return self._labels.get(node)
 
     # What survives a leader ------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Online:
                 self._fresh_sums[metric.name] = merge(mine, metric)
 
     def view(self, *, version: int, epoch: int, seconds: float) -> EvaluationView | None:
-        """How the model did on what was new in this epoch, before it was trained on it; None: nothing was."""
+        """Return how the model did on the new examples of this epoch before training on them, or None without any."""
         if not self._fresh:
             return None
         view = EvaluationView(

@@ -50,13 +50,13 @@ class UpdateChecks:
 
     @property
     def moved_max_bytes(self) -> int:
-        """The most bytes that a coded change of the model may take; 0: it comes whole."""
+        """Return the most bytes that a coded change of the model may take, or 0 if it comes uncoded."""
         down = Codec.parse(self._plan.down)
         return bytes_max(down, self._sizes) if down.form != "dense" else 0
 
     @property
     def products_max_bytes(self) -> int:
-        """The most bytes that an aggregator's comparison of updates may take; 0: it makes none."""
+        """Return the most bytes that an aggregator's comparison of updates may take, or 0 if it makes none."""
         return PRODUCTS_MAX_BYTES if self._plan.believes.rule is not None else 0
 
     def check_report(self, update: Update, lease: Lease) -> None:
@@ -76,8 +76,8 @@ class UpdateChecks:
         return decode_with_norm(self._codec, update.tensors, self._sizes)
 
     def judge(self, node: str, update: Update, lease: Lease, norm: float, *, devices: int) -> Unusual | None:
-        """Why an update is longer than is usual; None: it is not. In a private job its length is cut, and which updates
-        count must not depend on others."""
+        """Return why an update is longer than is usual, or None if it is not. In a private job its length is clipped,
+        and which updates count must not depend on others."""
         if self._plan.privacy is not None:
             return None
         steps = self._steps_of(update, lease)
@@ -107,8 +107,8 @@ class UpdateChecks:
         return self._norm[1]
 
     def norm_max(self) -> float:
-        """The largest norm that aggregators may take; 0: the usual norm is not known yet. In a private job it is the
-        clip, by which devices have cut: which updates count must not depend on others."""
+        """Return the largest norm that aggregators may take, or 0 if the usual norm is not known yet. In a private job
+        it is the clip of the devices: which updates count must not depend on others."""
         if self._plan.has_leaders_noise:
             return self._plan.clip_update * (1 + CLIP_ROUNDING)
         limit = self._usual.limit(model_norm=self._model_norm())

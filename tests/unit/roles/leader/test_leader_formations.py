@@ -385,7 +385,7 @@ def test_a_sum_that_is_not_what_was_asked_for_is_not_merged(kind: str) -> None:
     assert isinstance(gathered, ReduceResult)
     sums.appendleft(replace(gathered, weight=gathered.weight + 1, tensors=gathered.tensors))
     troupe.talks()
-    assert troupe.recorded("aggregator")[0].startswith("b sent a sum of weight")
+    assert troupe.recorded("aggregator")[0].startswith("b: ReduceResult.weight is")
     assert troupe.leader.version == version + 1
     now = troupe.leader._formations.now
     assert now is not None
@@ -770,7 +770,7 @@ def test_an_aggregator_of_a_shard_that_was_not_told_where_its_part_stands_is_rep
     now = troupe.leader._formations.now
     assert now is not None
     assert now.aggregators == ["a", "c"]
-    assert troupe.recorded("aggregator")[0].startswith("b sent a sum of leases ()")
+    assert troupe.recorded("aggregator")[0].startswith("b: its sum is of leases ()")
     checked(troupe)
 
 

@@ -64,29 +64,29 @@ class ComparedRound:
     examples: tuple[int, ...]
     #: Aggregator -> the products of its part.
     parts: dict[str, np.ndarray] = field(default_factory=dict)
-    #: What each update counts for; None: not every part is here.
+    #: How much each update counts, or None until every part is here.
     verdict: WeightsGiven | None = None
 
     def add(self, node: str, tensors: Tensors) -> None:
-        """The products of an aggregator's part. Raises PeerViolation for what cannot be some."""
+        """Take the products of an aggregator's part. Raises PeerViolation if they cannot be right."""
         count = len(self.examples)
         told = tensors.get(PRODUCTS)
         size = products_bytes(self.rule, count) // 8
         if told is None or len(tensors) != 1 or told.dtype != np.float64 or told.shape != (size,):
-            raise PeerViolation(f"no products of {count} updates")
+            raise PeerViolation(f"it sent no products of {count} updates")
         if not np.isfinite(told).all():
-            raise PeerViolation("products of updates that are not finite")
+            raise PeerViolation("it sent products that are not finite")
         part = np.array(told)
         if self.rule == "nearest":
             part = np.zeros((count, count))
             part[np.triu_indices(count)] = told
             part += np.triu(part, 1).T
         if ((np.diag(part) if part.ndim == 2 else part) < 0).any():
-            raise PeerViolation("a square of an update that is below zero")
+            raise PeerViolation("it sent the square of an update as a negative number")
         self.parts[node] = part
 
     def total(self) -> np.ndarray:
-        """The products of whole updates. In the order of parts, so that the same are rounded the same."""
+        """Return the products of whole updates, summed in the order of nodes, so that rounding is always the same."""
         return np.asarray(sum(self.parts[node] for node in sorted(self.parts)))
 
     def check_sum(self, node: str, mean: np.ndarray) -> None:
@@ -98,4 +98,6 @@ class ComparedRound:
         weights = np.array(self.verdict.voices) * examples / examples.sum()
         expected, found = float(weights @ products @ weights), norm_of(mean) ** 2
         if abs(found - expected) > _SUM_OFF * float(np.diag(products).max()):
-            raise PeerViolation(f"a mean of norm² {found:.3g}, where its products and weights say {expected:.3g}")
+            raise PeerViolation(
+                f"it sent a mean of norm² {found:.3g}; by its products and weights it is {expected:.3g}"
+            )

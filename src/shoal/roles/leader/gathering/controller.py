@@ -53,7 +53,7 @@ class AggregationController:
         self._formations.on_left(node, reason)
 
     def on_suspect(self, node: str, reason: str) -> bool:
-        """A worker is suspect. True: it is an aggregator, and the present formation is broken by that.
+        """A worker is suspect. Return whether it is an aggregator, and the present formation is broken by that.
 
         Every worker waits for an aggregator. To do without it costs less than to find out whether it comes back.
         """
@@ -88,8 +88,8 @@ class AggregationController:
 
     def _on_bad_sum(self, sender: str, problem: str) -> None:
         self._policy.on_failed([sender])
-        self._formations.mark_broken(f"{sender} sent {problem}")
-        self._machine.record("aggregator", f"{sender} sent {problem}")
+        self._formations.mark_broken(f"{sender}: {problem}")
+        self._machine.record("aggregator", f"{sender}: {problem}")
 
     def _on_routed(self, sender: str, message: Routed) -> Progressed | None:
         self._formations.on_routed(sender, message)
@@ -101,7 +101,7 @@ class AggregationController:
         return Progressed(sender) if worker is not None else None
 
     def _on_bad_shard(self, sender: str, message: BadShard) -> BadUpdate | None:
-        """An aggregator got a piece that is none. It names the worker; the leader knows whose lease it is."""
+        """An aggregator got a shard that it cannot use. It names the worker; the leader knows whose lease it is."""
         worker, lease = self._workers.get(message.node), self._training.ledger.find(message.lease, message.node)
         if worker is None or isinstance(lease, Refusal) or self._leases.has_arrived(lease.id):
             return None
@@ -130,7 +130,7 @@ class AggregationController:
         return replace(summed, by=(sender,)) if summed is not None else None
 
     def count_sealed_sum(self, sender: str, message: ReduceResult, problem: str | None) -> None:
-        """Count the bytes of what should be a sum of sealed words; ``problem`` says why it is none."""
+        """Count the bytes of what should be a sum of sealed words; ``problem`` says why it is not."""
         if problem is not None:
             self._on_bad_sum(sender, problem)
         elif self._formations.is_aggregator(sender):
@@ -198,7 +198,7 @@ class AggregationController:
     # Lending and sums --------------------------------------------------------------------------------------
 
     def may_start(self, worker: WorkerRecord) -> bool:
-        """Whether a worker may be lent a lease for training now. If not, it rests, and is told a reason of its own."""
+        """Return whether a worker may get a lease for training now. If not, it rests, and is told why."""
         hindrance: str | None = None
         # The members of an aggregator begin together again, once their updates are in a version.
         if self.pace.may_start(
@@ -221,13 +221,13 @@ class AggregationController:
             self._machine.send(to, message)
 
     def version_held_by(self, node: str) -> int:
-        """The version of this term that a worker holds; -1: none."""
+        """Return the version of this term that a worker holds, or -1 if it holds none."""
         worker = self._workers.get(node)
         term, version = worker.holds if worker is not None else (0, -1)
         return version if term == self._term else -1
 
     def gather(self) -> bool:
-        """Ask aggregators for the sums that are complete. True: one was asked."""
+        """Ask aggregators for the sums that are complete. Return whether one was asked."""
         return self._formations.now is not None and self._formations.gather(self._training.ledger.leases())
 
     # Another shape or pace ---------------------------------------------------------------------------------
@@ -235,7 +235,8 @@ class AggregationController:
     def reshape(self, *, parting: str | None) -> bool:
         """Let the next formation hold, once it can; set one up where one is wanted, or the present one is broken.
 
-        True: another shape holds now, and leases may be lent by it. ``parting``: why the leader is to step down.
+        Return whether another shape holds now, so that leases may go by it. ``parting`` is why the leader has to step
+        down, or None.
         """
         formations, policy = self._formations, self._policy
         if (late := formations.late(allowance_s=self._leases.clock.allowance_s())) is not None:
@@ -312,13 +313,13 @@ class AggregationController:
         return is_between or (self.pace_name != "sync" and self._formations.next_kind != "shard")
 
     def _change(self) -> bool:
-        """Another shape holds: updates of leases that were lent by the one before go by this one."""
+        """Another shape holds: updates of leases that began under the one before take their way by this one."""
         ledger = self._training.ledger
         going, astray = self._formations.redeliver(ledger.leases(), lambda node: self._workers.get(node) is not None)
         for lease in going:
             self._send_again(lease)
         for lease in going:
-            # Its worker delivers the update it has, and is lent nothing else meanwhile.
+            # Its worker delivers the update it has, and gets no other lease meanwhile.
             if (worker := self._contributes_again(lease)) is not None and self._workers.is_idle(worker.node):
                 self._workers.make_busy(worker, WorkerState.WORKING)
         fate = "was taken back: its worker is not part of how updates meet now"
@@ -346,7 +347,7 @@ class AggregationController:
             self._leases.hold(lease)
 
     def _contributes_again(self, lease: Lease) -> WorkerRecord | None:
-        """The update of this lease is in no sum any more: its worker may be lent the same version again."""
+        """The update of this lease is in no sum any more: its worker may train the same version again."""
         worker = self._workers.get(lease.worker)
         if worker is not None:
             worker.contributed_to = min(worker.contributed_to, lease.version - 1)

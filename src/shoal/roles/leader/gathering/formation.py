@@ -21,11 +21,11 @@ class AggregatorShare:
     start: int
     stop: int
     members: list[str]
-    #: It is no worker: none of its members.
+    #: It is a hub and does not train, so it is not one of its members.
     is_hub: bool = False
     #: Where its members dial it, once it is set up.
     endpoint: str = ""
-    #: The leases it was asked to sum up; None: nothing is asked.
+    #: The leases it was asked to sum up, or None if it was not asked.
     asked: tuple[int, ...] | None = None
     asked_s: float = 0.0
     #: The newest version it was given to pass on.
@@ -59,10 +59,10 @@ class Formation:
     patience_s: float
     #: Workers that reach every aggregator of their route.
     routed: set[str] = field(default_factory=set)
-    #: Workers that do not, and the aggregators that they do not reach.
+    #: Other workers, and the aggregators that each of them does not reach.
     unreached: dict[str, tuple[str, ...]] = field(default_factory=dict)
     routes_told: bool = False
-    #: Why its aggregators can sum up nothing any more; None: they can. And the node at fault, if one is.
+    #: Why its aggregators can sum up nothing any more, or None if they can; and the node at fault, if one is.
     broken: str | None = None
     broken_by: str | None = None
     #: Updates that are with the aggregators and in no version yet, by lease.

@@ -1,8 +1,8 @@
-"""How updates meet in a job: straight at its leader, or in aggregators that the leader set up. A part of the leader.
+"""Where updates of a job are summed: at its leader, or by aggregators that the leader set up. A part of the leader.
 
-The leader lends, keeps the only ledger and decides, whatever the shape is: that stays a star of small messages. Only
+The leader leases, keeps the only ledger and decides, whatever the shape is: that stays a star of small messages. Only
 the paths of tensors have a shape. A *formation* names the aggregators, their parts of the model and their members; a
-new one is set up while the old one still holds, and begins to hold between two versions. A lease is lent by a
+new one is set up while the old one still holds, and begins to hold between two versions. A lease is made under a
 formation; its worker cuts the update to the parts of the aggregators, and once each has its piece the worker tells the
 leader (``arrived``). When every awaited update has arrived, the leader tells the aggregators which leases to sum up:
 every part of a version is of the same ones.
@@ -48,7 +48,7 @@ from shoal.wire.messages import (
     clip,
 )
 
-#: How long aggregators and routes may take to be set up: this, or so many times a lease. Messages about it wait
+#: How long aggregators and routes may take to be set up: this, or this many lease times. Messages about it wait
 #: behind models that are on their way.
 FORM_S = 12.0
 FORM_LEASES = 3.0
@@ -92,27 +92,27 @@ class Formations:
         self._term = term
         self._layout = layout
         self._training = training
-        #: The largest norm that an update may have now; 0: any that is finite.
+        #: The largest norm that an update may have now. 0 allows any finite one.
         self._norm_max = norm_max
         #: The norms that aggregators were told: the last, and the one before. In a private job it is always the clip.
         self._norms_told = (norm_max(), norm_max()) if spec.plan.has_leaders_noise else (0.0, 0.0)
         self._sizes = sizes_of(layout)
         self._entries = entries_max(Codec.parse(spec.plan.codec), self._sizes)
         self._down = Codec.parse(spec.plan.down)
-        #: The formation that holds; None: a star.
+        #: The formation that holds, or None in a star.
         self.now: Formation | None = None
         #: The one that is being set up.
         self.next: Formation | None = None
         self._last = 0
         self._why_star: str | None = None
-        #: Lease -> the formation by which it was lent. Leases that are not here go straight to the leader.
+        #: Lease -> the formation that its update goes by. Updates of other leases go straight to the leader.
         self._lent: dict[int, int] = {}
         #: What aggregators give out.
         self.relay = ModelRelay(spec, term, training)
         sealed = spec.plan.believes.sealed is not None
-        #: Bits of a word where updates are sealed; 0: they are not.
+        #: Bits of a word if updates are sealed, else 0.
         self._word_bits = Codec.parse(spec.plan.codec).word_bits if sealed else 0
-        #: The leader takes every step: aggregators of a shard sum up alone.
+        #: The leader takes every step: aggregators of a shard only sum up.
         self._sums_only = spec.plan.is_stepped_by_leader
         #: Every device of a version counts as one, whatever its examples.
         self._is_private = spec.plan.has_leaders_noise
@@ -138,7 +138,7 @@ class Formations:
         self._machine.send(share.node, self._form(formation, share, with_part=with_part))
 
     def _form(self, formation: Formation, share: AggregatorShare, *, with_part: bool = False) -> SetUpAggregator:
-        """What an aggregator is told of its share; ``with_part``: also where it stands."""
+        """Return the message that sets up an aggregator; ``with_part``: with the state of its share of the model."""
         size = self._layout.parameters_size
         parameters = min(max(size - share.start, 0), share.stop - share.start)
         plan = self._spec.plan
@@ -183,7 +183,7 @@ class Formations:
         )
 
     def _norm_told(self) -> float:
-        """The largest norm that an aggregator may take from now on; 0: any that is finite."""
+        """Return the largest norm that an aggregator may take from now on, or 0 for any finite one."""
         norm = self._norm_max()
         if norm != self._norms_told[0]:
             self._norms_told = (norm, self._norms_told[0])
@@ -257,7 +257,7 @@ class Formations:
         return [share.node for share in now.shares if _is_silent(now, share, told[share.node])]
 
     def trouble(self) -> tuple[str, list[str]] | None:
-        """Why the formation that is being set up is given up, and the nodes at fault; None: it is not."""
+        """Return why the formation that is being set up is given up, and the nodes at fault, or None if it is not."""
         formation = self.next
         if formation is None:
             return None
@@ -276,7 +276,7 @@ class Formations:
     # Holding ---------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """The next formation holds from now on. What was lent by the one before goes by this one."""
+        """The next formation holds from now on. Leases made under the one before are delivered by this one."""
         formation = self.next
         assert formation is not None
         old, self.now, self.next = self.now, formation, None
@@ -346,9 +346,9 @@ class Formations:
             self._machine.send(node, tear_down)
 
     def redeliver(self, leases: Sequence[Lease], is_here: Callable[[str], bool]) -> tuple[list[Lease], list[Lease]]:
-        """Leases that were lent by an earlier formation go by the present one, or straight to the leader.
+        """Leases made under an earlier formation are delivered by the present one, or straight to the leader.
 
-        Returns them, and the leases that cannot: they must be lent again.
+        Return them, and the leases that cannot be: their batches must be leased again.
         """
         going: list[Lease] = []
         astray: list[Lease] = []
@@ -367,7 +367,7 @@ class Formations:
         return going, astray
 
     def lent_by(self, lease: int) -> int:
-        """The formation by which its update goes; 0: straight to the leader."""
+        """Return the formation that its update goes by, or 0 if it goes straight to the leader."""
         return self._lent.get(lease, 0)
 
     def go(self, lease: Lease) -> None:
@@ -411,14 +411,14 @@ class Formations:
     # Lending -----------------------------------------------------------------------------------------------
 
     def way(self, node: str) -> int:
-        """The formation by which an update of this worker goes; 0: straight to the leader."""
+        """Return the formation that an update of this worker goes by, or 0 if it goes straight to the leader."""
         return self.now.number if self.now is not None and self.now.reaches(node) else 0
 
     def hindrance(self, node: str) -> str | None:
-        """Why this worker cannot be lent anything now; None: it can."""
+        """Return why this worker can get no lease now, or None if it can."""
         now = self.now
         if now is None or now.kind != "shard" or self._word_bits:
-            # Sealed words are lent by no formation: their group says which way they go.
+            # Leases of sealed updates belong to no formation: their group says which way the words go.
             return None
         if any(share.asked is not None for share in now.shares):
             # Every share of it is of the same leases: no other can be part of it any more.
@@ -434,7 +434,7 @@ class Formations:
         return now is not None and self.is_closed and not now.broken and node not in now.routed
 
     def held_up(self) -> str | None:
-        """Why no worker can be lent anything now; None: the present formation holds."""
+        """Return why no worker can get a lease now, or None while the present formation holds."""
         return f"shared out again: {self.now.broken}" if self.now is not None and self.now.broken else None
 
     def lend(self, lease: int, formation: int) -> None:
@@ -453,13 +453,13 @@ class Formations:
         return self.now is not None and any(report.lease.worker == node for report in self.now.arrived.values())
 
     def is_due(self, lease: Lease, formation: int) -> bool:
-        """Whether the lease was lent by this formation, and this formation holds."""
+        """Return whether the lease goes by this formation, and this formation holds."""
         now = self.now
         holds = now is not None and not now.broken and now.number == formation
         return holds and self._lent.get(lease.id, 0) == formation
 
     def bars_whole(self, lease: int) -> str | None:
-        """Why the leader may not take the whole update of this lease itself; None: it may."""
+        """Return why the leader may not take the whole update of this lease itself, or None if it may."""
         if self.has_arrived(lease):
             return f"lease {lease} is with the aggregators already"
         if self.is_closed and lease in self._lent:
@@ -484,10 +484,10 @@ class Formations:
         self._machine.send(share.node, count)
 
     def _take_distances(self, now: Formation, sender: str, message: ReduceResult) -> None:
-        """An aggregator of a tree told how far an update is from the centre: so much of it is counted."""
+        """An aggregator of a tree told how far updates are from the centre. That decides how much of each counts."""
         reports = [now.arrived[lease] for lease in message.leases if lease in now.measured_s]
         if not message.leases or any(report.at != sender for report in reports):
-            raise PeerViolation(f"distances of leases {message.leases[:8]}, which it has not")
+            raise PeerViolation(f"it sent distances of leases {message.leases[:8]}, whose updates it does not have")
         if len(reports) < len(message.leases):
             # A copy.
             return
@@ -526,9 +526,9 @@ class Formations:
         return 1.0 if self._is_private else float(report.update.examples)
 
     def gather(self, leases: Sequence[Lease]) -> bool:
-        """Ask the aggregators from whose members no update is awaited for their sums, given all leases that are lent.
+        """Ask the aggregators from whose members no update is awaited for their sums, given all leases that are out.
 
-        True: at least one aggregator was asked.
+        Return whether at least one was asked.
         """
         now = self.now
         if now is None or now.broken or not now.arrived:
@@ -573,7 +573,9 @@ class Formations:
             # A copy, of this round or of one before.
             return
         if message.leases != share.asked or message.weighed != comparison.rule:
-            raise PeerViolation(f"products of leases {message.leases[:8]}, where {(share.asked or ())[:8]} were asked")
+            raise PeerViolation(
+                f"it sent products of leases {message.leases[:8]}; it was asked about {(share.asked or ())[:8]}"
+            )
         comparison.add(share.node, message.tensors)
         if len(comparison.parts) < len(now.shares):
             return
@@ -586,7 +588,7 @@ class Formations:
             self._machine.send(each.node, replace(count, scales=scales, kept=verdict.kept))
 
     def late(self, *, allowance_s: float) -> str | None:
-        """The aggregator whose sum is overdue; None: there is none."""
+        """Return the aggregator whose sum is overdue, or None."""
         limit_s = max(GATHER_S, allowance_s)
         now = self.now
         if now is None or now.broken:
@@ -625,7 +627,7 @@ class Formations:
     def on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | None:
         """A sum has come. Returns updates to be merged, if they are whole by it.
 
-        Raises PeerViolation for a sum that is not what was asked for: its aggregator can be no part of a formation.
+        Raises PeerViolation for a sum that is not what was asked for: its aggregator cannot be part of a formation.
         """
         now = self.now
         if now is None or now.broken or now.number != message.formation:
@@ -643,11 +645,11 @@ class Formations:
             self._take_products(now, share, message)
             return None
         if set(message.leases) != set(share.asked) or len(message.leases) != len(share.asked):
-            raise PeerViolation(f"a sum of leases {message.leases[:8]}, where {share.asked[:8]} were counted")
+            raise PeerViolation(f"its sum is of leases {message.leases[:8]}; it was asked about {share.asked[:8]}")
         reports = tuple(now.arrived[lease] for lease in share.asked)
         weight = sum(self._weight_of(report) for report in reports)
         if abs(message.weight - weight) > 1e-6 * weight:
-            raise PeerViolation(f"a sum of weight {message.weight:g}, where {weight:g} were counted")
+            raise PeerViolation(f"ReduceResult.weight is {message.weight:g}; its updates have {weight:g}")
         mean, moved = self._read_sum(now, share, message)
         if now.comparison is not None:
             now.comparison.check_sum(sender, mean)
@@ -707,7 +709,7 @@ class Formations:
         now.comparison = None
         for report in reports:
             self._done(now, report)
-        # Its aggregators have taken the step for it already, and give it out; or wait for what the leader makes of it.
+        # Its aggregators have taken the step for it already and give it out, or wait for the leader's step.
         if not self._sums_only:
             self.relay.on_given(now.routed, now, self._training.version + 1)
         return Summed(reports, mean, weight, steps, verdict)

@@ -1,4 +1,4 @@
-"""How the updates of a version become one sum: what a leader asks of it, and what it answers.
+"""How the updates of a version become one sum: the questions of a leader, and the answers.
 
 A leader has one ``Gathering`` for its whole term. It hands over each message about updates, and asks ``gather`` when it
 wants to move on. The gathering sends what has to be sent and returns what the leader has to do (an ``Outcome``): the

@@ -58,7 +58,7 @@ class LeaseTimes:
 class LinkRates:
     def __init__(self, *, model_bytes: float) -> None:
         self._model_bytes = model_bytes
-        #: The leader's link; None: there was no round of a star yet.
+        #: The leader's link, or None before the first round of a star.
         self._leader_bytes_per_s: float | None = None
         #: Workers with a slow link of their own -> the rate of their uplink.
         self._slow: dict[str, float] = {}
@@ -180,7 +180,7 @@ def _seen(worker: WorkerRecord) -> LeaseTimes:
 
 
 def _gap(ways_s: Sequence[float], *, usual: float) -> int:
-    """How many of these ways, in order, are before the first gap: at least half of them.
+    """Count those of these ways, in order, that are before the first gap: at least half of them.
 
     A leader has room for a few updates at a time: once n models are out and all but m updates in, the last m updates
     take their turn, and are back later by m / (2n - m).

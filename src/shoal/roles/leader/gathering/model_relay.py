@@ -19,7 +19,7 @@ class ModelRelay:
         self._given: dict[str, tuple[int, int]] = {}
 
     def values_by(self, node: str) -> int:
-        """The formation whose aggregators gave this worker the present version; 0: none did."""
+        """Return the formation whose aggregators gave this worker the present version, or 0 if none did."""
         formation, version = self._given.get(node, (0, -1))
         return formation if version == self._training.version else 0
 

@@ -87,7 +87,7 @@ class PlainGathering:
         if unusual is not None and not unusual.is_early:
             return BadUpdate(worker, update, lease, BadValues(unusual.reason), is_unusual=True)
         if unusual is not None:
-            # It may be honest: its worker trains the same batches again, and others are heard meanwhile.
+            # It may be honest: its worker trains the same batches again, and others may contribute meanwhile.
             self._training.ledger.release(lease, fate=f"was put off: {unusual.reason}")
             self._formations.forget(lease.id)
             return Declined(worker, update, unusual.reason)

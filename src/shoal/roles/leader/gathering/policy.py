@@ -42,7 +42,7 @@ RETURNS_COUNTED = 5
 #: Once a formation failed, the next is tried this much later, and ever later.
 AGAIN_S = (2.0, 5.0, 15.0, 60.0, 300.0)
 
-#: A node that made a formation fail is no aggregator for this long, and ever longer.
+#: A node that made a formation fail is not an aggregator for this long, and ever longer.
 UNFIT_S = (10.0, 30.0, 120.0, 600.0)
 
 #: A round made of late updates is worth less: a pace that waits for no worker must be this many times as fast.
@@ -67,7 +67,7 @@ class Wanted:
 
 class TopologyPolicy:
     def __init__(self, machine: Machine, plan: Plan, *, size: int, wire_bytes: float | None = None) -> None:
-        """``wire_bytes``: the bytes of a model or an update on the wire, in the mean of both ways; None: uncoded."""
+        """``wire_bytes``: the mean bytes of a model and an update on the wire, or None if they are not coded."""
         self._machine = machine
         self._plan = plan
         self._size = size
@@ -78,7 +78,7 @@ class TopologyPolicy:
         #: Not before this.
         self._again_s = 0.0
         self._failures = 0
-        #: Node -> until when it is no aggregator.
+        #: Node -> until when it may not be an aggregator.
         self._unfit: dict[str, float] = {}
         self._times_unfit: Counter[str] = Counter()
         #: Rounds since a worker came or went, or the shape changed; and their shape.
@@ -151,7 +151,7 @@ class TopologyPolicy:
         pace_now: str,
         hubs: Sequence[WorkerRecord] = (),
     ) -> Wanted | None:
-        """What to change to, given the workers, the present aggregators and the hubs; None: stay."""
+        """Return what to change to, given the workers, the present aggregators and the hubs, or None to stay."""
         now_s = self._machine.now_s
         if now_s - self._changed_s < SETTLED_S or now_s < self._again_s or not workers:
             return None
@@ -167,7 +167,7 @@ class TopologyPolicy:
     def _again(
         self, kind: str, workers: Sequence[WorkerRecord], present: Sequence[str], hubs: Sequence[WorkerRecord]
     ) -> Wanted | None:
-        """The same topology, with aggregators that came since; None: it is as good as it is."""
+        """Return the same topology with aggregators that came since, or None if it is as good as it is."""
         if kind == "tree":
             return self._with_more_hubs(workers, present, hubs)
         return self._share_out_again(workers, present) if kind == "shard" else None
@@ -284,7 +284,7 @@ class TopologyPolicy:
     def arrange(
         self, kind: str, workers: Sequence[WorkerRecord], hubs: Sequence[WorkerRecord] = (), *, aggregators: int = 0
     ) -> Wanted | None:
-        """This shape for these workers and hubs; None: workers are too few, or no node may be an aggregator."""
+        """Return this shape for these nodes, or None if workers are too few or no node may be an aggregator."""
         if len(workers) < LEAST[kind] or kind == "star":
             return None
         cluster = self._links.cluster(workers, self._fit_hubs(hubs) if kind == "tree" else ())
@@ -341,7 +341,7 @@ class TopologyPolicy:
 
     @property
     def views(self) -> tuple[TopologyView, ...]:
-        """What there was to choose from, and what a batch was predicted to take."""
+        """Return what there was to choose from, and how long each was predicted to take per batch."""
         return self._views
 
     @property

@@ -29,8 +29,8 @@ class WordsSum:
 def counted(
     hops: Mapping[int, Collection[str]], sums: Mapping[str, WordsSum]
 ) -> tuple[frozenset[int], dict[str, WordsSum]]:
-    """The leases whose words are whole in these sums, by the aggregators that each went to; and the sums that are of
-    such leases alone. A sum with any other lease in it cannot be used, and then others may be of use no longer."""
+    """The leases whose words are whole in these sums, by the aggregators that each went to; and the sums with
+    only such leases. A sum with any other lease in it cannot be used, and then others may be of use no longer."""
     kept = dict(sums)
     while True:
         whole = frozenset(
@@ -45,10 +45,10 @@ def counted(
 
 
 class GroupSums:
-    """Of one group, from its binding on."""
+    """The sums of one group, from its binding on."""
 
     def __init__(self, formation: int, parts: Mapping[str, slice], hops: Mapping[int, tuple[str, ...]]) -> None:
-        #: 0: words of this group go straight to the leader, all of them.
+        #: The formation that words go by, or 0 if all words of this group go straight to the leader.
         self.formation = formation
         #: Aggregator -> its part of the model, as it was when the group was bound.
         self._parts = dict(parts)
@@ -62,11 +62,11 @@ class GroupSums:
         self.lost: set[str] = set()
 
     def goes_by(self, lease: int) -> int:
-        """The formation by which the words of this lease go; 0: straight to the leader."""
+        """Return the formation that the words of this lease go by, or 0 if they go straight to the leader."""
         return self.formation if lease in self._hops else 0
 
     def ask(self, reported: Collection[int], *, now_s: float) -> dict[str, tuple[int, ...]]:
-        """What each aggregator is to sum up, now that it is known whose words came there."""
+        """Return what each aggregator has to sum up, now that it is known whose words came there."""
         self.asked_s = now_s
         for node in self._parts:
             leases = tuple(sorted(lease for lease in reported if node in self._hops.get(lease, ())))
@@ -79,15 +79,15 @@ class GroupSums:
         return [node for node in self.asked if node not in self._came and node not in self.lost]
 
     def on_reduce_result(self, sender: str, message: ReduceResult, words_type: np.dtype[np.unsignedinteger]) -> None:
-        """Raises PeerViolation for what is no sum of words that this aggregator was asked for."""
+        """Raises PeerViolation for anything but the sum of words that this aggregator was asked for."""
         part, asked, words = self._parts[sender], self.asked[sender], message.tensors.get("words")
         leases = frozenset(message.leases)
         if not leases or not leases <= set(asked) or len(leases) != len(message.leases):
-            raise PeerViolation(f"a sum of leases {message.leases[:8]}, where {asked[:8]} were to be counted")
+            raise PeerViolation(f"its sum is of leases {message.leases[:8]}; it was asked about {asked[:8]}")
         if list(message.tensors) != ["words"] or words is None or words.dtype != words_type:
-            raise PeerViolation(f"a sum of sealed updates that is not one tensor words of {words_type}")
+            raise PeerViolation(f"its sum is not one tensor 'words' of {words_type}")
         if words.shape != (part.stop - part.start,):
-            raise PeerViolation(f"a sum of {words.shape} words, where its part has {part.stop - part.start}")
+            raise PeerViolation(f"its sum has the shape {words.shape}; its share has {part.stop - part.start} words")
         self._came[sender] = WordsSum(leases, np.array(words))
 
     @property

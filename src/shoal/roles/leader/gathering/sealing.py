@@ -1,8 +1,8 @@
 """Sealed sums: groups of offered updates, their words, and how the sum of those is opened. A part of the leader.
 
-The leader sees masked words and their sum, and holds no key. A group is bound when nobody trains any more: from then
-on nothing is lent until its sum is in a version, or the group is void. A group is void where too few of its members are
-left. A device seals an update once, so that updates of a void group are in no sum: their batches are lent again.
+The leader sees masked words and their sum, and holds no key. A group is bound when no device trains any more: from
+then on no lease is made until its sum is in a version, or the group is void. A group is void if too few of its members
+are left. A device seals an update once, so that updates of a void group are in no sum: their batches are leased again.
 
 Where updates are summed by aggregators, words go there, and what goes with them comes here. The leader has the sums of
 all aggregators before it asks devices to agree (``sealed_sums``).
@@ -73,7 +73,7 @@ from shoal.wire.messages import (
     clip,
 )
 
-#: A sum of which a larger share of trainings diverged is not merged, and after so many of them the job fails.
+#: A sum is not merged if more than this share of its trainings diverged; after this many in a row the job fails.
 DIVERGED_SHARE = 0.5
 DIVERGED_TIMES = 3
 
@@ -410,13 +410,13 @@ class Sealing:
         words, seals = update.tensors.get("words"), update.tensors.get("seals")
         by = group.sums.goes_by(lease.id)
         if update.formation != by or (by and words is not None):
-            raise PeerViolation(f"a sealed update by formation {update.formation}, whose words go by {by}")
+            raise PeerViolation(f"Update.formation is {update.formation}; the words of this group go by {by}")
         if not by and (words is None or words.dtype != group.total.dtype or words.shape != (self._size,)):
             raise PeerViolation(f"a sealed update is {self._size} words of {self._bits} bits")
         size = group.graph.seals_bytes(place)
         all_bytes = size + self._figure_words * group.total.itemsize
         if seals is None or seals.dtype != np.uint8 or seals.shape != (all_bytes,):
-            raise PeerViolation("a sealed update without the shares of its masks, or without its figures")
+            raise PeerViolation("a sealed update has to bring the shares of its masks, and its figures")
         if words is not None:
             np.add(group.total[: self._size], words, out=group.total[: self._size])
         group.seals[place] = seals[:size].tobytes()
@@ -581,7 +581,7 @@ class Sealing:
             self._unbind(lease, f"its device refused: {message.reason}")
 
     def _opened_sum(self, group: SealedGroup) -> Summed | None:
-        """Its masks are taken off: merge it. None: it cannot be what devices sent."""
+        """The masks are off. Return the sum, or None if honest devices cannot have sent it."""
         reports = tuple(group.reports[place] for place in sorted(group.reports))
         weight = sum(report.update.examples for report in reports)
         if self._privacy is not None:
@@ -613,8 +613,8 @@ class Sealing:
         return Summed(reports=reports, mean=mean, weight=float(weight), is_news=True)
 
     def _too_long(self, mean: np.ndarray, *, off: float) -> str | None:
-        """Why a mean cannot be of devices that cut themselves; None: it can, or they do not. ``off``: the most that
-        each value is rounded by. Nobody can see which device lied; how far it moves the model is bounded."""
+        """Return why a mean cannot be of devices that clip themselves, or None if it can or they do not. ``off``: the
+        most that each value is rounded by. Nobody can see which device lied; how far it moves the model is bounded."""
         if not self._spec.plan.is_cut_unseen:
             return None
         most, length = self._spec.plan.clip_update, length_of(mean)
@@ -662,7 +662,7 @@ def _with_loss(report: ArrivedUpdate, mean: float) -> ArrivedUpdate:
 
 
 def gathering_of(machine: Machine, shared: Shared, *, leases: Leases, aggregation: AggregationController) -> Gathering:
-    """Return how the updates of this job become sums, by what its plan says of trust."""
+    """Return how the updates of this job become sums, by the trust that its plan has."""
     trust = shared.spec.plan.believes
     if trust.sealed is None:
         return PlainGathering(shared, leases=leases, aggregation=aggregation)

@@ -157,7 +157,7 @@ def of_a_part(tensors: dict[str, np.ndarray]) -> Callable[[str, str, Message], M
 )
 def test_products_that_are_none_cost_a_round_and_no_batch(tensors: dict[str, np.ndarray]) -> None:
     troupe = trained("shard", lies=of_a_part(tensors))
-    assert any(" sent " in told for told in troupe.recorded("aggregator"))
+    assert any(": it sent " in told for told in troupe.recorded("aggregator"))
     troupe.finishes(epochs=2)
     troupe.check_batches(2)
 

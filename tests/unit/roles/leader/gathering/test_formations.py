@@ -231,7 +231,7 @@ def test_a_sum_of_other_leases_than_were_counted_ends_the_formation(begin: Begin
     story.report(*story.NODES)
     node = next(iter(story.forms))
     story.says(node, story.gathered(node, *story.leases("a", "b")))
-    assert "where" in story.records("aggregator")[0]
+    assert "it was asked about" in story.records("aggregator")[0]
     assert story.leader.version == story.version
 
 
