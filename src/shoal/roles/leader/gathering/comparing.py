@@ -99,5 +99,5 @@ class ComparedRound:
         expected, found = float(weights @ products @ weights), norm_of(mean) ** 2
         if abs(found - expected) > _SUM_OFF * float(np.diag(products).max()):
             raise PeerViolation(
-                f"it sent a mean of norm² {found:.3g}; by its products and weights it is {expected:.3g}"
+                f"it sent a mean of norm² {found:.3g}; its products give {expected:.3g}"
             )

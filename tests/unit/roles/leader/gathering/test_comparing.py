@@ -172,7 +172,7 @@ def test_a_sum_that_is_not_as_long_as_its_products_say_is_refused() -> None:
         return message
 
     troupe = trained("shard", lies=lies)
-    assert any("where its products and weights say" in record for record in troupe.recorded("aggregator"))
+    assert any("its products give" in record for record in troupe.recorded("aggregator"))
     troupe.finishes(epochs=2)
     troupe.check_batches(2)
 
@@ -218,7 +218,7 @@ def test_a_sum_is_held_against_its_products() -> None:
     # Weights of a half each: a sum by examples would be of a quarter and three.
     comparison.verdict = WeightsGiven(("x", "y"), (2.0, 2 / 3))
     comparison.check_sum("a", np.array([1.0, 0.5], dtype=np.float32))
-    with pytest.raises(PeerViolation, match="its products and weights say"):
+    with pytest.raises(PeerViolation, match="its products give"):
         comparison.check_sum("a", np.array([0.5, 0.75], dtype=np.float32))
 
 

@@ -649,9 +649,9 @@ def test_in_a_shard_a_lease_that_is_taken_back_spoils_only_what_was_asked_for(sh
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"leases": (1,)}, "a sum of leases"),
-        ({"leases": (1, 3, 3)}, "a sum of leases"),
-        ({"leases": (1, 2)}, "a sum of leases"),
+        ({"leases": (1,)}, "its sum is of leases"),
+        ({"leases": (1, 3, 3)}, "its sum is of leases"),
+        ({"leases": (1, 2)}, "its sum is of leases"),
         ({"weight": 41.0}, "ReduceResult.weight is 41; its updates have 40"),
         ({"tensors": {"mean": np.ones(5, dtype=np.float32)}}, "the model is float32"),
         ({"tensors": {"mean": np.full(6, np.nan, dtype=np.float32)}}, "the model is float32|not finite"),
