@@ -45,9 +45,9 @@ _ALL = "/media"
 
 _ENTER = """\
 set -e
-{open}
 mount --bind {town} {all}
-for each in {own}; do mount --bind {folder}/$each /$each; done
+{open}
+for each in {own}; do mount --bind {all}/{name}/$each /$each; done
 hostname {name}
 cd {home}
 exec "$@"
@@ -137,13 +137,13 @@ class Machine:
         self.home.mkdir(parents=True)
         self._install_programs()
         closed = [
-            _OPEN.format(hold=shlex.quote(f"{self.folder}/hold-{number}"), closed=shlex.quote(str(path)))
+            # Not by the town's own path, which may be below the folder that is covered.
+            _OPEN.format(hold=shlex.quote(f"{_ALL}/{name}/hold-{number}"), closed=shlex.quote(str(path)))
             for number, path in enumerate(_closed())
         ]
         (self.folder / "enter").write_text(
             _ENTER.format(
-                open="".join(closed), town=town.folder, all=_ALL, own=" ".join(_OWN), folder=self.folder, name=name,
-                home=HOME,
+                open="".join(closed), town=town.folder, all=_ALL, own=" ".join(_OWN), name=name, home=HOME
             )
         )  # fmt: skip
 

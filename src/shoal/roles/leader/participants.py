@@ -54,6 +54,8 @@ class Participants:
         often = min(privacy.participations, -(-versions // max(1, privacy.apart)))
         # What was handed out before a crash and is in no checkpoint was seen too: earlier chains count in full.
         job = privacy.spent([often]) if self._is_first else privacy.ratio
+        # A device counts an update before it leaves: one may be in the making, or was lost and trained again.
+        job = max(job, self._worst[0])
         return {
             "epsilon": privacy.epsilon_of(min(job, privacy.ratio)),
             "epsilon_worst": privacy.epsilon_of(self._worst[0]),
