@@ -98,6 +98,4 @@ class ComparedRound:
         weights = np.array(self.verdict.voices) * examples / examples.sum()
         expected, found = float(weights @ products @ weights), norm_of(mean) ** 2
         if abs(found - expected) > _SUM_OFF * float(np.diag(products).max()):
-            raise PeerViolation(
-                f"it sent a mean of norm² {found:.3g}; its products give {expected:.3g}"
-            )
+            raise PeerViolation(f"it sent a mean of norm² {found:.3g}; its products give {expected:.3g}")
