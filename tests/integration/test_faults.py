@@ -121,6 +121,8 @@ def test_a_worker_stopped_for_ten_seconds_is_done_without_and_takes_part_again(t
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3) as site:
             job = await _training(site, workers=2)
+            # The job may have begun without it.
+            await site.works(job, "device-3")
             agent = site.cluster.agents["device-3"]
             frozen = [psutil.Process(agent.pid), *site.trainers("device-3")]
             # Two of them would be through with the epoch before it is back.

@@ -129,9 +129,10 @@ def application(
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    allow_reuse_address = True
 
     def server_bind(self) -> None:
+        # An exporter that starts again gets its port although connections of the one before are still winding down.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Without looking up this machine's name, which can take long.
         socket.socket.bind(self.socket, self.server_address)
         self.server_address = self.socket.getsockname()

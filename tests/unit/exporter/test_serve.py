@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,6 +112,20 @@ def test_it_also_listens_on_ipv6() -> None:
             assert asked(url)[0] == 200
     except Misuse as error:
         pytest.skip(f"no IPv6 on this machine: {error}")
+
+
+def test_an_exporter_that_starts_again_gets_its_port() -> None:
+    with serving(some) as url:
+        where = urllib.parse.urlsplit(url)
+        assert where.hostname is not None
+        # The server closes this connection first, so the port stays in TIME_WAIT.
+        with socket.create_connection((where.hostname, where.port or 0), timeout=10) as scraper:
+            scraper.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            while scraper.recv(1 << 16):
+                pass
+    again = MetricsServer(MetricsDoor(host=where.hostname, port=where.port or 0), some, CLUSTER)
+    again.start()
+    again.stop()
 
 
 def test_beyond_loopback_a_token_is_needed(tmp_path: Path) -> None:
