@@ -604,9 +604,16 @@ class ManagerNode:
         assert self.shared is not None, "a manager that is alone gives no job away"
         # Events of the job are written while it is still this manager's.
         await asyncio.to_thread(self._journal.flush)
-        given = await _with_store(self.shared.give, give.job, give.endpoint, on_deposed=self.on_deposed)
-        self._versions_kept.let_go(give.job)
-        return given
+        while True:
+            try:
+                given = await _with_store(self.shared.give, give.job, give.endpoint, on_deposed=self.on_deposed)
+            except (ShoalError, OSError) as error:
+                # The role has forgotten the job and waits for the answer: without one, no manager would run it.
+                log.warning("whether job %s is given away is not known yet, trying again: %s", give.job, error)
+                await asyncio.sleep(STORE_AGAIN_S)
+            else:
+                self._versions_kept.let_go(give.job)
+                return given
 
     def _send(self, to: str, message: Message) -> None:
         if isinstance(message, Welcome):

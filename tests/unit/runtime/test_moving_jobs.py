@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.errors import Refused
+from shoal.errors import Refused, ShoalError
 from shoal.identity.names import RemoteIdentity
 from shoal.learning.layout import Entry, Layout
 from shoal.plan import Plan
@@ -92,17 +92,20 @@ async def until(is_so: Callable[[], bool], *look: Manager) -> None:
             await asyncio.sleep(0.05)
 
 
+def add_job(manager: Manager, folder: Path) -> None:
+    """Queue job ``j``."""
+    model, layout = io.BytesIO(), Layout((Entry("flat", (4,), 0, "parameter"),))
+    tensors.write(model, {"flat": np.zeros(4, np.float32)}, {LAYOUT_NOTE: layout.to_json()})
+    first = FolderDepot(folder / "depot").blobs.put(model.getvalue())
+    none = Dataset(manifest=first, examples=1)
+    spec = JobSpec(job="j", name="j", entry="t:T", bundle=first, initial=first, train=none, test=none, plan=Plan())
+    manager.registry.add_job(job="j", name="j", spec_json=json.dumps(to_json(spec)), now_s=1.0)
+
+
 def test_a_drained_manager_gives_its_job_away_and_goes_on(tmp_path: Path) -> None:
     async def story() -> None:
         async with managers(tmp_path) as (a, b):
-            model, layout = io.BytesIO(), Layout((Entry("flat", (4,), 0, "parameter"),))
-            tensors.write(model, {"flat": np.zeros(4, np.float32)}, {LAYOUT_NOTE: layout.to_json()})
-            first = FolderDepot(tmp_path / "depot").blobs.put(model.getvalue())
-            none = Dataset(manifest=first, examples=1)
-            spec = JobSpec(
-                job="j", name="j", entry="t:T", bundle=first, initial=first, train=none, test=none, plan=Plan()
-            )
-            a.registry.add_job(job="j", name="j", spec_json=json.dumps(to_json(spec)), now_s=1.0)
+            add_job(a, tmp_path)
             await until(lambda: a.row("j").term == 1, a, b)
             assert a.node.open_jobs == ("j",)
 
@@ -126,5 +129,31 @@ def test_a_drained_manager_gives_its_job_away_and_goes_on(tmp_path: Path) -> Non
             await b.node.operate(ANN, DrainManager())
             await until(lambda: a.row("j").manager == a.tenure.holder and a.row("j").term == 3, a, b)
             assert a.node.open_jobs == ("j",)
+
+    asyncio.run(story())
+
+
+def test_a_job_is_given_although_the_store_failed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is not away may still fail: a writer before it takes too long, or the answer of a commit is lost.
+    The role waits for the outcome, and the job would be nobody's."""
+    failed: list[str] = []
+
+    async def story() -> None:
+        async with managers(tmp_path) as (a, b):
+            add_job(a, tmp_path)
+            await until(lambda: a.row("j").term == 1, a, b)
+            give_job = a.registry.give_job
+
+            def locked(job: str, address: str) -> bool:
+                if not failed:
+                    failed.append(job)
+                    raise ShoalError("registry postgresql://db was locked for 10 s by another writer")
+                return give_job(job, address)
+
+            monkeypatch.setattr(a.registry, "give_job", locked)
+            await a.node.operate(ANN, DrainManager(manager="a:7070"))
+            await until(lambda: b.row("j").term == 2, a, b)
+            assert failed == ["j"]
+            assert (a.node.open_jobs, b.node.open_jobs) == ((), ("j",))
 
     asyncio.run(story())
