@@ -9,6 +9,7 @@ device that leads the job keeps leading it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from shoal.roles.actions import GiveJob
 from shoal.roles.events import JobGiven, Liveness
@@ -28,6 +29,21 @@ _FULL = "its manager holds as many devices as it can, and the job lacks some"
 #: Seconds that a job lacks devices before a full manager gives it away.
 WAITS_S = 60.0
 
+#: Seconds before a job is offered again that another manager did not take. A look at the store comes before that.
+AGAIN_S = 1.0
+
+_AGAIN = "give"
+
+
+class _Going(NamedTuple):
+    """A job that is given away."""
+
+    #: Where its new manager is dialled.
+    to: str
+    #: Its workers, its hubs and its leader.
+    nodes: tuple[str, ...]
+    leader: str | None
+
 
 class Moving:
     def __init__(
@@ -45,8 +61,10 @@ class Moving:
         self._others = others
         #: The manager's own node.
         self._node = node
-        #: Job that is given away, until that is durable -> where its manager is dialled, and its nodes.
-        self._going: dict[str, tuple[str, tuple[str, ...]]] = {}
+        #: Job that is given away, until that is durable.
+        self._going: dict[str, _Going] = {}
+        #: Job that another manager did not take -> when it may be offered again.
+        self._again_s: dict[str, float] = {}
         #: Job that goes because this manager is full -> where to.
         self._chosen: dict[str, str] = {}
 
@@ -60,7 +78,7 @@ class Moving:
             self._choose()
         for key, group in self._groups().items():
             to = self._others.taker(key) if is_drained else self._chosen.get(group[0].spec.job)
-            if to is None:
+            if to is None or self._waits(group):
                 continue
             reason = _DRAINED if is_drained else _FULL
             for record in group:
@@ -88,7 +106,10 @@ class Moving:
         """Whether the job has lacked devices for long, and none are on their way back to it."""
         now_s = self._machine.now_s
         has_waited = record.short_s is not None and now_s - record.short_s >= WAITS_S
-        return record.is_led and has_waited and now_s >= record.devices_come_by_s
+        members = self._cluster.members(record.spec.job)
+        # Tabs of browsers cannot follow it: elsewhere it would lack more.
+        has_tabs = any(self._cluster.nodes[name].facts.browser for name in members)
+        return record.is_led and has_waited and now_s >= record.devices_come_by_s and not has_tabs
 
     def _forget_ended(self) -> None:
         """Drop choices of jobs that ended before they could go."""
@@ -110,22 +131,31 @@ class Moving:
         is_idle = record.storing is None and not record.claims and record.heir is None
         return _may_move(record) and is_idle and record.leader != self._node and record.stage in _AT_REST
 
+    def _waits(self, group: Iterable[JobRecord]) -> bool:
+        """Return whether another manager did not take one of these jobs a moment ago. The next look at the store shows
+        why: that manager has ended, or is drained."""
+        now_s = self._machine.now_s
+        self._again_s = {job: at_s for job, at_s in self._again_s.items() if at_s > now_s}
+        return any(record.spec.job in self._again_s for record in group)
+
     def _give(self, record: JobRecord, to: str, reason: str) -> None:
         """The job is not this manager's any longer: whatever is said of it here is for the other one to hear."""
         job = record.spec.job
         self._machine.record("job", f"the manager at {to} has it from here on: {reason}", job=job)
-        leader = (record.leader,) if record.leader is not None else ()
-        names = tuple(dict.fromkeys((*self._cluster.members(job), *leader)))
+        leader = record.leader
+        names = tuple(dict.fromkeys((*self._cluster.members(job), *([leader] if leader is not None else ()))))
         self._appointments.unwatch(LeadershipStage.AWAY, job)
         self._chosen.pop(job, None)
-        self._part(names, job, reason)
+        self._part(names, record, reason)
         self._cluster.forget_job(job)
         self._others.on_given(job, to, self._machine.now_s)
-        self._going[job] = (to, names)
+        self._going[job] = _Going(to, names, leader)
         self._machine.act(GiveJob(job=job, endpoint=to))
 
-    def _part(self, names: Iterable[str], job: str, reason: str) -> None:
-        """These nodes go with their job, and get no other one here. A tab of a browser stays: it dials one origin."""
+    def _part(self, names: Iterable[str], record: JobRecord, reason: str) -> None:
+        """These nodes go with their job, and get no other one here. A tab of a browser stays: it dials one origin. So
+        does the leader of another job that is here."""
+        job = record.spec.job
         for each in self._cluster.nodes.values():
             each.left_in.pop(job, None)
             each.leads -= {job}
@@ -139,8 +169,12 @@ class Moving:
             if node.facts.browser:
                 self._machine.send(name, Dismiss(job=job, reason=reason))
                 self._cluster.look(node)
-            elif node.state is not Liveness.LOST:
+            elif node.state is not Liveness.LOST and (name == record.leader or not self._leads_another(name, job)):
                 node.sent_s = self._machine.now_s
+
+    def _leads_another(self, node: str, job: str) -> bool:
+        """Return whether the node leads an open job of this manager beside this one."""
+        return any(record.spec.job != job for record in self._cluster.led_by(node))
 
     def is_giving(self, job: str) -> bool:
         """Whether the job is given away, and that is not durable yet."""
@@ -149,22 +183,27 @@ class Moving:
     def on_given(self, event: JobGiven) -> None:
         """The job is the other manager's, and its nodes are sent there. Or it stays: they say anew what they do."""
         job = event.job
-        to, names = self._going.pop(job)
+        going = self._going.pop(job)
         if event.record is None:
-            self._others.on_given(job, to, self._machine.now_s)
-            self._send(names, job, to=to, reason=f"another manager has job {job}")
+            self._others.on_given(job, going.to, self._machine.now_s)
+            self._send(going, job, to=going.to, reason=f"another manager has job {job}")
         else:
             self._others.on_taken(job)
-            self._send(names, job, to="", reason=f"job {job} stays with this manager")
+            self._again_s[job] = self._machine.now_s + AGAIN_S
+            self._machine.timer(f"{_AGAIN} {job}", AGAIN_S)
+            self._send(going, job, to="", reason=f"job {job} stays with this manager")
 
-    def _send(self, names: Iterable[str], job: str, *, to: str, reason: str) -> None:
-        for name in names:
+    def _send(self, going: _Going, job: str, *, to: str, reason: str) -> None:
+        for name in going.nodes:
             node = self._cluster.nodes.get(name)
             if node is None or node.facts.browser:
                 continue
-            if node.job is not None:
-                # It said hello meanwhile, and has work here.
+            # A leader goes with its job, whatever else it does here: a device is with one manager.
+            stays = node.job is not None or self._leads_another(name, job)
+            if stays and name != going.leader:
+                # It said hello meanwhile and has work here, or it leads another job that is here.
                 self._machine.send(name, Dismiss(job=job, reason=reason))
+                self._cluster.look(node)
                 continue
             node.sent_to = to
             self._machine.send(name, Dismiss(job="", reason=reason, endpoint=to))

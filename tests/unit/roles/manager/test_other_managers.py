@@ -24,7 +24,7 @@ from shoal.roles.events import (
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.failover import MISSED_S
 from shoal.roles.manager.manager import Manager
-from shoal.roles.manager.moving import WAITS_S
+from shoal.roles.manager.moving import AGAIN_S, WAITS_S
 from shoal.roles.manager.other_managers import (
     COMES_WITHIN_S,
     IN_VAIN_WITHIN_S,
@@ -591,6 +591,58 @@ def test_a_job_that_could_not_be_given_stays(make_spec: Make) -> None:
     assert not place.gives(), "no other manager takes jobs"
 
 
+def test_a_job_that_could_not_be_given_is_not_offered_again_at_once(make_spec: Make) -> None:
+    """A look at the store shows first why the other manager did not take it."""
+    place = Place()
+    place.happens(JobTaken(record=led(make_spec(workers_min=1))))
+    place.is_drained(OTHER)
+    assert place.gives() == {"digits": OTHER}
+    place.happens(JobGiven(job="digits", record=led(make_spec(workers_min=1))))
+    assert not place.gives()
+    place.now_s += AGAIN_S
+    place.happens(TimerFired(name="give digits"))
+    assert place.gives() == {"digits": OTHER}
+
+
+def leads_one_and_works_for_another(place: Place, make_spec: Make) -> None:
+    """Device ``pi`` leads ``led`` and works for ``here``, which the manager's node leads."""
+    place.hello("pi")
+    place.submit(make_spec(job="here", workers_min=1, workers_max=1))
+    place.happens(JobTaken(record=led(make_spec(job="led", workers_min=1))))
+    place.hello("pi", jobs=("here",), leads=(Leads(job="led", term=4, endpoint="pi:9"),))
+    assert place.working() == {"pi": "here"}
+
+
+def test_a_leader_goes_with_its_job_and_leaves_the_other_one_that_it_works_for(make_spec: Make) -> None:
+    place = Place()
+    leads_one_and_works_for_another(place, make_spec)
+    place.is_drained(OTHER)
+    assert place.gives() == {"led": OTHER}, "the leader of the other job has to hand over first"
+    place.happens(JobGiven(job="led"))
+    assert place.sent_away() == {"pi": OTHER}, "else nobody would lead the job there"
+    place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason="left", is_certain=True))
+    place.happens(Received(sender="home", message=SteppedDown(job="here", term=1, reason="handed over")))
+    assert place.gives() == {"here": OTHER}
+    place.happens(JobGiven(job="here"))
+    assert not place.sent_away() or place.sent_away() == {"pi": OTHER}
+
+
+def test_a_worker_of_a_job_that_goes_stays_while_it_leads_one_that_is_here(make_spec: Make) -> None:
+    place = Place()
+    leads_one_and_works_for_another(place, make_spec)
+    place.happens(Received(sender="pi", message=Checkpoint(job="led", term=4, version=3, number=1)))
+    place.is_drained(OTHER)
+    place.happens(Received(sender="home", message=SteppedDown(job="here", term=1, reason="handed over")))
+    assert place.gives() == {"here": OTHER}, "a version of the other job is being written"
+    place.happens(JobGiven(job="here"))
+    assert not place.sent_away(), "its term would be over"
+    assert [dismissed.job for dismissed in place.told("pi", Dismiss)] == ["here"]
+    place.happens(Stored(job="led", term=4, version=3, is_last=False))
+    assert place.gives() == {"led": OTHER}
+    place.happens(JobGiven(job="led"))
+    assert place.sent_away() == {"pi": OTHER}
+
+
 def test_a_drained_manager_sends_new_jobs_on(make_spec: Make) -> None:
     place = Place()
     place.is_drained(OTHER)
@@ -650,3 +702,15 @@ def test_a_full_manager_gives_a_job_that_waits_for_devices_to_the_one_with_the_f
     place.happens(JobGiven(job="waits"))
     looks(*others)
     assert not place.told("home", HandOver), "the other job has what it needs"
+
+
+def test_a_full_manager_keeps_a_job_that_tabs_of_browsers_work_for(make_spec: Make) -> None:
+    """They reach no other manager, so the job would lack more there."""
+    for facts in (Facts(host="Chromium", onnx="1.30", browser="Chromium 156"), Facts(host="w", torch="2.13")):
+        place = Place()
+        place.happens(Received(sender="w", message=Hello(node="w", incarnation="1", facts=facts)))
+        place.submit(dataclasses.replace(make_spec(workers_min=2), graphs="1" * 64))
+        assert place.working() == {"w": "digits"}
+        place.now_s = WAITS_S
+        place.happens(OtherManagersSeen(managers=(OtherManager(endpoint=OTHER),), is_full=True))
+        assert bool(place.told("home", HandOver)) is not bool(facts.browser)
