@@ -72,8 +72,13 @@ class SharedJobs:
         own = self._registry.holder
         for job in [job for job, holder in managers.items() if holder == own and not self._knows(job)]:
             # Another manager gave it to this one, unless this one gave it away since.
-            if (row := await asyncio.to_thread(self._registry.job, job)) is not None and row.manager == own:
-                self._post(JobTaken(record=await asyncio.to_thread(self._record_of, row)))
+            gives = self._registry.times_given(job)
+            row = await asyncio.to_thread(self._registry.job, job)
+            if row is None or row.manager != own:
+                continue
+            record = await asyncio.to_thread(self._record_of, row)
+            if self._registry.times_given(job) == gives:
+                self._post(JobTaken(record=record))
         seen = seen_in_store(
             self._others,
             managers,

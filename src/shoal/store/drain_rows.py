@@ -52,10 +52,15 @@ class DrainRows:
 
 
 def _seat_at(database: Statements, address: str) -> Seat:
-    for seat in seats_in(database):
-        if address == seat.address:
-            return seat
-    raise Refused(f"no manager is dialled at {address[:80]!r}: `shoal managers` lists those there are")
+    found = [seat for seat in seats_in(database) if address and seat.address == address]
+    if not found:
+        raise Refused(f"no manager is dialled at {address[:80]!r}: `shoal managers` lists those there are")
+    if len(found) > 1:
+        raise Refused(
+            f"{len(found)} managers are dialled at {address[:80]}, so it names none of them: start each with an address"
+            " that leads only to it (`shoal up --direct`)"
+        )
+    return found[0]
 
 
 def _drained(database: Statements) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -118,6 +119,8 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         self._holder = holder
         #: Jobs that this manager gave away and did not get back.
         self._given: set[str] = set()
+        #: Job -> how often this manager gave it away, or was about to.
+        self._gives: Counter[str] = Counter()
         #: Job -> rows of its history, or more than there are.
         self._listed: dict[str, int] = {}
 
@@ -232,14 +235,20 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         """Make a job of this manager that of another one, which is alive and not drained. Return whether it is. From
         then on this manager writes nothing about the job."""
         with self._writing(job) as database:
-            to = next((seat for seat in seats_in(database) if seat.address == address), None)
-            if to is None or to.is_drained or to.holder == self._holder:
+            others = (seat for seat in seats_in(database) if seat.holder != self._holder and not seat.is_drained)
+            to = next((seat for seat in others if seat.address == address), None)
+            if to is None:
                 return False
             database.change("UPDATE jobs SET manager = ? WHERE job = ?", (to.holder, job))
             # Before the transaction ends: a write that waits for it must not take this manager for deposed.
             self._given.add(job)
+            self._gives[job] += 1
         self._listed.pop(job, None)
         return True
+
+    def times_given(self, job: str) -> int:
+        """Return how often this manager gave the job away. What was read of the job before such a time is outdated."""
+        return self._gives[job]
 
     def manager_of(self, job: str) -> tuple[str, str] | None:
         """Return the seat of a job's living manager and the address that devices dial, or None if it has none."""

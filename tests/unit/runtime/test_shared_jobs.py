@@ -242,3 +242,22 @@ def test_a_job_stays_if_the_other_manager_is_gone(managers: tuple[Manager, Manag
     given = a.jobs.give("faces", "b:7070")
     assert given.record is not None
     assert given.record.spec.job == "faces"
+
+
+def test_what_was_read_of_a_job_before_it_was_given_away_is_told_to_nobody(managers: tuple[Manager, Manager]) -> None:
+    """Two looks read the same job. The role heard of it by the first, and gave it on while the second one read."""
+    a, b = managers
+    b.submit("faces")
+    assert b.jobs.give("faces", "a:7070") == JobGiven(job="faces")
+
+    def reads_slowly(row: JobRow) -> JobRecord:
+        assert a.jobs.give("faces", "b:7070") == JobGiven(job="faces")
+        return record_of(row)
+
+    a.jobs = SharedJobs(a.registry, knows=a.has.__contains__, post=a.told.append, record_of=reads_slowly)
+    a.looks()
+    assert a.taken == []
+    assert b.jobs.give("faces", "a:7070") == JobGiven(job="faces")
+    a.jobs = SharedJobs(a.registry, knows=a.has.__contains__, post=a.told.append, record_of=record_of)
+    a.looks()
+    assert a.taken == ["faces"], "it was given back"

@@ -269,6 +269,20 @@ def test_a_living_manager_gives_a_job_and_writes_nothing_to_it_from_then_on(star
     assert a.registry.next_term("j") == 3, "it was given back"
 
 
+def test_managers_that_are_dialled_at_one_address_are_told_apart_or_refused(start: Start, open_database: Open) -> None:
+    """Behind a proxy, started without ``--direct``."""
+    a, b = start("a"), start("b")
+    add_job(a, "j")
+    a.seats.move(a.tenure, "proxy:7070"), b.seats.move(b.tenure, "proxy:7070")
+    with pytest.raises(Refused, match="--direct"):
+        a.registry.drain_manager("proxy:7070", "ann")
+    assert a.registry.give_job("j", "proxy:7070")
+    assert b.registry.next_term("j") == 1
+    a.seats.move(a.tenure, "")
+    with pytest.raises(Refused, match="no manager is dialled at ''"):
+        a.registry.drain_manager("", "ann")
+
+
 def test_a_drained_manager_takes_no_job_also_after_a_restart(start: Start) -> None:
     a, b, c = start("a/1"), start("b/1"), start("c/1")
     add_job(c, "j")
