@@ -67,6 +67,8 @@ class Journal:
         #: Those that would be kept if they were written now; large, so no others wait.
         self._tracebacks: dict[str, deque[tuple[float, str, str]]] = {}
         self._lock = threading.Lock()
+        #: One flush at a time: once a flush ends, all events from before it are written.
+        self._flushing = threading.Lock()
 
     def add(self, job: str, kind: str, reason: str, traceback: str = "") -> None:
         reason = clip(reason)
@@ -99,6 +101,11 @@ class Journal:
             await asyncio.to_thread(self.flush)
 
     def flush(self) -> None:
+        """Write all events that wait. Those that another thread is writing are written too when this returns."""
+        with self._flushing:
+            self._flush()
+
+    def _flush(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
             tracebacks, self._tracebacks = self._tracebacks, {}
