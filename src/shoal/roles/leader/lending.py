@@ -165,6 +165,8 @@ class Lending:
         """An update came, whatever becomes of it: in a private job that is a participation."""
         if self._participants is not None:
             worker.device = update.state or worker.device
+            if worker.device is not None:
+                self._participants.on_account(worker.device)
             self._participants.on_came(worker.node, version=self._training.version)
 
     def on_failed(self, worker: WorkerRecord, failed: Failed) -> Lease | None:

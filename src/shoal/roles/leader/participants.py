@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.learning.privacy import Privacy
 from shoal.roles.leader.workers import WorkerRecord
+from shoal.wire.messages import DeviceState
 
 
 class Participants:
@@ -26,6 +27,13 @@ class Participants:
     def on_came(self, node: str, *, version: int) -> None:
         """An update of this device came while the model was at this version: whatever becomes of it, it has left."""
         self._last[node] = max(version + 1, self._last.get(node, 0))
+
+    def on_account(self, device: DeviceState) -> None:
+        """A device sent its account. It may leave a moment later."""
+        privacy = self._privacy
+        # No honest account comes to more, and a status is no place for a lie.
+        if device.participations <= privacy.participations and device.spent <= privacy.ratio * 1.001:
+            self._worst = max(self._worst, (min(device.spent, privacy.ratio), device.participations))
 
     def why_not(self, worker: WorkerRecord, *, version: int) -> str | None:
         """Why a device gets no lease while the model is at this version; None: it may."""
@@ -48,9 +56,7 @@ class Participants:
         """For ``Progress``; ``versions``: of this leader's chain, or groups whose devices it asked for noise."""
         privacy = self._privacy
         for device in (worker.device for worker in workers if worker.device is not None):
-            # No honest account comes to more, and a status is no place for a lie.
-            if device.participations <= privacy.participations and device.spent <= privacy.ratio * 1.001:
-                self._worst = max(self._worst, (device.spent, device.participations))
+            self.on_account(device)
         often = min(privacy.participations, -(-versions // max(1, privacy.apart)))
         # What was handed out before a crash and is in no checkpoint was seen too: earlier chains count in full.
         job = privacy.spent([often]) if self._is_first else privacy.ratio
