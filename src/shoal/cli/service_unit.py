@@ -148,7 +148,12 @@ def unit_text(settings: ServiceSettings) -> str:
 
 def quoted(word: str) -> str:
     """A word of a command as systemd reads it: specifiers, variables and quotes mean themselves."""
-    plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return _quoted(word.replace("$", "$$"))
+
+
+def _quoted(word: str) -> str:
+    """A word of another setting: systemd replaces variables only in commands."""
+    plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     is_simple = bool(word) and all(each.isalnum() or each in "-_./:=@,+%$" for each in word)
     return plain if is_simple else f'"{plain}"'
 
@@ -164,8 +169,8 @@ def _unit_lines(settings: ServiceSettings) -> list[str]:
 
 def _place_lines(settings: ServiceSettings) -> list[str]:
     if state := settings.state_directory:
-        return [f"StateDirectory={quoted(state)}", "StateDirectoryMode=0700"]
-    return [f"ReadWritePaths={quoted(str(settings.home))}"]
+        return [f"StateDirectory={_quoted(state)}", "StateDirectoryMode=0700"]
+    return [f"ReadWritePaths={_quoted(str(settings.home))}"]
 
 
 def _manager_lines(settings: ServiceSettings) -> list[str]:
@@ -207,7 +212,7 @@ def _agent_lines(settings: ServiceSettings) -> list[str]:
             *shared,
         ]
     return [
-        f"Environment={quoted(f'{USER_VARIABLE}={settings.user}')}",
+        f"Environment={_quoted(f'{USER_VARIABLE}={settings.user}')}",
         f"CapabilityBoundingSet={' '.join(AGENT_CAPABILITIES)}",
         # A trainer has a control group, a network and mounts of its own, so the agent may make them.
         "Delegate=yes",
@@ -218,6 +223,8 @@ def _agent_lines(settings: ServiceSettings) -> list[str]:
 
 def _protect_home(settings: ServiceSettings) -> str:
     """Homes of people are hidden, unless Python, Shoal's files or a folder that was named lie in one."""
-    used = [PurePosixPath(word) for word in (*settings.program, *settings.options) if word.startswith("/")]
+    # An option and its value may be one word: ``--data=/home/ann/readings``.
+    values = [word.partition("=")[2] if word.startswith("-") else word for word in settings.options]
+    used = [PurePosixPath(word) for word in (*settings.program, *values) if word.startswith("/")]
     is_needed = any(home in path.parents for path in (*used, settings.home) for home in _HOMES)
     return "read-only" if is_needed else "yes"

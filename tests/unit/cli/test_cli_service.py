@@ -128,6 +128,8 @@ def test_a_word_means_itself_in_a_unit(word: str, told: str) -> None:
         ({}, "yes"),
         ({"program": ("/home/ann/venv/bin/python",)}, "read-only"),
         ({"options": ("--data", "/root/readings")}, "read-only"),
+        ({"options": ("--data=/home/ann/readings",)}, "read-only"),
+        ({"options": ("--advertise=/not/a/home",)}, "yes"),
         ({"home": PurePosixPath("/home/ann/.shoal")}, "read-only"),
     ],
 )
@@ -148,6 +150,23 @@ def test_homes_of_people_are_hidden_unless_one_is_used(chosen: dict[str, object]
 def test_what_would_not_be_one_word_of_a_unit_is_refused(chosen: dict[str, object]) -> None:
     with pytest.raises(Misuse):
         _settings(Part.AGENT, **chosen)
+
+
+def test_a_home_means_itself_in_every_line_of_a_unit() -> None:
+    """systemd replaces variables in commands and nowhere else."""
+    lines = _lines(_settings(Part.AGENT, home=PurePosixPath("/srv/a$b 100%")))
+    assert lines["ReadWritePaths"] == '"/srv/a$b 100%%"'
+    assert '--home "/srv/a$$b 100%%"' in lines["ExecStart"]
+    assert _lines(_settings(Part.MANAGER, home=PurePosixPath("/var/lib/a$b")))["StateDirectory"] == "a$b"
+
+
+@pytest.mark.parametrize("typed", [("--data", "readings"), ("--files=stick",)])
+def test_a_path_that_means_another_folder_at_boot_is_refused(
+    typed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["service", "install", "agent", "--dry-run", "--", *typed]) == Exit.MISUSE
+    assert "is not a whole path" in capsys.readouterr().err
+    assert main.run(["service", "install", "agent", "--dry-run", "--", "--data", "/srv/readings"]) == Exit.OK
 
 
 def test_a_dry_run_prints_the_unit_alone(capsys: pytest.CaptureFixture[str]) -> None:

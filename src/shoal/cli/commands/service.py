@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import typing
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
@@ -161,13 +162,22 @@ def _checked(part: Part, options: Sequence[str]) -> tuple[str, ...]:
     for taken in ("--home", "--line-file", "--remove-line"):
         if any(word.partition("=")[0] == taken for word in given):
             raise Misuse(f"{taken} belongs before `--`: the service sets it itself")
+    function = up.up if part is Part.MANAGER else join.join
     started = typer.Typer()
-    started.command()(up.up if part is Part.MANAGER else join.join)
-    name, command = "up" if part is Part.MANAGER else "join", typer.main.get_command(started)
-    with command.make_context(name, list(given)) as parsed:
+    started.command()(function)
+    with typer.main.get_command(started).make_context(function.__name__, list(given)) as parsed:
         if parsed.params.get("line"):
             raise Misuse("a line in a unit can be read by everyone here: give it with --line-file, before `--`")
+        for name, kind in typing.get_type_hints(function).items():
+            if kind in (Path, Path | None) and (value := parsed.params.get(name)) is not None:
+                _check_whole(Path(value), option=f"--{name.replace('_', '-')}")
     return given
+
+
+def _check_whole(path: Path, *, option: str) -> None:
+    """A service starts in another folder than the one where it is installed."""
+    if not path.is_absolute():
+        raise Misuse(f"{path} is not a whole path: give {option} one that begins with /")
 
 
 def _check_users(settings: ServiceSettings) -> None:
