@@ -898,7 +898,7 @@ class ManagerNode:
         if job:
             row = self._registry.job(job) if not own else None
             return own if row is None else (self._stored_view(row),)
-        others = self.shared.rows() if self.shared is not None else ()
+        others = self.shared.rows(here={view.job for view in own}) if self.shared is not None else ()
         return (*self._ended.listed(own, now_s=time.time()), *map(self._stored_view, others))
 
     def _stored_view(self, row: JobRow) -> JobView:

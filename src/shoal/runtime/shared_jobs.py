@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from shoal.roles.events import Event, JobGiven, JobTaken, OtherManagersSeen
 from shoal.roles.manager.cluster_state import JobRecord
@@ -167,6 +167,7 @@ class SharedJobs:
             await self._give(job)
         return None
 
-    def rows(self) -> list[JobRow]:
-        """The open jobs that the role here does not have, from the store."""
-        return [row for row in self._registry.open_jobs() if not self._knows(row.job)]
+    def rows(self, *, here: Container[str]) -> list[JobRow]:
+        """Return the open jobs in the store except those that the role has ``here``. One that is given away at this
+        moment is among them."""
+        return [row for row in self._registry.open_jobs() if row.job not in here]

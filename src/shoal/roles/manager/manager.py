@@ -690,7 +690,11 @@ class Manager(Machine):
         record = self._jobs.get(job)
         if record is not None and record.is_open:
             return record
-        self._deny(question, f"there is no job {job}" if record is None else f"job {job} is {record.state} already")
+        if self._moving.is_giving(job):
+            told = f"job {job} goes to another manager at this moment: try again in a few seconds"
+        else:
+            told = f"there is no job {job}" if record is None else f"job {job} is {record.state} already"
+        self._deny(question, told)
         return None
 
     def _on_progress(self, sender: str, progress: Progress) -> None:

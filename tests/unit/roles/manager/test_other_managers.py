@@ -52,6 +52,7 @@ from shoal.wire.messages import (
     Released,
     StepDown,
     SteppedDown,
+    StopJob,
     Submit,
     Welcome,
 )
@@ -543,6 +544,10 @@ def test_a_job_that_is_led_here_is_given_once_its_leader_handed_over(make_spec: 
     assert not [action for action in place.said if isinstance(action, Keep)], "nobody leads it here again"
     assert not place.sent_away(), "the other manager does not have it yet"
     assert place.manager.is_giving("digits")
+    place.happens(Asked(question=2, message=StopJob(job="digits")))
+    (answer,) = [action.message for action in place.said if isinstance(action, Answer)]
+    assert isinstance(answer, Denied)
+    assert "try again" in answer.reason, "a store that is read-only may keep it waiting"
     # A look at the store from before it was given does not bring it back, nor does what is said of it here.
     place.happens(JobTaken(record=led(make_spec(workers_min=1), by="home")))
     place.is_drained(OTHER)
