@@ -247,7 +247,7 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         return True
 
     def times_given(self, job: str) -> int:
-        """Return how often this manager gave the job away. What was read of the job before such a time is outdated."""
+        """Return how often this manager gave the job away. A row that was read before the last time is outdated."""
         return self._gives[job]
 
     def manager_of(self, job: str) -> tuple[str, str] | None:
