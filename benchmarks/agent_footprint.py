@@ -20,9 +20,10 @@ from statistics import median
 
 import psutil
 
-from benchmarks.common import finish, memory_mb, say
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
+from testbed.processes import memory_mb
+from testbed.results import finish, say
 
 NAME = "device-1"
 

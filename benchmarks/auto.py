@@ -26,7 +26,6 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.common import finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
@@ -42,6 +41,7 @@ from shoal.sim.world import Settings, World
 from shoal.topology.choose import ROUNDS_OFF, ROUNDS_SETTLING
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import NO_TENSORS, Message, Progress, TopologyView, Work
+from testbed.results import finish, say
 
 #: Training one lease, on a device that is no straggler.
 TRAIN_S = 1.0

@@ -30,9 +30,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos_kit import EVENTS_MANY, lost_and_twice
-from benchmarks.chromium import BrowserFailed, Chromium, Page, program
-from benchmarks.common import finish, say
 from shoal.browser import engine_files
 from shoal.errors import Misuse
 from shoal.runtime.local import LocalCluster
@@ -40,6 +37,9 @@ from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
 from shoal.wire.messages import JobView
+from testbed.browsers.chromium import BrowserFailed, Chromium, Page, program
+from testbed.chaos.kit import EVENTS_MANY, lost_and_twice
+from testbed.results import finish, say
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tab" / "node_modules" / "onnxruntime-web"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.common import say
 from shoal.roles.actions import Evaluate, Send, Train
 from shoal.roles.events import Received
 from shoal.roles.leader.evaluation import EVALUATION_CHUNK
@@ -25,6 +24,7 @@ from shoal.sim.observe import Mark, Step
 from shoal.sim.wire_size import Encoded
 from shoal.sim.world import AGENT_START_S, Settings, World
 from shoal.wire.messages import JobSpec, Message, Update, UpdateRefused, figure_of, views_of
+from testbed.results import say
 
 #: What devices fetch beforehand, among the kinds of messages.
 FETCHED = "fetched"

@@ -29,7 +29,6 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.byte_count import FETCHED, Goal, Remembered, Run, run
-from benchmarks.common import finish, say
 from shoal.plan import Plan, Until
 from shoal.sim.devices import Build
 from shoal.sim.jobs import SimulatedJob
@@ -39,6 +38,7 @@ from shoal.sim.rates import Steady, mbit
 from shoal.sim.real import close, simulated_job
 from shoal.sim.rng import Rng
 from shoal.trainer.package import make_ready
+from testbed.results import finish, say
 
 TASK = Path(__file__).parent / "digits_cnn.py"
 ENTRY = "digits_cnn:DigitsCnn"

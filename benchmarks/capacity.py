@@ -41,9 +41,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import bare_grpc, heartbeat_share
-from benchmarks.common import PERNET, cpu_s, echo_job, finish, memory_mb, say
+from benchmarks.common import PERNET
 from benchmarks.fan_in import Fleet, check_merged, enrol_all, push_rounds
-from benchmarks.light_workers import Client, Pulse
 from shoal.errors import PeerViolation
 from shoal.identity.identity import Identity
 from shoal.learning.layout import Layout
@@ -64,6 +63,10 @@ from shoal.wire.checks import check_told, dense
 from shoal.wire.frames import Assembly, envelope_frame, frames, read_chunk_frame, read_message, read_opening
 from shoal.wire.limits import UPDATE_NORM_MAX
 from shoal.wire.messages import Dataset, Facts, Go, Heartbeat, Hello, JobSpec, Lane, Message, Offer, Ready, Update, Work
+from testbed.echo_job import echo_job
+from testbed.light_workers import Client, Pulse
+from testbed.processes import cpu_s, memory_mb
+from testbed.results import finish, say
 
 MEASURED_FILE = Path(__file__).resolve().parent.parent / "src" / "shoal" / "topology" / "measured.json"
 

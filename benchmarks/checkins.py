@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import cpu_s, finish, say
 from benchmarks.sessions import AT_A_TIME, Device
 from shoal.identity.enrolment import enrol
 from shoal.identity.identity import Identity
@@ -32,6 +31,8 @@ from shoal.runtime.dialer import Dialer
 from shoal.runtime.local import LocalCluster
 from shoal.scheduling.check_in import CheckIns
 from shoal.wire.limits import COME_MOST_S
+from testbed.processes import cpu_s
+from testbed.results import finish, say
 
 DEVICES = 1_000_000
 A_DAY = 4

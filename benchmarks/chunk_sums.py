@@ -19,9 +19,10 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.common import PERNET, finish
+from benchmarks.common import PERNET
 from shoal.wire.frames import cut_tensors
 from shoal.wire.limits import VALUE_BYTES
+from testbed.results import finish
 
 #: Different updates that take turns: none of them is still in a core's own cache when it comes again.
 POOL = 12

@@ -29,11 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import PERNET, finish, say
+from benchmarks.common import PERNET
 from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse, largest
 from shoal.wire.coded import bytes_max, bytes_of, decode, encode
+from testbed.results import finish, say
 
 NAME = "top1%+ef+4bit"
 

@@ -31,13 +31,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import axe
-from benchmarks.chromium import Chromium, Page
-from benchmarks.common import echo_job, finish, memory_mb, say
 from benchmarks.fan_in import Clients, enrol_all
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.wire.messages import Lane
+from testbed.browsers import axe
+from testbed.browsers.chromium import Chromium, Page
+from testbed.echo_job import echo_job
+from testbed.processes import memory_mb
+from testbed.results import finish, say
 
 SCREENS = ("cluster", "job", "models", "simulate")
 VIEWS = 3

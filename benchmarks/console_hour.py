@@ -17,13 +17,14 @@ import argparse
 import os
 import time
 
-from benchmarks.common import finish, memory_mb, say
 from shoal.console.feed import Feed, encoded
 from shoal.console.patch import diff
 from shoal.console.state import Look, state_of
 from shoal.plan import Plan
 from shoal.states import JobState, WorkerState
 from shoal.wire.messages import EventView, Facts, JobView, NodeView, Progress, Status, WorkerView
+from testbed.processes import memory_mb
+from testbed.results import finish, say
 
 LOOK_EVERY_S = 2.0
 EVENTS_TOLD = 50

@@ -21,13 +21,15 @@ from pathlib import Path
 from statistics import median
 from unittest import mock
 
-from benchmarks.common import PERNET, echo_job, finish, say
+from benchmarks.common import PERNET
 from shoal.runtime.operator import Operator
 from shoal.trainer.package import ReadyTask
 from testbed.cluster import MANAGER, Cluster
 from testbed.devices import Board, boards
+from testbed.echo_job import echo_job
 from testbed.namespaces import why_no_namespaces
 from testbed.noted import NOTES_VARIABLE, Note, read_notes
+from testbed.results import finish, say
 
 SHAPES = ("star", "tree", "shard")
 CORNERS = ((3, 50.0), (3, 1000.0), (10, 50.0), (10, 1000.0))

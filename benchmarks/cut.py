@@ -34,21 +34,21 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.chaos import machine
-from benchmarks.chaos_faults import MANAGER
-from benchmarks.chaos_kit import EVENTS_MANY, digits_job, left_behind, lost_and_twice, tally_of
-from benchmarks.chaos_watch import VERSIONS_VARIABLE, Made, checksum, surviving, versions_in
-from benchmarks.common import finish, say
-from benchmarks.paced_trainer import TALLY, layout_for
 from shoal.errors import ShoalError
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
 from shoal.wire import tensors
 from shoal.wire.messages import JobView
+from testbed.chaos.faults import MANAGER
+from testbed.chaos.kit import EVENTS_MANY, digits_job, left_behind, lost_and_twice, tally_of
+from testbed.chaos.soak import machine
+from testbed.chaos.watch import VERSIONS_VARIABLE, Made, checksum, surviving, versions_in
 from testbed.cluster import Cluster
 from testbed.devices import boards
 from testbed.namespaces import left_of, why_no_namespaces
+from testbed.paced_digits import TALLY, layout_for
+from testbed.results import finish, say
 
 DEVICES = 4
 PACE_S = 0.2
@@ -119,10 +119,10 @@ class Bench:
         cluster = Cluster(
             self._home,
             boards(DEVICES, pace_s=PACE_S),
-            child_module="benchmarks.paced_trainer",
-            manager_module="benchmarks.chaos_manager",
+            child_module="testbed.paced_digits",
+            manager_module="testbed.chaos.manager",
             manager_options=("--lead", LEADS[self._cut.lead]),
-            agent_module="benchmarks.chaos_agent",
+            agent_module="testbed.chaos.agent",
             cache=self._directory / "cache",
         )
         with mock.patch.dict(os.environ, {VERSIONS_VARIABLE: str(self._versions)}):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.common import PERNET, finish, say
+from benchmarks.common import PERNET
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record
@@ -21,6 +21,7 @@ from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.world import Settings, World
+from testbed.results import finish, say
 
 WORKERS = 8
 SLOW = 2

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.common import PERNET, Versions, finish, say
+from benchmarks.common import PERNET, Versions
 from shoal.learning.layout import Layout
 from shoal.net.shared_budget import TURN_HOLD_S
 from shoal.plan import Plan, Until
@@ -21,6 +21,7 @@ from shoal.sim.jobs import system_job
 from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.world import Settings, World
+from testbed.results import finish, say
 
 BATCH_S = 1.0
 RATES_MBIT = (100.0, 1000.0)

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.common import finish, say
 from benchmarks.exactness_tasks import Gpt, Language, Line
 from shoal.errors import ShoalError
 from shoal.learning.schedule import Schedule
@@ -36,6 +35,7 @@ from shoal.scheduling.batches import batch_indices, epoch_order
 from shoal.store.registry import Registry
 from shoal.trainer.package import ReadyTask
 from shoal.wire import tensors
+from testbed.results import finish, say
 
 TASKS_FILE = Path("benchmarks/exactness_tasks.py")
 #: The longest that one job may take.

@@ -14,8 +14,8 @@ import argparse
 import torch
 
 import shoal
-from benchmarks.common import finish, say
 from benchmarks.exactness_ema_task import Noisy
+from testbed.results import finish, say
 
 SEEDS = (0, 1, 2)
 DECAY = 0.95

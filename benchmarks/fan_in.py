@@ -22,12 +22,15 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.common import PERNET, echo_job, finish, memory_mb, say
+from benchmarks.common import PERNET
 from shoal.identity.enrolment import enrol
 from shoal.identity.join_code import JoinCode
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.wire.messages import Lane
+from testbed.echo_job import echo_job
+from testbed.processes import memory_mb
+from testbed.results import finish, say
 
 HEARTBEAT_MS = 1000.0
 
@@ -47,7 +50,7 @@ class Clients:
     async def start(cls, lane: Lane, homes: Path, *, first: int, count: int, port: int, values: int) -> Self:
         return cls(
             await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "benchmarks.light_workers", "--lane", lane, "--homes", str(homes)),
+                *(sys.executable, "-m", "testbed.light_workers", "--lane", lane, "--homes", str(homes)),
                 *("--first", str(first), "--count", str(count), "--port", str(port), "--params", str(values)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

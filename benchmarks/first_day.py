@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import finish, say
 from benchmarks.first_day_kit import Case, NotHeld
+from testbed.results import finish, say
 
 #: The modules with cases, in the order of a day.
 GROUPS = (

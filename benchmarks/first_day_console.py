@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chromium import Chromium, Page
 from benchmarks.first_day_kit import WAIT_S, NotHeld, expect
 from shoal.cli.connect import operator_of
 from shoal.runtime.local import LocalCluster
 from shoal.trainer.spawn import end_process, spawn
+from testbed.browsers.chromium import Chromium, Page
 
 SCREENS = ("cluster", "job", "models", "simulate")
 #: A small phone, in pixels of its page.

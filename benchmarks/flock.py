@@ -11,25 +11,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import hashlib
 import json
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import PERNET, echo_job, finish, memory_mb, say
-from shoal.flock.driver import Orders, save_orders
-from shoal.flock.pairing.resources import ANY_TIME
-from shoal.flock.secret import FlockSecret
-from shoal.flock.settings import FlockSettings
-from shoal.plan import Plan, Until
-from shoal.runtime.paths import Paths
-from shoal.store.blobs import BlobStore
-from shoal.trainer.package import listing_of, spec_of
+from benchmarks.common import PERNET
+from testbed.flocks import command, give_orders
+from testbed.processes import memory_mb
+from testbed.results import finish, say
 
 SIZES = (2, 4, 8)
 QUICK_SIZES = (2, 4)
@@ -37,43 +30,6 @@ ROUNDS = 20
 QUICK_ROUNDS = 8
 LIMIT_S = 240.0
 LOOK_EVERY_S = 0.2
-
-
-def give_orders(folder: Path, hosts: Mapping[str, str], *, rounds: int, values: int) -> dict[str, Path]:
-    """The homes of these mates, each told what to do: name -> the address that it is reached at."""
-    job = folder / "job"
-    job.mkdir()
-    ready = echo_job(job, values=values, batches=1)
-    plan = Plan(data="local", topology="chain", momentum=0.0, batch_size=1, until=Until(epochs=rounds))
-    secret = FlockSecret.draw()
-    spec = spec_of(ready, plan, job=secret.flock)
-    homes = {}
-    for name, host in hosts.items():
-        home = homes[name] = folder / f"home-{name}"
-        blobs = BlobStore(Paths(home).cache / "blobs")
-        for part in (ready.bundle, Path(ready.prepared.model)):
-            blobs.put(part)
-        for manifest in (ready.prepared.train, ready.prepared.test):
-            blobs.put(listing_of(manifest))
-            for shard in ready.prepared.paths(manifest):
-                blobs.put(Path(shard))
-        orders = Orders(
-            secret=secret,
-            node=name,
-            spec=spec,
-            plan_sha256=hashlib.sha256(secret.value).hexdigest(),
-            settings=FlockSettings(rounds=rounds, devices=len(hosts)),
-            thresholds=ANY_TIME,
-            host=host,
-        )
-        save_orders(home, orders)
-    return homes
-
-
-def command(home: Path) -> list[str]:
-    """A mate that does all but train."""
-    runs = [sys.executable, "-m", "shoal.flock.driver", "--home", str(home), "--json"]
-    return [*runs, "--child-module", "shoal.trainer.echo"]
 
 
 async def fly(*, devices: int, rounds: int, values: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import itertools
 from dataclasses import replace
 from statistics import median
 
-from benchmarks.common import PERNET, Versions, finish, say
+from benchmarks.common import PERNET, Versions
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
@@ -30,6 +30,7 @@ from shoal.sim.world import Settings, World
 from shoal.topology import predict
 from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.split import split
+from testbed.results import finish, say
 
 TRAIN_S = 1.0
 #: Versions of a star before a topology holds, and those that are timed.

@@ -17,7 +17,6 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from benchmarks.common import cpu_s, finish, say
 from shoal.identity.enrolment import enrol
 from shoal.identity.join_code import JoinCode
 from shoal.runtime import local
@@ -25,6 +24,8 @@ from shoal.runtime.local import LocalCluster
 from shoal.runtime.own_cluster import open_cluster
 from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
+from testbed.processes import cpu_s
+from testbed.results import finish, say
 
 MEMBERS = 100_000
 QUICK_MEMBERS = 20_000

@@ -24,7 +24,6 @@ from typing import Any, Self
 
 import psutil
 
-from benchmarks.common import finish, say
 from shoal.roles.leader.memory_needed import memory_needed
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
@@ -32,6 +31,7 @@ from shoal.trainer.package import ReadyTask, laid_over, plan_from
 from shoal.wire import tensors
 from shoal.wire.limits import VALUE_BYTES
 from shoal.wire.messages import JobView
+from testbed.results import finish, say
 
 TASKS = Path("benchmarks/models_tasks")
 WORKERS = 2

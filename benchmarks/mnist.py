@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from benchmarks.common import finish, say
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
+from testbed.results import finish, say
 
 LONGEST_S = 600
 

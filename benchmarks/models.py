@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import models_pure, models_real_size
-from benchmarks.common import finish, say
 from shoal.errors import ShoalError
 from shoal.learning.layout import Layout
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.trainer.package import ReadyTask
 from shoal.wire.messages import Status
+from testbed.results import finish, say
 
 KINDS_FILE = Path("benchmarks/models_tasks/kinds.py")
 WORKERS = 2

@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common import say
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.store.blobs import BlobStore
+from testbed.results import say
 
 TASK_FILE = Path("benchmarks/models_tasks/real_size.py")
 VERSIONS = 3

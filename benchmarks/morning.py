@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import morning_loop, morning_roles
-from benchmarks.common import finish, say
 from benchmarks.morning_fleet import FIRST_HALF_HOUR, HALF_HOURS, STEP_S, Fleet, fleet, recorded
 from benchmarks.morning_loop import Course
 from shoal.sim.rng import Rng
+from testbed.results import finish, say
 
 DEVICES, QUICK_DEVICES = 100_000, 3_000
 #: Fleets for the lesser questions.

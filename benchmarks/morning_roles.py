@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.common import say
 from benchmarks.morning_fleet import Fleet
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
@@ -24,6 +23,7 @@ from shoal.sim.rng import Rng
 from shoal.sim.study import FLEET_PATIENCE
 from shoal.sim.world import Settings, World
 from shoal.wire.messages import Message, Ready, Update, Wait, Work
+from testbed.results import say
 
 #: A linear model of MNIST: 31 kB.
 LAYOUT = Layout.of([("weight", (10, 784), "parameter"), ("bias", (10,), "parameter")])

@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import finish, say
 from benchmarks.offload_modes import MODES, Mode, drawn, made
 from benchmarks.offload_real import PARTS, real
-from benchmarks.one_core import again_on_one_core
 from shoal.offload.products import Array
 from shoal.offload.tiling import product
 from shoal.offload.verify import Freivalds
+from testbed.one_core import again_on_one_core
+from testbed.results import finish, say
 
 EXECUTORS = 8
 #: rows, inner, columns.

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.one_core import one_thread
 from shoal.errors import ShoalError, Unreachable
 from shoal.identity.enrolment import enrol
 from shoal.identity.join_code import JoinCode
@@ -29,6 +28,7 @@ from shoal.runtime.manager_options import ManagerOptions
 from shoal.runtime.operator import Operator
 from shoal.trainer.spawn import end_process
 from testbed.devices import Board, Device, Testbed
+from testbed.one_core import one_thread
 
 ROOT = Path(__file__).resolve().parent.parent
 PORT = 7070

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import say
 from benchmarks.offload_bed import CORES, Bed
 from shoal.offload.cost import Home, Privacy, Shape, worth
 from shoal.offload.products import Advert
 from testbed.devices import Board
 from testbed.namespaces import why_no_namespaces
+from testbed.results import say
 
 EXECUTORS = 8
 #: What the slow analyst has of a core: about what a core of a Raspberry Pi 4 does with float32.

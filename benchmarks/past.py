@@ -50,12 +50,11 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from benchmarks import haproxy_server, object_servers, postgres_server
-from benchmarks.common import finish, say
-from benchmarks.managers import MANAGERS
-from benchmarks.object_servers import BUCKET
-from benchmarks.past_bed import DatabaseServer, Forgotten, Outcome, PastBed
-from benchmarks.past_faults import (
+from shoal.store.checkpoints import version_in
+from shoal.store.objects import Objects
+from testbed.managers.bed import MANAGERS
+from testbed.managers.past_bed import DatabaseServer, Forgotten, Outcome, PastBed
+from testbed.managers.past_faults import (
     OVERLOADED,
     PARTIAL,
     REFUSES,
@@ -65,8 +64,9 @@ from benchmarks.past_faults import (
     copied_rows,
     known_rows,
 )
-from shoal.store.checkpoints import version_in
-from shoal.store.objects import Objects
+from testbed.results import finish, say
+from testbed.servers import haproxy_server, object_servers, postgres_server
+from testbed.servers.object_servers import BUCKET
 
 #: The commands of docs/operations/restore.md.
 DUMP = ("pg_dump", "-Fc")

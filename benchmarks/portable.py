@@ -39,9 +39,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import finish, say
 from benchmarks.portable_install import installed_mb, trimmed_mb
 from benchmarks.portable_memory import BATCH, resident
+from testbed.results import finish, say
 
 #: Those that take longest come first, so that both workers end at about the same time.
 MODELS = ("lstm", "gru", "resnet", "transformer", "encoder", "mobile", "dropout", "mlp", "waves", "lenet", "unet")

@@ -27,14 +27,17 @@ from statistics import median
 from typing import Any
 
 from benchmarks.bare_grpc import Bare, On, bare
-from benchmarks.common import ECHO, PERNET, children_of, cpu_s, echo_job, finish, say
+from benchmarks.common import PERNET
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.trainer.package import ReadyTask
 from testbed.cluster import MANAGER, Cluster
 from testbed.devices import Board, boards
+from testbed.echo_job import ECHO, echo_job
 from testbed.namespaces import why_no_namespaces
+from testbed.processes import children_of, cpu_s
+from testbed.results import finish, say
 
 #: A model whose bytes cost nothing: what is left is the fixed cost of a round.
 FIXED_VALUES = 1_000

@@ -24,7 +24,7 @@ from functools import partial
 from itertools import pairwise
 from statistics import median_low
 
-from benchmarks.common import PERNET, finish, say
+from benchmarks.common import PERNET
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
@@ -36,6 +36,7 @@ from shoal.sim.rates import Steady, mbit
 from shoal.sim.world import Settings, World
 from shoal.topology.saturation import SATURATED, gain_wanted
 from shoal.wire.messages import Progress
+from testbed.results import finish, say
 
 BATCH_S = 1.0
 JITTER = 0.05

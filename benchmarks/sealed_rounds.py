@@ -14,11 +14,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.common import ECHO, PERNET, cpu_s, echo_job, finish, say
+from benchmarks.common import PERNET
 from benchmarks.round_overhead import measure_shoal, running, stopped
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.trainer.package import ReadyTask
+from testbed.echo_job import ECHO, echo_job
+from testbed.processes import cpu_s
+from testbed.results import finish, say
 
 TRUSTS = {"plain": "identity", "sealed": "sealed"}
 

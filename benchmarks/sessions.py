@@ -35,10 +35,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks import object_servers, postgres_server
-from benchmarks.common import cpu_s, finish, memory_mb, say
-from benchmarks.haproxy_server import free_pair
-from benchmarks.object_servers import BUCKET
 from shoal.identity.identity import Authority, Identity, certificate_sha256
 from shoal.net.open_files import connections_max
 from shoal.roles.events import Received
@@ -53,6 +49,11 @@ from shoal.runtime.own_cluster import open_cluster
 from shoal.runtime.paths import Paths
 from shoal.store.postgres import PostgresDatabase
 from shoal.wire.messages import Facts, Message, Welcome
+from testbed.processes import cpu_s, memory_mb
+from testbed.results import finish, say
+from testbed.servers import object_servers, postgres_server
+from testbed.servers.haproxy_server import free_pair
+from testbed.servers.object_servers import BUCKET
 
 MANAGERS = 3
 DEVICES = 10_000

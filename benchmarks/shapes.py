@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import median
 from unittest import mock
 
-from benchmarks.common import PERNET, Versions, children_of, cpu_s, echo_job, finish, say
+from benchmarks.common import PERNET, Versions
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
@@ -49,8 +49,11 @@ from shoal.trainer.package import ReadyTask
 from testbed.cluster import MANAGER
 from testbed.cluster import Cluster as TestbedCluster
 from testbed.devices import Board, boards
+from testbed.echo_job import echo_job
 from testbed.namespaces import why_no_namespaces
 from testbed.noted import NOTES_VARIABLE, read_notes
+from testbed.processes import children_of, cpu_s
+from testbed.results import finish, say
 
 ROOT = Path(__file__).resolve().parent.parent
 

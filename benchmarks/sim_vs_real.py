@@ -25,7 +25,7 @@ from statistics import median, pstdev
 from unittest import mock
 
 import shoal.trainer
-from benchmarks.common import PERNET, Versions, echo_job, finish, say
+from benchmarks.common import PERNET, Versions
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Action
@@ -43,6 +43,8 @@ from shoal.sim.rates import Steady
 from shoal.sim.world import Settings, World
 from shoal.trainer.package import ReadyTask
 from shoal.wire.messages import Update
+from testbed.echo_job import echo_job
+from testbed.results import finish, say
 
 WORKERS = 4
 PACES_S = (0.10, 0.13, 0.17, 0.22)

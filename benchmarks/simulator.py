@@ -31,7 +31,6 @@ from collections import Counter
 from functools import lru_cache, partial
 from typing import Any
 
-from benchmarks.common import finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
@@ -49,6 +48,7 @@ from shoal.sim.rates import Steady, mbit
 from shoal.sim.rng import Rng
 from shoal.sim.world import Settings, World
 from shoal.wire.messages import Hello, Update, UpdateRefused, Welcome, Work
+from testbed.results import finish, say
 
 DEVICES = 100_000
 QUICK_DEVICES = 2_000

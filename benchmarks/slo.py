@@ -38,7 +38,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import finish, say
 from benchmarks.iprof import IProf
 from benchmarks.slo_agents import SLO_S as AGENTS_SLO_S
 from benchmarks.slo_agents import held
@@ -61,6 +60,7 @@ from benchmarks.slo_loop import (
 )
 from benchmarks.slo_trainers import AT_ONCE, Trainers, why_not
 from shoal.scheduling.profile.conformal import WITHIN
+from testbed.results import finish, say
 
 #: For bare trainers.
 SLO_S = 0.4

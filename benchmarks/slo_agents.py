@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import say
 from benchmarks.slo_agent import GROUP_VARIABLE, TURN_VARIABLE
 from benchmarks.slo_loop import Task
 from benchmarks.slo_manager import ASKED, FOLDER_VARIABLE, OVER_FILE, SETTING_FILE, TASKS_FILE
@@ -24,6 +23,7 @@ from shoal.errors import Misuse
 from shoal.runtime.local import START_TIMEOUT_S, LocalCluster
 from shoal.runtime.operator import Operator
 from testbed import owners, quota
+from testbed.results import say
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -24,12 +24,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import echo_job, finish, memory_mb, say
 from shoal.runtime import local
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.trainer.package import ReadyTask
+from testbed.echo_job import echo_job
+from testbed.processes import memory_mb
+from testbed.results import finish, say
 
 ENDED = 10_000
 FEW = 10

@@ -16,10 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.common import finish, say
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.trainer.processors import THREADS_VARIABLE, cores
+from testbed.results import finish, say
 
 TASK_FILE = Path("benchmarks/models_tasks/threads.py")
 #: Leases of a turn that count, after the first ones, in which torch warms up.

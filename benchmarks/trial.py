@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.common import finish, say
+from testbed.results import finish, say
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The build of torch that CI and development use; a user gets the newest.

@@ -29,8 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import sealed_rounds, trust_imprint, trust_led, trust_oracles, trust_private
-from benchmarks.common import PERNET, finish, say
-from benchmarks.one_core import again_on_one_core
+from benchmarks.common import PERNET
 from benchmarks.sealed import WordMean, labels_of, measure_sealed
 from benchmarks.trust_tailored import against_mean, norm_limited
 from shoal.compress.codec import Codec
@@ -46,6 +45,8 @@ from shoal.roles.events import Received
 from shoal.roles.leader.gathering.comparing import ComparedRound
 from shoal.roles.leader.weighing import NearestWeighing, in_memory, weighing_of
 from shoal.wire.messages import Reduce, ReduceResult, SetUpAggregator, UpdateShard
+from testbed.one_core import again_on_one_core
+from testbed.results import finish, say
 
 DEVICES, LIARS = 40, 8
 HIDDEN = 16

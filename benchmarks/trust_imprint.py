@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.common import say
 from benchmarks.trust_shares import plan_of, privacy_of
 from shoal.sealing.fixed import FixedPoint, word_type
 from shoal.sealing.noise import NoisePoint
+from testbed.results import say
 
 DEVICES, EACH, PIXELS, UNITS, CLASSES = 20, 8, 784, 512, 10
 RATE = 0.05

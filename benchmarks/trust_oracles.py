@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Callable
 from itertools import combinations
 
-from benchmarks.common import say
 from shoal.learning.accountant import epsilon_of, gaussian_ratio
 from shoal.learning.skellam import skellam_epsilon
 from shoal.sealing.shamir import CHANCE_BYTES, PRIME, SECRET_BYTES, join, split
+from testbed.results import say
 
 DELTA = 1e-5
 #: Deviations and participations at which epsilons are compared.

@@ -11,13 +11,13 @@ import math
 
 import numpy as np
 
-from benchmarks.common import say
 from shoal.learning.accountant import epsilon_of, gaussian_ratio, tree_ratio
 from shoal.learning.blt import coefficients, toeplitz_ratio
 from shoal.learning.clipping import clipped
 from shoal.learning.outer import OuterState, outer_step
 from shoal.plan import Plan, epochs
 from shoal.roles.leader.gathering.private_sum import PrivateSum
+from testbed.results import say
 
 WRITERS, COHORT, DELTA = 539, 49, 1e-4
 HIDDEN, SIDE = 24, 14

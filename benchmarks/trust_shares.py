@@ -18,7 +18,6 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.common import say
 from benchmarks.trust_private import BATCH, SIZE, STEPS, WRITERS, Handwriting, first_model, leases
 from shoal.data.files import data_dir
 from shoal.learning.accountant import ratio_for
@@ -27,6 +26,7 @@ from shoal.learning.privacy import SharedPrivacy
 from shoal.plan import Plan, epochs
 from shoal.sealing.noise import NoisePoint
 from shoal.sealing.stream import stream
+from testbed.results import say
 
 PERNET = 720_967
 

@@ -37,7 +37,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.common import say
 from shoal import data
 from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
@@ -46,6 +45,7 @@ from shoal.learning.outer import outer_change
 from shoal.learning.usual import ENOUGH, FLOOR_SHARE, MULTIPLE, REACH_LEAST, WINDOW, Usual
 from shoal.trainer.flat import layout_of, read_into, write_from
 from shoal.wire.coded import code, norm_of, sizes_of
+from testbed.results import say
 
 #: As `examples/activity/split.py` reads them.
 RECORDINGS = "har/hapt_windows_9ch_128.npz"

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import finish, say
 from shoal.runtime.operator import Operator
 from shoal.trainer.package import ReadyTask
 from testbed.cluster import Cluster
 from testbed.devices import boards
 from testbed.namespaces import why_no_namespaces
+from testbed.results import finish, say
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -20,7 +20,7 @@ from shoal.trainer import child, child_loop
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shared import SharedVectors
 
-#: The same as that of the benchmarks' trainer of digits: a cluster can run either.
+#: The same as that of ``paced_digits``: a cluster can run either.
 DEVICE_VARIABLE = "SHOAL_PACED_DEVICE"
 
 

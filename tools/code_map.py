@@ -50,7 +50,14 @@ ROOMS = {
     "src/shoal/offload/runtime": "its driver",
     "src/shoal/offload/torch": "its layers for PyTorch",
     "dst": "seeded disasters and oracles (not in the wheel)",
-    "testbed": "real devices made of this machine",
+    "dst/seeds": "many seeds and deliberate bugs: played, noted, found again",
+    "testbed": "real devices made of this machine, and kits for tests, papers and benchmarks",
+    "testbed/attacks": "attacks on real processes and on roles",
+    "testbed/chaos": "a soak under faults",
+    "testbed/crashes": "crashes while a checkpoint is saved",
+    "testbed/managers": "several managers on one database, and what hurts them",
+    "testbed/servers": "PostgreSQL, object storage and HAProxy on ports of their own",
+    "testbed/browsers": "a browser without a screen, and a checker of its pages",
     "tools": "checks of this repository",
 }
 

@@ -21,7 +21,6 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.common import finish, say
 from benchmarks.peers import install
 from benchmarks.peers.bed import Machines, Stuck
 from benchmarks.peers.contest import faults, plain_job, rounded
@@ -32,6 +31,7 @@ from benchmarks.peers.with_nvflare import NvflareDeployment
 from benchmarks.peers.with_shoal import ShoalDeployment
 from shoal.data import mnist
 from testbed.namespaces import why_no_namespaces
+from testbed.results import finish, say
 
 PEERS: dict[str, type[Deployment]] = {
     "shoal": ShoalDeployment,

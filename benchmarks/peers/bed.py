@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.common import children_of, memory_mb
 from testbed.commands import ip
 from testbed.devices import Board, Testbed
+from testbed.processes import children_of, memory_mb
 
 SERVER = "server"
 _GONE_WITHIN_S = 20.0

@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.common import say
 from benchmarks.peers.bed import POLL_S, Machine, Stuck, wait_until
 from benchmarks.peers.counts import lines_user_writes
 from benchmarks.peers.deployment import HERE, START_S, Deployment
 from benchmarks.peers.shares import TEST
+from testbed.results import say
 
 #: More rounds than any turn lasts: this job does not end by itself.
 MANY_ROUNDS = 2000

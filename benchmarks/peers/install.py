@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.common import say
+from testbed.results import say
 
 #: What pip installs for each; the newest.
 PACKAGES = {"flower": "flwr", "nvflare": "nvflare"}

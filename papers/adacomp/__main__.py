@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.common import finish, say
 from papers.adacomp import results
 from papers.adacomp.experiments import EXPERIMENTS, FINAL, QUICK
 from papers.adacomp.headline import headline
@@ -25,6 +24,7 @@ from papers.adacomp.tables import TABLES, machine
 from papers.harness.paper import Paper
 from papers.harness.results import rows_of
 from papers.harness.rows import Row
+from testbed.results import finish, say
 
 PAPER = Paper(
     name="adacomp", about=__doc__ or "", store=results.KEPT, tables=TABLES, headline=headline, machine=machine

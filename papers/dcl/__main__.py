@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.one_core import again_on_one_core
 from papers.dcl.experiments import EXPERIMENTS
 from papers.dcl.headline import headline
 from papers.dcl.tables import TABLES
 from papers.harness import command
 from papers.harness.paper import Paper
 from papers.harness.results import OneFile
+from testbed.one_core import again_on_one_core
 
 PAPER = Paper(
     name="dcl",

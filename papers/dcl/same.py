@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.common import say
 from benchmarks.offload_modes import Centralised, Masked, Paper, Tiles
 from papers.dcl import paper
 from papers.harness.rows import Row
@@ -26,6 +25,7 @@ from shoal.data import mnist
 from shoal.offload.cost import Privacy
 from shoal.offload.products import AtHome, Products
 from shoal.offload.torch.wrap import bring_home, offload
+from testbed.results import say
 
 BATCH, RATE, SEED = 100, 0.1, 0
 #: One epoch; and enough to show the bits.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from statistics import fmean
 
-from benchmarks.common import say
 from papers.dcl.attack import attacked, chance_level
 from papers.harness.rows import Row
+from testbed.results import say
 
 IMAGES, QUICK_IMAGES = (50, 200, 1_000), (200,)
 SEEDS, QUICK_SEEDS = 3, 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.common import say
 from papers.eddl.lessons import Learned, Lesson, learn_all
 from papers.eddl.paper import ASYNC_20_ACCURACY
 from papers.eddl.setting import EPOCHS
 from papers.harness.rows import Row
+from testbed.results import say
 
 SIZES = (1, 2, 4, 8, 16)
 QUICK_EPOCHS = 4

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.common import say
 from papers.eddl.accuracy import KINDS
 from papers.eddl.batch_time import star_of
 from papers.eddl.lessons import Lesson, learn_all
 from papers.eddl.setting import BATCH, BATCH_S, EPOCHS, EXAMPLES, RATES_MBIT
 from papers.eddl.star import epoch_s
 from papers.harness.rows import Row
+from testbed.results import say
 
 BATCH_SIZES = (64, 128, 256, 512)
 QUICK_BATCH_SIZES = (64, 128, 256)

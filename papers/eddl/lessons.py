@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import say
 from papers.eddl.setting import BATCH, BATCH_S, LEARNING_RATE, LEASE_S, MOMENTUM, WEIGHT_DECAY
 from shoal.errors import Misuse
 from shoal.sim.devices import Build
@@ -33,6 +32,7 @@ from shoal.sim.real import close, simulated_job
 from shoal.sim.world import Settings, World
 from shoal.trainer.find import find_task
 from shoal.trainer.package import ReadyTask, make_ready, plan_from
+from testbed.results import say
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TASKS = {"pernet": "papers/eddl/pernet", "lenet": "examples/mnist"}

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import children_of, say
 from papers.eddl import foreground
 from papers.eddl.lessons import ROOT, TASKS
 from papers.eddl.paper import WORKER_CPU_LOSS
@@ -25,7 +24,9 @@ from shoal.errors import Misuse
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from testbed.commands import NoNamespaces
+from testbed.processes import children_of
 from testbed.quota import Quota
+from testbed.results import say
 
 SLOT_S = 1.0
 PAIRS = 8

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
-from benchmarks.common import say
 from papers.eddl.batch_time import star_of
 from papers.eddl.many import spread
 from papers.eddl.paper import SATURATION
@@ -22,6 +21,7 @@ from papers.eddl.star import Noise, Star, batch_s, rounds
 from papers.harness.rows import Row
 from shoal.topology.saturation import ROUNDS_MIN, SATURATED, UNSURE, Round, Saturation, gain_wanted
 from shoal.topology.scaling import Scaling
+from testbed.results import say
 
 #: What a lease and a second of the leader's link vary by.
 NOISE = Noise(training=0.05, link=0.10)

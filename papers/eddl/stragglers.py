@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from benchmarks.common import say
 from papers.eddl.batch_time import LEADERS
 from papers.eddl.setting import BATCH_S, EPOCH_BATCHES
 from papers.eddl.star import Noise, Star, batch_s, epoch_s, play
 from papers.harness.rows import Row
+from testbed.results import say
 
 WORKERS = 8
 STRAGGLERS = (0, 2, 4)

@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import fmean
 from unittest import mock
 
-from benchmarks.common import cpu_s, echo_job, memory_mb, say
 from papers.eddl import foreground
 from papers.eddl.batch_time import NOISE, ROUNDS
 from papers.eddl.paper import LEADER_CPU_LOSS, LEADER_MEMORY_LOSS, LEADER_NETWORK_LOSS
@@ -30,9 +29,12 @@ from shoal.runtime.operator import Operator
 from shoal.wire.messages import JobView
 from testbed.cluster import MANAGER, Cluster
 from testbed.devices import Board, boards
+from testbed.echo_job import echo_job
 from testbed.measure import transfer
 from testbed.namespaces import why_no_namespaces
 from testbed.noted import NOTES_VARIABLE, read_notes
+from testbed.processes import cpu_s, memory_mb
+from testbed.results import say
 
 RATE_MBIT = RATES_MBIT[0]
 #: What TCP carries of the wire's rate (docs/testbed.md).

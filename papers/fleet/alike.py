@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarks.common import say
 from papers.fleet import images
 from papers.fleet.asynchrony import play, strangers
 from papers.fleet.images import Pictures
@@ -10,6 +9,7 @@ from papers.fleet.late import row_of
 from papers.fleet.rules import RULES
 from papers.fleet.setting import D2, FRESH, RATE_OF_MEANS
 from papers.harness.rows import Row
+from testbed.results import say
 
 NAMES = ("ssgd", "dynsgd", "adasgd", "adaptive")
 #: The paper has a rate for each network and none for this one; those tried are as for MNIST.

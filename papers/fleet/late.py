@@ -12,12 +12,12 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.common import say
 from papers.fleet.asynchrony import Curve, play, strangers
 from papers.fleet.images import by_writer, digits, two_shards
 from papers.fleet.rules import RULES
 from papers.fleet.setting import D1, D2, FRESH, PAPER_RATE, RATE_OF_MEANS, TARGET, Staleness
 from papers.harness.rows import Row
+from testbed.results import say
 
 #: Whose step is the paper's, so that its rate means the same to them.
 AT_PAPER_RATE = {

@@ -12,13 +12,13 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.common import say
 from papers.fleet.asynchrony import Curve, Visit, Visitor, play, strangers
 from papers.fleet.images import digits, one_owner, two_shards
 from papers.fleet.late import middle
 from papers.fleet.rules import RULES
 from papers.fleet.setting import D1, RATE_OF_MEANS
 from papers.harness.rows import Row
+from testbed.results import say
 
 LATE = 48
 RARE = 0

@@ -17,11 +17,11 @@ from itertools import chain
 
 import numpy as np
 
-from benchmarks.common import say
 from papers.fleet import stream
 from papers.fleet.stream import DAY_HOURS, Post, Stream
 from papers.fleet.tagger import ANSWERS, Tagger, f1
 from papers.harness.rows import Row
+from testbed.results import say
 
 #: §3.1.
 SHARD_DAYS = 2

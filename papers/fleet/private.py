@@ -11,7 +11,6 @@ import math
 
 import numpy as np
 
-from benchmarks.common import say
 from papers.fleet.asynchrony import Curve, Visit, Visitor, play
 from papers.fleet.clipping import clipped_rows
 from papers.fleet.images import digits
@@ -22,6 +21,7 @@ from papers.fleet.rules import RULES
 from papers.fleet.setting import BATCH, D2, RATE_OF_MEANS
 from papers.harness.rows import Row
 from shoal.learning.accountant import epsilon_of, gaussian_ratio
+from testbed.results import say
 
 BOUND = 1.0
 MULTIPLIERS = (1.0, 2.0)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.common import say
 from papers.fleet.asynchrony import Visit, Visitor, play
 from papers.fleet.images import batch_of, digits, label_counts, two_shards
 from papers.fleet.rules import RULES
 from papers.fleet.setting import CLASSES, D1, RATE_OF_MEANS
 from papers.harness.rows import Row
 from shoal.learning.similarity import LabelMemory
+from testbed.results import say
 
 BATCH_MEAN, BATCH_DEVIATION = 100.0, 33.0
 SHARES_SMALL = (0.0, 0.2, 0.4, 0.6)

@@ -6,10 +6,10 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from benchmarks.common import finish, say
 from papers.harness.paper import Paper
 from papers.harness.results import OneFile
 from papers.harness.rows import Experiment, Rows
+from testbed.results import finish, say
 
 
 def run(paper: Paper, arguments: Sequence[str] | None = None) -> None:

@@ -15,13 +15,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks.common import say
 from papers.harness.rows import Row
 from papers.mdldroid import lenet
 from papers.mdldroid.means import any_merges, halving_weights, merged
 from papers.mdldroid.setting import CREWS, EPOCHS, RATE, RESULTS
 from papers.mdldroid.windows import UNEQUAL, Windows, at_random, by_person, recorded
 from shoal.errors import Misuse
+from testbed.results import say
 
 SEEDS = (1, 2, 3)
 #: The last looks, of which the mean is a run's accuracy: one look jumps by a point.

@@ -13,11 +13,11 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from benchmarks.common import say
 from papers.harness.rows import Row
 from papers.mdldroid.busy import Pattern, drawn
 from papers.mdldroid.decisions import Game, best_return, threshold
 from papers.mdldroid.dqn import STRATEGIES, Agent, Strategy, learn
+from testbed.results import say
 
 SIZES = (3, 5, 7, 9)
 RUNS = 5

@@ -11,7 +11,6 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from benchmarks.common import echo_job, memory_mb, say
 from papers.harness.rows import Row
 from papers.mdldroid.crew import Crew, Seat
 from papers.mdldroid.setting import LARGE_PARAMETERS
@@ -19,7 +18,10 @@ from shoal.errors import Misuse
 from shoal.runtime.operator import Operator
 from testbed.cluster import Cluster
 from testbed.devices import boards
+from testbed.echo_job import echo_job
 from testbed.namespaces import why_no_namespaces
+from testbed.processes import memory_mb
+from testbed.results import say
 
 SIZES = tuple(range(1, 10))
 LEADER_SIZES = (1, 3, 6, 9)

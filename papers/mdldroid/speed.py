@@ -13,7 +13,6 @@ from statistics import fmean, median
 
 from benchmarks.chain_broadcast import rounds_needed
 from benchmarks.chain_schedule import play
-from benchmarks.common import say
 from papers.harness.rows import Row
 from papers.mdldroid.busy import name_of
 from papers.mdldroid.crew import Crew, Seat
@@ -22,6 +21,7 @@ from shoal.flock.pairing.links import EqualLinks
 from shoal.flock.pairing.pairs import EarliestTwo, Holder
 from testbed.devices import Testbed, boards
 from testbed.namespaces import why_no_namespaces
+from testbed.results import say
 
 SIZES = (2, 3, 4, 6, 8, 9)
 #: What one device alone takes for an epoch, and what each link carries each way: a tenth of the time, and ten times the

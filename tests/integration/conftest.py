@@ -1,5 +1,5 @@
-"""The tools of these tests lie beside them and in ``tests/kits``, and one job comes from the benchmarks; pytest looks
-in none of these places."""
+"""The tools of these tests lie beside them and in ``tests/kits``, and one job comes from the testbed; pytest looks in
+none of these places."""
 
 import sys
 from pathlib import Path

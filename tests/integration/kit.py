@@ -24,7 +24,6 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks.common import echo_job
 from shoal.errors import Unreachable
 from shoal.identity.enrolment import Enrolled
 from shoal.identity.signing import sign
@@ -39,6 +38,7 @@ from shoal.store.registry import Registry
 from shoal.store.rows import EpochAudit, EvaluationRow, Event
 from shoal.wire import tensors
 from shoal.wire.messages import JobSpec, JobView, NodeView, Progress, WorkerView
+from testbed.echo_job import echo_job
 
 HERE = Path(__file__).resolve().parent
 

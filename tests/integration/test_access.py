@@ -23,7 +23,6 @@ import grpc.aio
 import pytest
 from kit import run
 
-from benchmarks.common import echo_job
 from shoal.identity.identity import Authority, Identity, channel_credentials, channel_options
 from shoal.identity.names import RemoteIdentity
 from shoal.net.access import MAY_ANSWER, MAY_SAY, Access, AnyKey, may_answer
@@ -64,6 +63,7 @@ from shoal.wire.messages import (
     SetUpAggregator,
     TileTask,
 )
+from testbed.echo_job import echo_job
 
 SHA = "0" * 64
 

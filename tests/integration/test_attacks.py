@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.attacks import ATTACKS, judged
-from benchmarks.attacks_kit import Attack
-from benchmarks.attacks_supply import dependencies, floor_of, make_wheel, requirements_in
+from testbed.attacks.kit import Attack
+from testbed.attacks.run import ATTACKS, judged
+from testbed.attacks.supply import dependencies, floor_of, make_wheel, requirements_in
 
 #: Those that take seconds.
 CHEAP = ("replaced_key", "label_lie", "foreign_blobs")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from kit import cluster_in, manager_in, run
 
-from benchmarks.common import echo_job
 from shoal.errors import Refused
 from shoal.identity.enrolment import enrol
 from shoal.identity.join_code import JoinCode
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
+from testbed.echo_job import echo_job
 
 
 async def shoal_said(*command: str, code: int = 0) -> str:

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from kit import HERE, Site, cluster_in, run
 
-from benchmarks import axe
-from benchmarks.chromium import Chromium, Page, program
+from testbed.browsers import axe
+from testbed.browsers.chromium import Chromium, Page, program
 
 pytest.importorskip("onnx")
 pytest.importorskip("starlette")

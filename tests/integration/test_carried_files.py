@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from kit import cluster_in, run
 
-from benchmarks.common import echo_job
 from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
+from testbed.echo_job import echo_job
 
 _TASK = """
 import numpy as np

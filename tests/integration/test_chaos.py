@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.chaos_faults import (
+from shoal.sim.rng import Rng
+from testbed.chaos.faults import (
     KILL_MANAGER,
     LASTS_S,
     MANAGER,
@@ -28,8 +29,7 @@ from benchmarks.chaos_faults import (
     percentile,
     stretches,
 )
-from benchmarks.chaos_kit import ROOT, left_behind, tally_of
-from shoal.sim.rng import Rng
+from testbed.chaos.kit import ROOT, left_behind, tally_of
 from testbed.namespaces import left_of, why_no_namespaces
 
 #: A soak, and how it counts: what it breaks is broken one by one in test_faults.py and test_failover.py.

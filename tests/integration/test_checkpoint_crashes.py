@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from kit import small_disk
 
-from benchmarks.checkpoint_crashes import (
+from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
+from shoal.store.files import DiskFull, make_directory
+from testbed.crashes.checkpoints import (
     KINDS,
     Mark,
     Memory,
@@ -21,9 +23,7 @@ from benchmarks.checkpoint_crashes import (
     power_cuts,
     save,
 )
-from benchmarks.crash_disk import CrashDisk, Stopped
-from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
-from shoal.store.files import DiskFull, make_directory
+from testbed.crashes.disk import CrashDisk, Stopped
 
 SEED = 20250704
 SHARES = {"kills": 60, "steps": 130, "power_cuts": 300, "damages": 150, "full_disks": 150}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from console_player import Player
 
-from benchmarks import axe
-from benchmarks.chromium import Chromium, Page, program
+from testbed.browsers import axe
+from testbed.browsers.chromium import Chromium, Page, program
 
 pytestmark = [
     pytest.mark.skipif(program() is None, reason="no Chromium on this machine"),

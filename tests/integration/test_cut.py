@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos_kit import ROOT
-from benchmarks.chaos_watch import Made, surviving
+from testbed.chaos.kit import ROOT
+from testbed.chaos.watch import Made, surviving
 from testbed.namespaces import why_no_namespaces
 
 LIMIT_S = 510.0

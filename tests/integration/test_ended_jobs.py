@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from kit import manager_in, run
 
-from benchmarks.common import echo_job
 from benchmarks.status import fill
 from shoal.errors import Refused
 from shoal.runtime import job_files, job_retention
@@ -24,6 +23,7 @@ from shoal.runtime.paths import Paths
 from shoal.states import JobState
 from shoal.store.registry import Registry
 from shoal.trainer.package import ReadyTask
+from testbed.echo_job import echo_job
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.flock import command, give_orders
 from shoal.flock.secret import FlockSecret
 from shoal.trainer.echo import UPDATE_VALUE
 from shoal.wire import tensors
+from testbed.flocks import command, give_orders
 from testbed.namespaces import Network, why_no_namespaces
 
 NAMES = ("ant", "bee", "cat")

@@ -19,8 +19,6 @@ from grpc._cython import cygrpc
 from kit import Site, manager_in, manager_site, run
 from shared_cluster import SharedCluster, shared_cluster
 
-from benchmarks.common import echo_job
-from benchmarks.hostile_frames import attack_sockets, inside_in_a_process
 from shoal.identity.enrolment import enrol
 from shoal.identity.identity import Identity, channel_credentials, channel_options
 from shoal.identity.join_code import JoinCode
@@ -58,6 +56,8 @@ from shoal.wire.messages import (
     SteppedDown,
     Welcome,
 )
+from testbed.attacks.hostile_frames import attack_sockets, inside_in_a_process
+from testbed.echo_job import echo_job
 
 #: What the benchmark promises is in milliseconds; a loaded machine may take its time.
 SLOWEST_MS = 1000.0

@@ -23,8 +23,8 @@ from readings_task import readings
 from test_local_data import READINGS
 from test_local_data import _start as start_with_examples
 
-from benchmarks.common import echo_job
 from shoal.runtime.local import LocalCluster
+from testbed.echo_job import echo_job
 
 LEADS_HERE = ("--lead", "here")
 OWN_TALLY = ("--child-module", "own_tally_trainer")

@@ -20,8 +20,6 @@ import psycopg
 import pytest
 from kit import WAIT_S, cluster_in, run
 
-from benchmarks import haproxy_server, object_servers, postgres_server
-from benchmarks.object_servers import BUCKET
 from shoal.exporter.managers import Managers, SeenManager, samples_of_managers
 from shoal.identity.ask_health import readiness
 from shoal.identity.enrolment import Enrolled
@@ -29,6 +27,8 @@ from shoal.identity.identity import Identity, channel_credentials, channel_optio
 from shoal.net import health
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
+from testbed.servers import haproxy_server, object_servers, postgres_server
+from testbed.servers.object_servers import BUCKET
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from kit import WAIT_S, cluster_in, manager_in, manager_site, run
 
-from benchmarks.common import echo_job
 from shoal.cli import main
 from shoal.errors import Refused
 from shoal.identity.enrolment import Enrolled, enrol
@@ -26,6 +25,7 @@ from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.wire.messages import AskStatus, Facts, Hello, Lane, Message, NodeView, RevokeNode, Work
 from shoal.wire.messages import Ready as WorkerReady
+from testbed.echo_job import echo_job
 
 
 def test_an_operator_makes_and_takes_back_a_line(tmp_path: Path) -> None:

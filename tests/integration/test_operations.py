@@ -16,7 +16,6 @@ from unittest import mock
 import pytest
 from kit import HERE, MOMENTUM, WAIT_S, Site, cluster_in, metrics, run
 
-from benchmarks.common import echo_job
 from shoal.cli import main
 from shoal.errors import Refused
 from shoal.roles.manager.going_back import TERMS_PASSED_OVER
@@ -25,6 +24,7 @@ from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.trainer.spawn import end_process
 from shoal.wire.messages import PROTOCOL, Progress
+from testbed.echo_job import echo_job
 
 SLOW_S = 0.1
 BATCHES = 240

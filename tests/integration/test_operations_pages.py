@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from town import ROOT, Machine, Page, Town, all_typed, blocks_of, until
 
-from benchmarks import haproxy_server, object_servers
-from benchmarks.object_servers import KEY, SECRET
-from benchmarks.postgres_server import PostgresServer, programs, running
+from testbed.servers import haproxy_server, object_servers
+from testbed.servers.object_servers import KEY, SECRET
+from testbed.servers.postgres_server import PostgresServer, programs, running
 
 pytestmark = pytest.mark.timeout(900)
 

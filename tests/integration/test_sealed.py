@@ -21,8 +21,8 @@ from kit import Site, cluster_in, run
 from own_tally_trainer import TURNS, place_of
 from shared_cluster import SharedCluster, shared_cluster
 
-from benchmarks.common import echo_job
 from shoal.runtime.local import LocalCluster
+from testbed.echo_job import echo_job
 
 PULL = ("--child-module", "pull_trainer")
 VALUES, BATCHES = 200, 60

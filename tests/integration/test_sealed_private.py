@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kit import Site, cluster_in, run
 
-from benchmarks.common import echo_job
+from testbed.echo_job import echo_job
 
 PULL = ("--child-module", "pull_trainer")
 OFTEN, EPSILON = 9, 100.0

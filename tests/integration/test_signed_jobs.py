@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from kit import Site, cluster_in, manager_site, run
 
-from benchmarks.common import echo_job
 from shoal.errors import Refused
 from shoal.identity.enrolment import Enrolled, enrol
 from shoal.identity.identity import Authority
@@ -26,6 +25,7 @@ from shoal.trainer.bundle import pack
 from shoal.trainer.package import spec_of
 from shoal.wire.encoding import from_json
 from shoal.wire.messages import JobSpec, Submit
+from testbed.echo_job import echo_job
 
 DEVICE = "device-1"
 BATCHES = 60

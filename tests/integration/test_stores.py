@@ -20,10 +20,6 @@ import psycopg
 import pytest
 from kit import Site, cluster_in, run
 
-from benchmarks import haproxy_server, object_servers, postgres_server
-from benchmarks.common import echo_job
-from benchmarks.object_servers import BUCKET, ObjectServer
-from benchmarks.postgres_server import PostgresServer
 from shoal.cli import main
 from shoal.cli.standing import standing
 from shoal.errors import Misuse, Refused, Unreachable
@@ -42,6 +38,10 @@ from shoal.store.postgres import PostgresDatabase
 from shoal.store.registry import Registry
 from shoal.store.seat import Seats
 from shoal.wire.messages import JobView
+from testbed.echo_job import echo_job
+from testbed.servers import haproxy_server, object_servers, postgres_server
+from testbed.servers.object_servers import BUCKET, ObjectServer
+from testbed.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -25,7 +25,6 @@ import http.client  # noqa: E402
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake  # noqa: E402
 
-from benchmarks.malice import Malice  # noqa: E402
 from shoal.browser import engine_files  # noqa: E402
 from shoal.browser.door import CLOSED_BROKE, CLOSED_REFUSED, TabDoor  # noqa: E402
 from shoal.browser.proof import signed_text  # noqa: E402
@@ -53,6 +52,7 @@ from shoal.wire.messages import (  # noqa: E402
     StopJob,
     Welcome,
 )
+from testbed.attacks.malice import Malice  # noqa: E402
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -24,7 +24,6 @@ import numpy as np
 import pytest
 from kit import HERE
 
-from benchmarks.common import echo_job
 from shoal.runtime.operator import Operator
 from shoal.sim.rng import Rng
 from shoal.trainer.protocol import TrainerSettings
@@ -35,6 +34,7 @@ from testbed.cluster import Cluster
 from testbed.commands import ip, listed
 from testbed.devices import Board, Testbed, boards, clean
 from testbed.devices import left_of as all_left_of
+from testbed.echo_job import echo_job
 from testbed.measure import transfer
 from testbed.namespaces import Network, NoNamespaces, left_of, remove_stale, why_no_namespaces
 from testbed.proxy import SEGMENT_BYTES, Line, Proxy, lateness_s

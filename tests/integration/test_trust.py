@@ -9,7 +9,7 @@ import pytest
 from kit import Site
 from shared_cluster import SharedCluster, shared_cluster
 
-from benchmarks.common import echo_job
+from testbed.echo_job import echo_job
 
 LIAR = "liar"
 PULL = ("--child-module", "pull_trainer")

@@ -17,13 +17,13 @@ from sealed_shapes import NAMES as SHAPED
 from sealed_shapes import ShapedTroupe
 from sealed_troupe import SealedTroupe, a_plan
 
-from benchmarks.lied_to import Stage, error_of, live_model
 from dst.fuzz import fuzz_lying
 from dst.greedy_liar import LEASES, SETS, GreedyLiar
 from shoal.sealing.group import bits_of
 from shoal.sim.invariants import Violation
 from shoal.sim.rng import Rng
 from shoal.wire.messages import Agree, Agreed, Bind, Message, Opened, Reduce, Unbind, Update, Work
+from testbed.attacks.lied_to import Stage, error_of, live_model
 
 pytestmark = pytest.mark.timeout(300)
 

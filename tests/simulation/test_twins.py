@@ -18,7 +18,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from benchmarks.common import echo_job
 from dst.case import case
 from dst.fuzz import CheckedRun
 from shoal.identity.enrolment import Enrolled, enrol
@@ -37,6 +36,7 @@ from shoal.sim.driver.role_host import Host
 from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Mark, Step
 from shoal.wire.messages import Message
+from testbed.echo_job import echo_job
 
 Told = tuple[Event, float, list[Action]]
 

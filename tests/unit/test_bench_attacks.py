@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import attacks
-from benchmarks.attacks import judged, told
-from benchmarks.attacks_kit import Attack, NotTried, Outcome
-from benchmarks.attacks_task import rise_judged
+from testbed.attacks import run as attacks
+from testbed.attacks.kit import Attack, NotTried, Outcome
+from testbed.attacks.run import judged, told
+from testbed.attacks.task import rise_judged
 
 
 def attack(come_to: Callable[[], Outcome], name: str = "any") -> Attack:

@@ -11,13 +11,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from benchmarks import attacks_leader, attacks_leader_driven
-from benchmarks.attacks_kit import NotTried, Outcome
-from benchmarks.attacks_leader_real import VALUES, split_judged
 from shoal.roles.worker import sealing as device_sealing
 from shoal.roles.worker.sealing import DeviceSealing
 from shoal.runtime.seal_keys import SealKeys
 from shoal.sealing.graph import GraphShape, shape_of
+from testbed.attacks import leader, leader_driven
+from testbed.attacks.kit import NotTried, Outcome
+from testbed.attacks.leader_real import VALUES, split_judged
 
 Patched = AbstractContextManager[Any]
 
@@ -50,12 +50,12 @@ def any_member() -> Patched:
 
 
 MUTANTS: list[tuple[Callable[[], Patched], Callable[[], Outcome]]] = [
-    (no_count_of_those_who_agreed, attacks_leader.split_sets_16),
-    (no_floor_of_a_ring, attacks_leader.ring_gap_40),
-    (any_lease, attacks_leader.one_count),
-    (the_leaders_turn, attacks_leader.named_turn),
-    (any_weight, attacks_leader.drowned),
-    (any_member, attacks_leader_driven.minted_members),
+    (no_count_of_those_who_agreed, leader.split_sets_16),
+    (no_floor_of_a_ring, leader.ring_gap_40),
+    (any_lease, leader.one_count),
+    (the_leaders_turn, leader.named_turn),
+    (any_weight, leader.drowned),
+    (any_member, leader_driven.minted_members),
 ]
 
 
@@ -68,7 +68,7 @@ def test_with_its_check_taken_out_an_attack_does_harm(
     assert outcome.word == "harmed", outcome.told
 
 
-@pytest.mark.parametrize("attack", [attacks_leader.one_rate, attacks_leader.clear_figures, attacks_leader.helper_few])
+@pytest.mark.parametrize("attack", [leader.one_rate, leader.clear_figures, leader.helper_few])
 def test_the_cheap_ones_are_held(attack: Callable[[], Outcome]) -> None:
     outcome = attack()
     assert outcome.word == "held", outcome.told

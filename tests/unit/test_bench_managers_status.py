@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.managers_status import JobTruth, Told, Truth, series_in, wrong
 from shoal.exporter.catalogue import CLUSTER
 from shoal.exporter.families import Snapshot, samples_of
 from shoal.exporter.serve import families_of
 from shoal.plan import Plan
 from shoal.states import JobState
 from shoal.wire.messages import JobView, NodeView, Progress, Status, WorkerView
+from testbed.managers.status import JobTruth, Told, Truth, series_in, wrong
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.offload import freivalds_share, in_process
-from benchmarks.one_core import VARIABLES, one_thread
 from shoal.offload.cost import Home, Shape, worth
 from shoal.offload.products import Advert
+from testbed.one_core import VARIABLES, one_thread
 
 HOME = Home(
     operation_s=2e-10,

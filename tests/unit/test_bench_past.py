@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.past import DUMP, RESTORE, lacks
-from benchmarks.past_bed import Forgotten, Outcome
-from benchmarks.past_faults import (
+from testbed.managers.past_bed import Forgotten, Outcome
+from testbed.managers.past_faults import (
     OVERLOADED,
     PARTIAL,
     REFUSES,

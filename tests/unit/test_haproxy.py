@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import haproxy_server
 from shoal.identity import health
 from shoal.identity.certificates import issue, new_authority, new_request
 from shoal.identity.names import RemoteIdentity
+from testbed.servers import haproxy_server
 
 pytestmark = pytest.mark.timeout(120)
 

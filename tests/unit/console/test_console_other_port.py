@@ -17,7 +17,7 @@ from browser import Browser
 from console_kit import console_server
 from statuses import node, status
 
-from benchmarks.chromium import Chromium, program
+from testbed.browsers.chromium import Chromium, program
 
 pytestmark = [
     pytest.mark.skipif(program() is None, reason="no Chromium on this machine"),

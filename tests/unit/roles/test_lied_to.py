@@ -10,9 +10,9 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.lied_to import SIZE, Stage, dead_model, error_of, live_model
 from shoal.wire.coded import encode_places
 from shoal.wire.messages import UpdateRefused
+from testbed.attacks.lied_to import SIZE, Stage, dead_model, error_of, live_model
 
 #: An update that the leader works out must be this far off, as a share of the true one's largest value.
 FAR = 0.5

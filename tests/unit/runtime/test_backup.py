@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.common import echo_job
 from shoal.errors import Corrupt, Misuse
 from shoal.identity.identity import certificate_sha256
 from shoal.identity.names import RemoteIdentity
@@ -29,6 +28,7 @@ from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
 from shoal.trainer.package import listing_of, spec_of
 from shoal.wire.encoding import to_json
+from testbed.echo_job import echo_job
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.common import echo_job
 from shoal.plan import Plan
 from shoal.roles.actions import DropOldJobs
 from shoal.roles.events import JobsOutdated
@@ -31,6 +30,7 @@ from shoal.store.files import bytes_below
 from shoal.store.registry import Registry
 from shoal.trainer.package import listing_of, spec_of
 from shoal.wire.encoding import to_json
+from testbed.echo_job import echo_job
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.postgres_server import PostgresServer, programs, running
 from shoal.store.base import Database
 from shoal.store.registry import Registry
 from shoal.store.sqlite import SqliteDatabase
+from testbed.servers.postgres_server import PostgresServer, programs, running
 
 
 @pytest.fixture(scope="session")

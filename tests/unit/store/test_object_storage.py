@@ -18,8 +18,6 @@ import pytest
 
 pytest.importorskip("obstore", reason="object storage needs obstore: pip install 'shoal[s3]'")
 
-from benchmarks import object_servers
-from benchmarks.object_servers import BUCKET, ObjectServer
 from shoal.errors import Corrupt, Misuse, PeerViolation, ShoalError
 from shoal.runtime.direct_download import NotDownloaded, download
 from shoal.store import object_blobs, objects
@@ -29,6 +27,8 @@ from shoal.store.depot import ObjectDepot
 from shoal.store.object_blobs import ObjectBlobs
 from shoal.store.object_checkpoints import ObjectCheckpoints, newest, spare
 from shoal.store.objects import ObjectFacts, Objects
+from testbed.servers import object_servers
+from testbed.servers.object_servers import BUCKET, ObjectServer
 
 pytestmark = pytest.mark.timeout(300)
 

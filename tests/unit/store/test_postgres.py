@@ -19,13 +19,13 @@ pytest.importorskip("psycopg", reason="PostgreSQL needs psycopg: pip install 'sh
 
 import psycopg
 
-from benchmarks.postgres_server import PostgresServer, programs, running
 from shoal.errors import Misuse, ShoalError
 from shoal.scheduling.ledger import Applied
 from shoal.store.base import Away
 from shoal.store.opening import open_stores
 from shoal.store.postgres import IDLE_IN_TRANSACTION_S, PostgresDatabase
 from shoal.store.registry import Registry
+from testbed.servers.postgres_server import PostgresServer, programs, running
 
 pytestmark = pytest.mark.timeout(300)
 

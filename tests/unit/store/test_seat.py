@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from benchmarks.postgres_server import PostgresServer
 from shoal.errors import Misuse, Refused, ShoalError
 from shoal.roles.manager.publishing import Published, Serving
 from shoal.roles.manager.seat_watch import Seat
@@ -21,6 +20,7 @@ from shoal.store.base import Away, Database
 from shoal.store.registry import Registry
 from shoal.store.rows import Certificate, EvaluationRow, JobRow, Redeemed
 from shoal.store.seat import Deposed, FencedDatabase, GivenAway, Seats, Tenure
+from testbed.servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import echo_job
 from shoal.errors import Misuse
 from shoal.plan import Plan
 from shoal.trainer.package import spec_of
+from testbed.echo_job import echo_job
 
 
 def test_a_name_of_decay_skips_that_no_parameter_has_is_refused(tmp_path: Path) -> None:

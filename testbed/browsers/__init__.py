@@ -1,0 +1,1 @@
+"""A browser without a screen, and a checker of accessibility in its pages."""
