@@ -245,7 +245,8 @@ def build_tab(target: Path) -> int:
 
 def bandit(extra: Sequence[str]) -> int:
     """bandit on the code."""
-    return module("bandit", "-q", "-c", "pyproject.toml", "-r", "src", "tools", "benchmarks", "papers", *extra)
+    folders = ("src", "tools", "benchmarks", "dst", "papers", "testbed")
+    return module("bandit", "-q", "-c", "pyproject.toml", "-r", *folders, *extra)
 
 
 def security(extra: Sequence[str]) -> int:
