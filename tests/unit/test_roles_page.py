@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 
 from shoal.roles import actions, events
+from shoal.roles.leader.gathering.helper_opener import MASKS_S
+from shoal.roles.leader.gathering.sealed_group import ANSWER_S
+from shoal.roles.manager.appointment import APPOINTED_S, PARTING_S
+from shoal.roles.manager.failover import MISSED_S
+from shoal.roles.manager.reconciliation import ADOPTED_S, RETURN_S
+from shoal.roles.node.failure_detector import OVERSLEPT_S, Patience
 from shoal.states import SEAL_MOVES, SealPhase
 from shoal.wire.messages import MESSAGES
 
@@ -18,6 +24,26 @@ SECTIONS: dict[str, str] = dict(re.findall(r"^## [^\n]*: `(shoal[\w.]+)`\n(.*?)(
 
 #: States that nothing follows.
 ENDS = {"shoal.states.SealPhase": {"opened", "void"}}
+
+#: The cells that name durations, and the seconds that the code has for each.
+DURATIONS: dict[str, tuple[float, ...]] = {
+    "`Keep`, `Record`, `Assign`; a timer of N": (APPOINTED_S,),
+    "`HandOver`; a timer of N": (ADOPTED_S,),
+    "N pass, or the node cannot be dialled": (APPOINTED_S,),
+    "`Record`, `HandOver`; a timer of N": (PARTING_S,),
+    "a timer of N": (MISSED_S,),
+    "N pass": (MISSED_S,),
+    "N pass without its last checkpoint": (ADOPTED_S,),
+    "workers respond without their leader for N": (RETURN_S,),
+    "N of silence, or its session closes": (Patience().suspect_after_s,),
+    "N of silence in all, or N after its session closed": (Patience().lost_after_s, Patience().reconnect_s),
+    "N after it should have come, or it is revoked": (OVERSLEPT_S,),
+    "too few agreed within N": (ANSWER_S,),
+    "too few answered within N, or most trainings diverged, or the mean is longer than honest ones can be": (ANSWER_S,),
+    "the helper is lost, began again, refused, or did not answer for N": (MASKS_S,),
+}
+#: A duration in a cell.
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) (s|minutes)\b")
 
 
 def rows_of(body: str) -> list[list[str]]:
@@ -61,3 +87,13 @@ def test_whatever_is_named_exists() -> None:
     known = {*MESSAGES, *vars(events), *vars(actions)}
     named = set(re.findall(r"`([A-Z]\w+)`", PAGE))
     assert named <= known, named - known
+
+
+def test_the_durations_of_the_tables_are_those_of_the_code() -> None:
+    found: dict[str, tuple[float, ...]] = {}
+    for body in SECTIONS.values():
+        for cell in (cell for row in rows_of(body) for cell in row):
+            if told := _DURATION.findall(cell):
+                seconds = tuple(float(number) * (60 if unit == "minutes" else 1) for number, unit in told)
+                found[_DURATION.sub("N", cell)] = seconds
+    assert found == DURATIONS
