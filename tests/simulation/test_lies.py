@@ -55,12 +55,12 @@ def lying() -> Iterator[list[int]]:
 
 
 def played(seed: int) -> str:
-    """Play a seed with a liar in it; what is wrong with what was saved. A job whose only device lies may fail, or wait
-    for others: nothing is wrong with that."""
+    """Play a seed with a liar in it, and return what is wrong. A job whose only device lies may fail, or wait for
+    others: nothing is wrong with that."""
     try:
         CheckedRun(case("plain", seed)).run()
     except Violation as violation:
-        return str(violation) if "the saved model" in str(violation) else ""
+        return "" if violation.args[0].startswith("at inf s: ") else str(violation)
     return ""
 
 

@@ -19,6 +19,7 @@ from shoal.sim.seen_managers import SeenManagers
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Assign,
+    BadShard,
     Bind,
     CheckpointKept,
     Done,
@@ -86,6 +87,12 @@ def _is_let_go(step: Step, node: str) -> bool:
     """Whether the manager takes a worker back, by telling it that the job is over for it."""
     let_go = [action.reason for action in step.actions if isinstance(action, Record) and action.kind == "released"]
     return any(reason.startswith(f"{node} ") for reason in let_go)
+
+
+def _is_refused(step: Step, lease: int) -> bool:
+    """Whether the leader refuses the update of this lease in this step: no version waits for it or will contain it."""
+    sent = (action.message for action in step.actions if isinstance(action, Send))
+    return any(isinstance(message, UpdateRefused) and message.lease == lease for message in sent)
 
 
 class Violation(AssertionError):
@@ -312,18 +319,22 @@ class Invariants:
 
     def _closed(self, tenure: SeenLeader, lease: int) -> None:
         tenure.credits.pop(lease, None)
-        if lease in tenure.lent:
-            tenure.lent[lease].is_open = False
-        if not any(lent.is_open and lent.kind == "train" for lent in tenure.lent.values()):
+        tenure.open.pop(lease, None)
+        if not any(lent.kind == "train" for lent in tenure.open.values()):
             tenure.quiet.add(tenure.answers)
 
     def _opened(self, tenure: SeenLeader, lease: int) -> None:
         """Reopen a lease whose update no version will contain, because its aggregators are gone."""
         lent = tenure.lent.get(lease)
         if lent is not None and lent.counts:
-            lent.counts, lent.is_open = False, True
-            tenure.answers -= 1
-            tenure.quiet = {count for count in tenure.quiet if count <= tenure.answers}
+            tenure.open[lease] = lent
+            self._uncount(tenure, lent)
+
+    def _uncount(self, tenure: SeenLeader, lent: SeenLease) -> None:
+        """Note that no version will contain the update of a lease that was counted as an answer."""
+        lent.counts = False
+        tenure.answers -= 1
+        tenure.quiet = {count for count in tenure.quiet if count <= tenure.answers}
 
     def _leases_ended(self, tenure: SeenLeader, step: Step) -> None:
         """Check that a lost worker's leases return in the step that reports the loss, overdue ones at the next tick."""
@@ -332,11 +343,9 @@ class Invariants:
             return
         if isinstance(step.event, TimerFired) and step.event.late_s:
             # Its process stood still, and could not receive messages meanwhile.
-            for lent in tenure.lent.values():
+            for lent in tenure.open.values():
                 lent.deadline_s += step.event.late_s + PAUSE_GRACE_S
-        for number, lent in tenure.lent.items():
-            if not lent.is_open:
-                continue
+        for number, lent in tenure.open.items():
             self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
             if step.node in LABELS and not self._managers.is_deposed(step.node):
                 rests_s = step.at_s - self._dormant_s.get((step.node, lent.node), math.inf)
@@ -360,7 +369,11 @@ class Invariants:
             case Update() | Evaluated() | Failed() if message.term == tenure.term:
                 lent = tenure.lent.get(message.lease)
                 if lent is not None and lent.node == event.sender:
-                    if lent.is_open and isinstance(message, Update):
+                    if (
+                        message.lease in tenure.open
+                        and isinstance(message, Update)
+                        and not _is_refused(step, message.lease)
+                    ):
                         tenure.answers += 1
                         tenure.updates.append((step.at_s, message.lease, tenure.version))
                         lent.counts = True
@@ -371,6 +384,11 @@ class Invariants:
                         course.failures.update((lent.epoch, lent.kind, batch) for batch in lent.batches)
             case ReduceResult(weighed="") if message.term == tenure.term:
                 self._summed(tenure, message)
+            case BadShard() if message.term == tenure.term and _is_refused(step, message.lease):
+                lent = tenure.lent.get(message.lease)
+                if lent is not None and lent.counts:
+                    self._uncount(tenure, lent)
+                self._closed(tenure, message.lease)
             case _:
                 pass
 
@@ -383,14 +401,17 @@ class Invariants:
 
     def _refused_rightly(self, step: Step, event: Received) -> None:
         """Check that a refusal names a lease that exists: lease numbers start again in each term."""
-        answered = (getattr(event.message, "term", None), getattr(event.message, "lease", None))
+        message = event.message
+        answered = (getattr(message, "term", None), getattr(message, "lease", None))
+        # An aggregator reports that the update of a worker is not sound.
+        sender = message.node if isinstance(message, BadShard) else event.sender
         for action in step.actions:
             if isinstance(action, Send) and isinstance(action.message, UpdateRefused):
                 named = (action.message.term, action.message.lease)
                 self._hold(
-                    action.to == event.sender and answered == named,
+                    action.to == sender and answered == named,
                     step.at_s,
-                    f"{action.to} was refused term and lease {named}; {event.sender} had spoken of {answered}",
+                    f"{action.to} was refused term and lease {named}; {sender} had sent {answered}",
                 )
 
     def _take_credits(self, tenure: SeenLeader, node: str) -> None:
@@ -409,7 +430,7 @@ class Invariants:
                 self._hold(
                     message.term == tenure.term, at_s, f"a leader of term {tenure.term} spoke for {message.term}"
                 )
-                tenure.lent[message.lease] = SeenLease(
+                tenure.open[message.lease] = tenure.lent[message.lease] = SeenLease(
                     send.to,
                     message.version,
                     message.epoch,
@@ -464,7 +485,7 @@ class Invariants:
 
     def _handed_over(self, course: SeenJob, tenure: SeenLeader, step: Step) -> None:
         """Check that a leader that hands over in order leaves no lease and no version that is not durable."""
-        lent = [number for number, lent in tenure.lent.items() if lent.is_open]
+        lent = list(tenure.open)
         self._hold(not lent, step.at_s, f"{step.node} handed {step.job} over with leases {lent} given out")
         version = tenure.version
         self._hold(

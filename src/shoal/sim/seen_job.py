@@ -23,7 +23,6 @@ class SeenLease:
     kind: str
     #: When the leader takes it back, or infinity while its update waits to be taken or is on its way.
     deadline_s: float
-    is_open: bool = True
     #: The version its update was made against, once one came.
     answered: int | None = None
     #: Whether its update came and will be in a version.
@@ -42,6 +41,8 @@ class SeenLeader:
     #: The version it began with.
     began: int
     lent: dict[int, SeenLease] = field(default_factory=dict)
+    #: Those of them that are not answered, refused or over.
+    open: dict[int, SeenLease] = field(default_factory=dict)
     #: Leases that may upload now -> their worker.
     credits: dict[int, str] = field(default_factory=dict)
     #: Whether it decided that the job ends, so that leases no longer count.
