@@ -78,10 +78,12 @@
   /** A POST; gives {done} or {denied}, whatever happens. */
   async function tell(path, body) {
     try {
+      // A person can be faster than the session's answer.
+      store.session ??= await ask("/api/session");
       const headers = {
         "content-type": "application/json",
         "x-shoal-key": key(),
-        "x-shoal-csrf": store.session?.csrf ?? "",
+        "x-shoal-csrf": store.session.csrf,
       };
       const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
       const said = await answer.json().catch(() => ({}));
