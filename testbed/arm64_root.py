@@ -186,7 +186,8 @@ def _unpack(archives: Sequence[Path], root: Path) -> None:
         (root / name).symlink_to(f"usr/{name}")
     for archive in archives:
         # Not dpkg-deb --extract: it puts a folder where /lib is a link.
-        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as reading:
+        read = ["dpkg-deb", "--fsys-tarfile", str(archive)]
+        with subprocess.Popen(read, stdout=subprocess.PIPE) as reading:
             words = ["tar", "--extract", "--keep-directory-symlink", "--directory", str(root)]
             unpacked = subprocess.run(words, stdin=reading.stdout, capture_output=True, text=True, check=False)
         if reading.returncode or unpacked.returncode:
