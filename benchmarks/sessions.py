@@ -111,7 +111,7 @@ class Device:
         return self._router.connect_timeout_s(peer)
 
     def dialer_opened(self, dialer: Dialer) -> None:
-        self._carry(self._router.on_opened("manager", Facts(host="light", torch="2", cpus=1), time.monotonic()))
+        self._carry(self._router.greet("manager", Facts(host="light", torch="2", cpus=1), time.monotonic()))
 
     def dialer_beat(self, dialer: Dialer, now_s: float) -> None:
         self._carry(self._router.beat("manager", now_s, load=0.5, memory_free_mb=1000))

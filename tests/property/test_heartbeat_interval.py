@@ -35,7 +35,7 @@ class Device:
         self.router = DeviceRouter(node=node, incarnation="1", manager="home")
         self.is_alive = True
         self._beats = 0
-        self.does(self.router.on_opened("home", Facts(), story.now_s))
+        self.does(self.router.greet("home", Facts(), story.now_s))
         self._begin()
 
     def _begin(self) -> None:

@@ -101,6 +101,7 @@ from shoal.wire.messages import (
     Route,
     SetUpAggregator,
     SteppedDown,
+    Submit,
     TearDown,
     Tensors,
     Update,
@@ -613,9 +614,9 @@ def job_not_kept() -> Patched:
     """A job is accepted and not written down."""
     on_submit = Manager._on_submit
 
-    def accept(self: Manager, question: int, spec: JobSpec) -> None:
+    def accept(self: Manager, question: int, submit: Submit) -> None:
         with _decided(self) as actions:
-            on_submit(self, question, spec)
+            on_submit(self, question, submit)
             actions[:] = [action for action in actions if getattr(action, "spec", None) is None]
 
     return patch.object(Manager, "_on_submit", accept)
@@ -625,9 +626,9 @@ def accepted_before_kept() -> Patched:
     """A job is accepted first and written down after that."""
     on_submit = Manager._on_submit
 
-    def answer_first(self: Manager, question: int, spec: JobSpec) -> None:
+    def answer_first(self: Manager, question: int, submit: Submit) -> None:
         with _decided(self) as actions:
-            on_submit(self, question, spec)
+            on_submit(self, question, submit)
             actions.sort(key=lambda action: not isinstance(action, Answer))
 
     return patch.object(Manager, "_on_submit", answer_first)
@@ -906,15 +907,15 @@ def same_version_taken_for_another() -> Patched:
 
 def complaint_not_heard() -> Patched:
     """A worker that cannot reach a leader which is gone is not told that its job is over."""
-    on_out_of_reach = Failover.on_out_of_reach
+    on_leader_unreachable = Failover.on_leader_unreachable
 
     def listen(self: Failover, sender: str, message: LeaderUnreachable) -> None:
         record, node = self._cluster.jobs.get(message.job), self._cluster.nodes.get(sender)
         if record is None or not record.is_open or (node is not None and node.job != message.job):
             return
-        on_out_of_reach(self, sender, message)
+        on_leader_unreachable(self, sender, message)
 
-    return patch.object(Failover, "on_out_of_reach", listen)
+    return patch.object(Failover, "on_leader_unreachable", listen)
 
 
 # Workers -------------------------------------------------------------------------------------------------
@@ -1098,7 +1099,7 @@ def piece_counted_twice() -> Patched:
 
 def all_that_came_is_summed_up() -> Patched:
     """An aggregator sums up whatever it has, also what the leader does not know of yet."""
-    on_count = Aggregator._on_count
+    on_reduce = Aggregator._on_reduce
 
     def count_all(self: Aggregator, count: Reduce) -> None:
         if count.last:
@@ -1110,9 +1111,9 @@ def all_that_came_is_summed_up() -> Patched:
                 weights=(*count.weights, *ones),
                 scales=(*count.scales, *(1.0 for _ in more)),
             )
-        on_count(self, count)
+        on_reduce(self, count)
 
-    return patch.object(Aggregator, "_on_count", count_all)
+    return patch.object(Aggregator, "_on_reduce", count_all)
 
 
 def late_copy_kept_for_the_newer() -> Patched:
@@ -1533,7 +1534,7 @@ def leader_fenced_by_a_manager_that_reaches_nobody() -> Patched:
         self._appointments.fence(sender, progress)
         return True
 
-    return patch.multiple(Reconciliation, on_silent=appoint, on_claim=refuse)
+    return patch.multiple(Reconciliation, on_silent=appoint, on_progress_of_old_term=refuse)
 
 
 def older_leader_always_believed() -> Patched:
@@ -1547,15 +1548,15 @@ def older_leader_always_believed() -> Patched:
 
 def first_word_after_a_cut_decides() -> Patched:
     """What a leader said before the cut, and comes only now, is taken for what it made since."""
-    on_claim = Reconciliation.on_claim
+    on_progress_of_old_term = Reconciliation.on_progress_of_old_term
 
     def at_once(self: Reconciliation, sender: str, progress: Progress) -> bool:
         with _decided(self._machine) as actions:
-            on_claim(self, sender, progress)
+            on_progress_of_old_term(self, sender, progress)
             self.on_claims_heard(progress.job)
             return bool(actions)
 
-    return patch.object(Reconciliation, "on_claim", at_once)
+    return patch.object(Reconciliation, "on_progress_of_old_term", at_once)
 
 
 def history_of_both_sides_kept() -> Patched:

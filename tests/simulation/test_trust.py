@@ -92,14 +92,14 @@ def cut_towards_nothing() -> AbstractContextManager[Any]:
 
 def summed_up_before_it_is_weighed() -> AbstractContextManager[Any]:
     """An aggregator sums its pieces up when it is to compare them: by their examples."""
-    on_count = Aggregator._on_count
+    on_reduce = Aggregator._on_reduce
 
     def sum_at_once(self: Aggregator, count: Reduce) -> None:
-        on_count(self, count)
+        on_reduce(self, count)
         if count.weigh:
-            on_count(self, replace(count, weigh=""))
+            on_reduce(self, replace(count, weigh=""))
 
-    return patch.object(Aggregator, "_on_count", sum_at_once)
+    return patch.object(Aggregator, "_on_reduce", sum_at_once)
 
 
 def one_part_is_left_out() -> AbstractContextManager[Any]:
@@ -139,13 +139,13 @@ def scales_of_another_order() -> AbstractContextManager[Any]:
 
 def a_part_is_cut_towards_nothing() -> AbstractContextManager[Any]:
     """An aggregator does not make up for what it cut off by the centre."""
-    on_count = Aggregator._on_count
+    on_reduce = Aggregator._on_reduce
 
     def without(self: Aggregator, count: Reduce) -> None:
         self._measured = {lease: np.zeros_like(centre) for lease, centre in self._measured.items()}
-        on_count(self, count)
+        on_reduce(self, count)
 
-    return patch.object(Aggregator, "_on_count", without)
+    return patch.object(Aggregator, "_on_reduce", without)
 
 
 def a_part_has_an_old_centre() -> AbstractContextManager[Any]:
@@ -162,14 +162,14 @@ def a_part_has_an_old_centre() -> AbstractContextManager[Any]:
 
 def a_tree_is_not_told_of_a_new_centre() -> AbstractContextManager[Any]:
     """An aggregator of a tree measures from where it began."""
-    on_pass = Aggregator._on_pass
+    on_relay_model = Aggregator._on_relay_model
 
     def as_before(self: Aggregator, passed: RelayModel) -> None:
         centre = self._centre
-        on_pass(self, passed)
+        on_relay_model(self, passed)
         self._centre = centre
 
-    return patch.object(Aggregator, "_on_pass", as_before)
+    return patch.object(Aggregator, "_on_relay_model", as_before)
 
 
 def nothing_is_cut_in_a_tree() -> AbstractContextManager[Any]:

@@ -227,9 +227,7 @@ class Agent:
             self._later(self._look_at_link(dialer.endpoint))
         leads = self._leader_host.leads() if self._leader_host is not None else ()
         lends = self._lending is not None
-        self._workers.carry(
-            self._router.on_opened(dialer.peer, self._facts(), time.monotonic(), leads=leads, lends=lends)
-        )
+        self._workers.carry(self._router.greet(dialer.peer, self._facts(), time.monotonic(), leads=leads, lends=lends))
 
     def _facts(self) -> Facts:
         facts = replace(probe.facts(), labels=own_labels.remembered(self._places))

@@ -188,7 +188,7 @@ class Broker(Machine):
                     self._close(number)
             case Lend():
                 executor = self._executors.get(sender)
-                measure = executor.on_measured(message, self.now_s) if executor else None
+                measure = executor.on_lend(message, self.now_s) if executor else None
                 if measure is not None:
                     self.send(sender, measure)
             case NeedOperand():

@@ -131,7 +131,7 @@ class ExecutorRecord:
         left, self.issued = list(self.issued.values()), {}
         return left
 
-    def on_measured(self, lend: Lend, now_s: float) -> Measure | None:
+    def on_lend(self, lend: Lend, now_s: float) -> Measure | None:
         """A measure is done. Returns the next one, if any."""
         asked = self._measuring
         if asked is None or asked.number != lend.number:

@@ -101,17 +101,17 @@ class Aggregator(Machine):
                 self._bytes_up += event.size_bytes
                 self._on_shard(event.sender, shard)
             case Received(message=Reduce() as count):
-                self._on_count(count)
+                self._on_reduce(count)
             case Received(message=RelayModel() as passed):
-                self._on_pass(passed)
+                self._on_relay_model(passed)
             case Received(message=SetUpAggregator() as form):
-                self._on_form(form)
+                self._on_set_up_aggregator(form)
             case StopRequested():
                 self.act(End(reason=event.reason))
             case _:
                 pass
 
-    def _on_form(self, form: SetUpAggregator) -> None:
+    def _on_set_up_aggregator(self, form: SetUpAggregator) -> None:
         self._members, self._norm_max = form.members, form.norm_max or None
         if "model" in form.tensors:
             self._model, self._outer, self._residual = _part_of(form)
@@ -127,7 +127,7 @@ class Aggregator(Machine):
             }
             self._measured = {lease: centre for lease, centre in self._measured.items() if lease in self._tray}
 
-    def _on_pass(self, passed: RelayModel) -> None:
+    def _on_relay_model(self, passed: RelayModel) -> None:
         # A copy: the driver uses the memory of a message again before the values are sent on.
         tensors = {name: np.array(array) for name, array in passed.tensors.items()}
         if "centre" in tensors:
@@ -142,7 +142,7 @@ class Aggregator(Machine):
         if member not in self._members:
             return
         if self._sealed is not None:
-            self._on_words(self._sealed, member, shard)
+            self._take_words(self._sealed, member, shard)
             return
         try:
             delta = decode(self._codec, shard.tensors, self._sizes, entries=self._form.entries)
@@ -150,7 +150,7 @@ class Aggregator(Machine):
             if self._norm_max is not None and (norm := norm_of(delta)) > self._norm_max:
                 raise BadValues(f"an update of norm {norm:.3g}, far from what is usual; {self._norm_max:.3g} may be")
         except PeerViolation as violation:
-            self._on_spoilt(member, shard, violation)
+            self._send_bad_shard(member, shard, violation)
             return
         self.send(member, ShardAck(job=job, term=term, formation=formation, lease=shard.lease))
         newest = self._newest.get(member, 0)
@@ -162,7 +162,7 @@ class Aggregator(Machine):
         # A copy: the driver uses the memory of a message again for the next one.
         self._tray[shard.lease] = _Kept(member, delta if isinstance(delta, Sparse) else np.array(delta))
 
-    def _on_spoilt(self, member: str, shard: UpdateShard, violation: PeerViolation) -> None:
+    def _send_bad_shard(self, member: str, shard: UpdateShard, violation: PeerViolation) -> None:
         form = self._form
         bad = BadShard(
             job=form.job,
@@ -175,12 +175,12 @@ class Aggregator(Machine):
         self.record("spoilt", f"piece of {member}: {violation.reason}", job=form.job)
         self.send(self._leader, bad)
 
-    def _on_words(self, sealed: SealedTray, member: str, shard: UpdateShard) -> None:
+    def _take_words(self, sealed: SealedTray, member: str, shard: UpdateShard) -> None:
         form = self._form
         try:
             sealed.take(member, shard)
         except PeerViolation as violation:
-            self._on_spoilt(member, shard, violation)
+            self._send_bad_shard(member, shard, violation)
             return
         taken = ShardAck(job=form.job, term=form.term, formation=form.formation, lease=shard.lease, group=shard.group)
         self.send(member, taken)
@@ -202,7 +202,7 @@ class Aggregator(Machine):
         self._bytes_up = self._bytes_down = 0
         self.send(self._leader, result)
 
-    def _on_count(self, count: Reduce) -> None:
+    def _on_reduce(self, count: Reduce) -> None:
         if self._sealed is not None:
             self._sum_words(self._sealed, count)
             return

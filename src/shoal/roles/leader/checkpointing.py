@@ -76,7 +76,7 @@ class Durability:
         """The work that this leader applied under its term."""
         return Side(batches=self._term_batches, workers=len(self._term_workers))
 
-    def on_evaluated(self, view: EvaluationView) -> None:
+    def add_evaluation(self, view: EvaluationView) -> None:
         self._evaluations.append(view)
 
     def due(self, *, every_s: float) -> bool:

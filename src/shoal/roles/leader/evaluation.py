@@ -172,7 +172,7 @@ class Evaluations:
             return Refusal(f"lease {lease} is not of a running evaluation")
         return self.now.ledger.find(lease, node)
 
-    def on_result(self, result: Evaluated, lease: Lease) -> str | None:
+    def on_evaluated(self, result: Evaluated, lease: Lease) -> str | None:
         """Count a result. Returns why it is impossible; then its lease is taken back."""
         assert self.now is not None
         problem = self.now.problem(result, lease)
@@ -209,8 +209,8 @@ class Evaluations:
     def _judge(self, view: EvaluationView) -> EvaluationView:
         if trained := self._training.take_logged():
             view = replace(view, metrics=(*view.metrics, *trained)[:METRICS_MAX])
-        self._training.on_evaluated(view)
-        self._durability.on_evaluated(view)
+        self._training.add_evaluation(view)
+        self._durability.add_evaluation(view)
         if self._suspicion.is_sound(view):
             self._training.on_found_good()
             self._suspicion.on_found_good()

@@ -526,7 +526,7 @@ class Leader(Machine):
         worker.failures += 1
         self.record("failed", f"{worker.node}: {failed.reason}", traceback=failed.traceback)
         if failed.lease == 0:
-            self._workers.on_unprepared(worker, failed)
+            self._workers.on_preparation_failed(worker, failed)
         if (lease := self._lending.on_failed(worker, failed)) is not None:
             self._workers.on_lease_failed(worker, failed)
             if failed.diverged and self._on_bad(worker, lease):
@@ -586,7 +586,7 @@ class Leader(Machine):
         if isinstance(lease, Refusal):
             self._refuse(worker, result, lease.reason)
             return
-        if (problem := self._evaluations.on_result(result, lease)) is not None:
+        if (problem := self._evaluations.on_evaluated(result, lease)) is not None:
             self._count_violation(worker, result, problem)
             return
         self._leases.on_evaluated(lease)

@@ -470,7 +470,7 @@ class TrainingState:
 
     # How good it is ------------------------------------------------------------------------------------
 
-    def on_evaluated(self, view: EvaluationView) -> None:
+    def add_evaluation(self, view: EvaluationView) -> None:
         self.evaluations.append(view)
         del self.evaluations[: len(self.evaluations) - latest_within(self.evaluations, most=EVALUATIONS_KEPT)]
 

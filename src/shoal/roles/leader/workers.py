@@ -278,7 +278,7 @@ class Workers:
 
     # Workers that fail -------------------------------------------------------------------------------------
 
-    def on_unprepared(self, member: WorkerRecord, failed: Failed) -> None:
+    def on_preparation_failed(self, member: WorkerRecord, failed: Failed) -> None:
         """A worker could not prepare the job. After some attempts it is let go."""
         self.make_busy(member, WorkerState.FAILING, reason=failed.reason)
         member.unprepared += 1

@@ -240,12 +240,12 @@ class Failover:
         self._appointments.vacate(record, f"{sender} stepped down: {message.reason}")
         return None
 
-    def on_noted(self, sender: str, message: LogRecord) -> None:
+    def on_log_record(self, sender: str, message: LogRecord) -> None:
         """A leader elsewhere decided something: the manager records it too."""
         if self._cluster.job_of(sender, message) is not None:
             self._machine.record(message.kind, message.reason, job=message.job, traceback=message.traceback)
 
-    def on_out_of_reach(self, sender: str, message: LeaderUnreachable) -> None:
+    def on_leader_unreachable(self, sender: str, message: LeaderUnreachable) -> None:
         """A worker cannot reach its leader. If many cannot, the manager's node leads: every worker reaches that."""
         record, node = self._cluster.jobs.get(message.job), self._cluster.nodes.get(sender)
         is_elsewhere = self._cluster.is_settled and node is not None and node.job != message.job
@@ -262,9 +262,9 @@ class Failover:
             self._machine.send(sender, assignment(record, node.role, "led again", card=node.card))
             return
         if record.term == message.term and record.stage is LeadershipStage.LEADING and record.leader != self._node:
-            self._on_cut_off(record, sender, message)
+            self._on_current_leader_unreachable(record, sender, message)
 
-    def _on_cut_off(self, record: JobRecord, sender: str, message: LeaderUnreachable) -> None:
+    def _on_current_leader_unreachable(self, record: JobRecord, sender: str, message: LeaderUnreachable) -> None:
         """A worker cannot reach the leader that it is to reach."""
         now_s, nodes = self._machine.now_s, self._cluster.nodes
         record.cut_off[sender] = now_s

@@ -271,13 +271,13 @@ class Manager(Machine):
             case SteppedDown():
                 self._on_stepped_down(sender, message)
             case LeaderUnreachable():
-                failover.on_out_of_reach(sender, message)
+                failover.on_leader_unreachable(sender, message)
             case AskCheckpoint():
                 failover.on_ask_checkpoint(sender, message)
             case Checkpoint():
                 failover.on_checkpoint(sender, message)
             case LogRecord():
-                failover.on_noted(sender, message)
+                failover.on_log_record(sender, message)
             case _:
                 pass
 
@@ -571,7 +571,7 @@ class Manager(Machine):
         # Its leader told it too. That word is lost with a broken session, and the node would stay in two jobs.
         self.send(node.node, Dismiss(job=released.job, reason="its leader released it"))
         if released.failure:
-            self._staffing.on_unprepared(record, released)
+            self._staffing.on_released_unprepared(record, released)
         self._schedule()
 
     def _on_rested(self, node: NodeRecord) -> None:
@@ -586,7 +586,7 @@ class Manager(Machine):
     def _on_asked(self, event: Asked) -> None:
         match event.message:
             case Submit():
-                self._on_submit(event.question, event.message.spec)
+                self._on_submit(event.question, event.message)
             case StopJob():
                 self._on_stop(event.question, event.message, event.by)
             case TransferJob():
@@ -601,7 +601,8 @@ class Manager(Machine):
     def _deny(self, question: int, reason: str) -> None:
         self.act(Answer(question=question, message=Denied(reason=reason)))
 
-    def _on_submit(self, question: int, spec: JobSpec) -> None:
+    def _on_submit(self, question: int, submit: Submit) -> None:
+        spec = submit.spec
         if spec.plan.topology == "chain":
             reason = "a chain of pairs has no manager: run `shoal flock train` on each device (docs/flock.md)"
             self._deny(question, reason)
@@ -700,7 +701,7 @@ class Manager(Machine):
     def _on_progress(self, sender: str, progress: Progress) -> None:
         record = self._cluster.job_of(sender, progress)
         if record is None:
-            if sender != self._node and self._reconciliation.on_claim(sender, progress):
+            if sender != self._node and self._reconciliation.on_progress_of_old_term(sender, progress):
                 self._schedule()
             return
         self._failover.on_progress(record, progress)

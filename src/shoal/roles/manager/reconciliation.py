@@ -137,7 +137,7 @@ class Reconciliation:
         is_over = number < record.term or (number == record.term and record.stage is LeadershipStage.VACANT)
         return is_over and term is not None and term.node == sender
 
-    def on_claim(self, sender: str, progress: Progress) -> bool:
+    def on_progress_of_old_term(self, sender: str, progress: Progress) -> bool:
         """A leader of an older term reports: hear it out before it is told to step down. Whether anything follows."""
         record = self._cluster.jobs.get(progress.job)
         if record is None or not self.may_claim(sender, progress):

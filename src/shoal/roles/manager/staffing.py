@@ -234,7 +234,7 @@ class Staffing:
 
     # Devices that cannot prepare a job -----------------------------------------------------------------------
 
-    def on_unprepared(self, record: JobRecord, released: Released) -> None:
+    def on_released_unprepared(self, record: JobRecord, released: Released) -> None:
         """A leader let a device go because it could not prepare the job: other jobs get the device for a while."""
         now_s, job = self._machine.now_s, record.spec.job
         before = record.unprepared.get(released.node)

@@ -173,7 +173,7 @@ class DeviceRouter:
         dial_state = self._dial_states.get(peer)
         return dial_state.backoff_s() if dial_state is not None else 1.0
 
-    def on_opened(
+    def greet(
         self, peer: str, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = (), lends: bool = False
     ) -> list[Duty]:
         """Greet a peer on a new control stream."""
@@ -182,7 +182,7 @@ class DeviceRouter:
         jobs = self.jobs
         if peer != self._manager:
             leads, lends, jobs = (), False, ()
-        return [Say(peer, self._dial_states[peer].on_opened(facts, now_s, leads=leads, lends=lends, jobs=jobs))]
+        return [Say(peer, self._dial_states[peer].greet(facts, now_s, leads=leads, lends=lends, jobs=jobs))]
 
     def on_closed(self, peer: str, *, reason: str = "the connection ended") -> list[Duty]:
         """Handle a connection that ended or could not be made."""

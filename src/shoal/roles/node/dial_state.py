@@ -92,7 +92,7 @@ class DialState:
         #: Whether the peer set an interval in this session: it then accepts heartbeats without unchanged values.
         self._is_paced = False
 
-    def on_opened(
+    def greet(
         self,
         facts: Facts,
         now_s: float,

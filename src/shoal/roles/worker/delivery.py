@@ -188,7 +188,7 @@ class UpdateDelivery:
         """A piece that was on its way is lost with the session."""
         held.sent.discard(node)
 
-    def on_taken(self, held: Held, sender: str, taken: ShardAck) -> None:
+    def on_shard_ack(self, held: Held, sender: str, taken: ShardAck) -> None:
         if not isinstance(held.result, Update):
             return
         if (taken.term, taken.lease, taken.formation) != (held.work.term, held.work.lease, held.formation):

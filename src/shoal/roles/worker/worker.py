@@ -211,7 +211,7 @@ class Worker(WorkerMachine):
                 self._on_model_shard(sender, message)
             case ShardAck():
                 if self._held is not None:
-                    self._delivery.on_taken(self._held, sender, message)
+                    self._delivery.on_shard_ack(self._held, sender, message)
             case TearDown():
                 self._on_tear_down(message)
             case Wait():

@@ -167,7 +167,7 @@ class SimAgent:
         dialer, router, clock_s = self.manager_dialer, self._router, self.process.clock_s
         dialer.goes_on(connection, beat_in_s=past.beat_in_s)
         self._is_told = True
-        router.on_opened(self._manager, self._facts(), clock_s - past.open_s)
+        router.greet(self._manager, self._facts(), clock_s - past.open_s)
         for message in past.heard:
             self.heard(dialer, message, 0)
         for _ in range(past.beats):
@@ -197,7 +197,7 @@ class SimAgent:
 
     def dialer_opened(self, dialer: SimDialer) -> None:
         leads = self.role_server.router.leads() if self.role_server is not None else ()
-        self._workers.carry(self._router.on_opened(dialer.peer, self._facts(), self.process.clock_s, leads=leads))
+        self._workers.carry(self._router.greet(dialer.peer, self._facts(), self.process.clock_s, leads=leads))
 
     def _facts(self) -> Facts:
         device = self.process.machine.device

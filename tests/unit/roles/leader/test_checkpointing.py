@@ -56,7 +56,7 @@ def test_what_a_failed_save_carried_is_carried_by_the_next() -> None:
     durability = Durability(Machine())
     view = EvaluationView(version=1, epoch=1, accuracy=0.5, loss=1.0, examples=10, seconds=3.0)
     durability.on_applied([row(0)])
-    durability.on_evaluated(view)
+    durability.add_evaluation(view)
     save(durability, 1)
     durability.on_applied([row(1)])
     durability.on_failed("no space")

@@ -20,7 +20,7 @@ COME = Welcome(heartbeat_s=1.0, lost_after_s=8.0, come_s=3600.0)
 
 def device() -> DeviceRouter:
     router = DeviceRouter(node="pi", incarnation="1", manager="home")
-    router.on_opened("home", Facts(), 0.0)
+    router.greet("home", Facts(), 0.0)
     return router
 
 

@@ -89,7 +89,7 @@ def hears(station: DeviceRouter, message: Message, sender: str = "home") -> list
 
 
 def welcomed(station: DeviceRouter, peer: str) -> list[Duty]:
-    station.on_opened(peer, Facts(), 0.0)
+    station.greet(peer, Facts(), 0.0)
     return hears(station, Welcome(heartbeat_s=1.0, lost_after_s=8.0), peer)
 
 
@@ -101,10 +101,8 @@ def test_the_manager_hears_what_is_led_here_and_a_leader_does_not(station: Devic
     leads = (Leads(job="other", term=3, endpoint="pi:7071"),)
     facts = Facts(host="pi.local")
     hello = Hello(node="pi", incarnation="7", facts=facts, leads=leads)
-    assert station.on_opened("home", facts, 0.0, leads=leads) == [Say("home", hello)]
-    assert station.on_opened("hub", facts, 0.0, leads=leads) == [
-        Say("hub", Hello(node="pi", incarnation="7", facts=facts))
-    ]
+    assert station.greet("home", facts, 0.0, leads=leads) == [Say("home", hello)]
+    assert station.greet("hub", facts, 0.0, leads=leads) == [Say("hub", Hello(node="pi", incarnation="7", facts=facts))]
 
 
 def test_a_role_at_home_needs_no_line_of_its_own(station: DeviceRouter, give: Give) -> None:
@@ -368,7 +366,7 @@ def test_a_device_that_is_asked_for_more_heartbeats_sends_one_at_once(station: D
 
 def test_each_line_has_heartbeats_of_its_own(station: DeviceRouter, give: Give) -> None:
     hears(station, give(leader="hub"))
-    station.on_opened("hub", Facts(), 0.0)
+    station.greet("hub", Facts(), 0.0)
     hears(station, Welcome(heartbeat_s=0.5, lost_after_s=1.0), "hub")
     assert (station.heartbeat_s("home"), station.heartbeat_s("hub")) == (1.0, 0.5)
     assert station.beat("home", 1.0, load=0.5) == [Say("home", Heartbeat(seq=1, load=0.5))]
@@ -386,7 +384,7 @@ def test_each_line_has_heartbeats_of_its_own(station: DeviceRouter, give: Give) 
 def test_a_line_that_nobody_needs_any_more_is_let_go_of_quietly(station: DeviceRouter, give: Give) -> None:
     hears(station, give(leader="hub"))
     station.on_worker_ended("digits")
-    assert station.on_opened("hub", Facts(), 0.0) == [Redial("hub", "nobody needs it any more")]
+    assert station.greet("hub", Facts(), 0.0) == [Redial("hub", "nobody needs it any more")]
     assert station.on_closed("hub") == []
     assert station.beat("hub", 0.0) == []
     assert hears(station, Welcome(heartbeat_s=1.0, lost_after_s=8.0), "hub") == []
@@ -433,7 +431,7 @@ def test_every_hop_of_a_route_is_dialled_as_a_leader_would_be(station: DeviceRou
         Dial("pi", "pi:7071"),
         Dial("b", "b:7071"),
     ], "also this node's own door"
-    assert station.on_opened("a", Facts(), 0.0) == [Say("a", Hello(node="pi", incarnation="7"))]
+    assert station.greet("a", Facts(), 0.0) == [Say("a", Hello(node="pi", incarnation="7"))]
     assert welcomed(station, "a") == [ToWorker("digits", Connected(node="a"))]
     assert station.on_closed("a", reason="cut") == [ToWorker("digits", Disconnected(node="a", reason="cut"))]
 
@@ -510,7 +508,7 @@ def test_hops_are_parted_with_when_no_formation_needs_them(station: DeviceRouter
     assert hears(station, over) == [to_worker(over), DropSession("a", UNNEEDED)]
     later = disband_of(2)
     assert hears(station, later) == [to_worker(later), DropSession("b", UNNEEDED), DropSession("c", UNNEEDED)]
-    assert station.on_opened("c", Facts(), 0.0) == [Redial("c", "nobody needs it any more")]
+    assert station.greet("c", Facts(), 0.0) == [Redial("c", "nobody needs it any more")]
 
 
 def test_two_jobs_share_a_hop(station: DeviceRouter, give: Give) -> None:
@@ -577,7 +575,7 @@ def test_hops_say_taken_and_values_and_nobody_else_does(station: DeviceRouter, g
 def test_an_aggregator_that_speaks_is_sent_no_heartbeat(station: DeviceRouter, give: Give) -> None:
     hears(station, give())
     hears(station, route_of("a"))
-    station.on_opened("a", Facts(), 0.0)
+    station.greet("a", Facts(), 0.0)
     hears(station, Welcome(heartbeat_s=5.0, lost_after_s=25.0), "a")
     for message in said_by_a_hop():
         hears(station, message, "a")
@@ -588,14 +586,14 @@ def test_an_aggregator_that_speaks_is_sent_no_heartbeat(station: DeviceRouter, g
     assert station.beat("a", 15.0) == [Say("a", Heartbeat(seq=2))], "what is not for this worker proves nothing"
     hears(station, said_by_a_hop()[0], "a")
     station.on_closed("a")
-    station.on_opened("a", Facts(), 20.0)
+    station.greet("a", Facts(), 20.0)
     hears(station, Welcome(heartbeat_s=5.0, lost_after_s=25.0), "a")
     assert station.beat("a", 25.0) == [Say("a", Heartbeat(seq=1))], "that was another session"
 
 
 def test_a_leader_that_is_an_aggregator_too_is_sent_every_heartbeat(station: DeviceRouter, give: Give) -> None:
     hears(station, give(leader="hub"))
-    station.on_opened("hub", Facts(), 0.0)
+    station.greet("hub", Facts(), 0.0)
     hears(station, Welcome(heartbeat_s=1.0, lost_after_s=8.0), "hub")
     hears(station, route_of("hub"), "hub")
     hears(station, said_by_a_hop()[0], "hub")

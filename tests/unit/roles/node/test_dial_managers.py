@@ -20,7 +20,7 @@ def dial_state(*managers: str) -> DialState:
 
 
 def welcome(state: DialState, *managers: str, redial_s: float = 0.0) -> None:
-    state.on_opened(Facts(), 0.0)
+    state.greet(Facts(), 0.0)
     state.on_welcome(heartbeat_s=1.0, lost_after_s=8.0, redial_s=redial_s, managers=managers)
 
 
@@ -128,7 +128,7 @@ def test_devices_of_a_manager_that_is_gone_spread_over_the_others() -> None:
 def test_only_the_manager_says_where_managers_are() -> None:
     router = DeviceRouter(node="pi", incarnation="7", manager="manager")
     router.know_manager("a:7070", ())
-    router.on_opened("manager", Facts(), 0.0)
+    router.greet("manager", Facts(), 0.0)
     router.on_received(
         Received(sender="manager", message=Welcome(heartbeat_s=1.0, lost_after_s=8.0, managers=MANAGERS))
     )
@@ -153,11 +153,11 @@ def test_a_device_goes_where_it_is_sent_and_else_back_to_the_turn() -> None:
     state.refer("d:7070")
     state.on_closed("sent away")
     assert (state.endpoint, state.backoff_s()) == ("d:7070", BACKOFF_S[0])
-    hello = state.on_opened(Facts(), 1.0, jobs=("digits",))
+    hello = state.greet(Facts(), 1.0, jobs=("digits",))
     assert (hello.jobs, hello.is_referred) == (("digits",), True)
     state.on_closed("connection refused")
     assert state.endpoint == "b:7070", "nobody answered there"
-    assert not state.on_opened(Facts(), 2.0).is_referred
+    assert not state.greet(Facts(), 2.0).is_referred
     state.refer("d:7070")
     state.on_closed("sent away")
     welcome(state, "d:7070", *MANAGERS)
@@ -172,7 +172,7 @@ def test_a_device_that_is_sent_on_and_on_waits_ever_longer_in_between() -> None:
     state.on_closed("cut")
     waits = []
     for _ in range(30):
-        state.on_opened(Facts(), 0.0)
+        state.greet(Facts(), 0.0)
         state.refer("d:7070")
         state.on_closed("sent away")
         state.on_closed("connection refused")
@@ -181,21 +181,21 @@ def test_a_device_that_is_sent_on_and_on_waits_ever_longer_in_between() -> None:
 
 
 def test_only_where_there_are_several_managers_does_it_say_for_what_it_works() -> None:
-    assert dial_state().on_opened(Facts(), 0.0, jobs=("digits",)).jobs == ()
-    assert dial_state(*MANAGERS).on_opened(Facts(), 0.0, jobs=("digits",)).jobs == ("digits",)
+    assert dial_state().greet(Facts(), 0.0, jobs=("digits",)).jobs == ()
+    assert dial_state(*MANAGERS).greet(Facts(), 0.0, jobs=("digits",)).jobs == ("digits",)
 
 
 def test_a_device_says_goodbye_to_the_manager_that_sends_it_away_once_it_was_welcomed() -> None:
     router = DeviceRouter(node="pi", incarnation="7", manager="manager")
     router.know_manager("a:7070", MANAGERS)
     away = Dismiss(job="", reason="another manager has work", endpoint="b:7070")
-    router.on_opened("manager", Facts(), 0.0)
+    router.greet("manager", Facts(), 0.0)
     assert router.on_received(Received(sender="manager", message=away)) == [
         Redial("manager", "dismissed: another manager has work")
     ], "a manager that takes over its job must not hear that it left"
     router.on_closed("manager")
     assert router.manager_endpoint == "b:7070"
-    router.on_opened("manager", Facts(), 0.0)
+    router.greet("manager", Facts(), 0.0)
     router.on_received(Received(sender="manager", message=Welcome(heartbeat_s=1.0, lost_after_s=8.0)))
     assert router.on_received(Received(sender="manager", message=away)) == [
         Say("manager", Leave(reason="another manager has work"))

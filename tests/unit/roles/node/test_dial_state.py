@@ -23,19 +23,19 @@ def welcome(liaison: DialState) -> None:
 def test_it_says_who_it_is_and_what_it_leads(liaison: DialState) -> None:
     leads = (Leads(job="digits", term=3, endpoint="pi:7071"),)
     hello = Hello(node="pi", incarnation="7", facts=FACTS, leads=leads)
-    assert liaison.on_opened(FACTS, 0.0, leads=leads) == hello
+    assert liaison.greet(FACTS, 0.0, leads=leads) == hello
     assert not liaison.welcomed
 
 
 def test_it_is_silent_before_it_is_welcomed_and_gives_up_after_a_while(liaison: DialState) -> None:
-    liaison.on_opened(FACTS, 100.0)
+    liaison.greet(FACTS, 100.0)
     assert liaison.beat(100.0) == (None, None)
     assert liaison.beat(100.0 + WELCOME_TIMEOUT_S - 0.1) == (None, None)
     assert liaison.beat(100.0 + WELCOME_TIMEOUT_S) == (None, "the manager did not welcome this node within 15 s")
 
 
 def test_heartbeats_tell_how_the_node_is(liaison: DialState) -> None:
-    liaison.on_opened(FACTS, 0.0)
+    liaison.greet(FACTS, 0.0)
     welcome(liaison)
     assert liaison.heartbeat_s == 2.0
     beat, hang_up = liaison.beat(2.0, load=0.5, memory_free_mb=300, link_bytes_per_s=1e6)
@@ -44,7 +44,7 @@ def test_heartbeats_tell_how_the_node_is(liaison: DialState) -> None:
 
 
 def test_a_peer_that_stops_answering_is_given_up(liaison: DialState) -> None:
-    liaison.on_opened(FACTS, 0.0)
+    liaison.greet(FACTS, 0.0)
     welcome(liaison)
     # 10 s of silence at 2 s a heartbeat: five may stay unanswered, the sixth may not.
     assert [liaison.beat(0.0)[1] for _ in range(5)] == [None] * 5
@@ -55,13 +55,13 @@ def test_a_peer_that_stops_answering_is_given_up(liaison: DialState) -> None:
 
 
 def test_a_new_session_begins_to_count_anew(liaison: DialState) -> None:
-    liaison.on_opened(FACTS, 0.0)
+    liaison.greet(FACTS, 0.0)
     welcome(liaison)
     for _ in range(6):
         liaison.beat(0.0)
     liaison.on_closed()
     assert not liaison.welcomed
-    liaison.on_opened(FACTS, 50.0)
+    liaison.greet(FACTS, 50.0)
     assert liaison.beat(50.0) == (None, None), "it has to be welcomed again"
     welcome(liaison)
     beat, hang_up = liaison.beat(52.0)
@@ -73,7 +73,7 @@ def test_attempts_in_vain_are_counted_until_one_is_welcomed(liaison: DialState) 
     for attempt in (1, 2, 3):
         liaison.on_closed()
         assert liaison.attempts == attempt
-    liaison.on_opened(FACTS, 0.0)
+    liaison.greet(FACTS, 0.0)
     welcome(liaison)
     liaison.on_closed()
     assert liaison.attempts == 0
@@ -94,7 +94,7 @@ def test_waits_grow_to_a_limit_and_differ_between_devices(liaison: DialState) ->
 
 
 def paced(liaison: DialState, next_s: float) -> DialState:
-    liaison.on_opened(FACTS, 0.0)
+    liaison.greet(FACTS, 0.0)
     welcome(liaison)
     liaison.beat(0.0, load=0.5, memory_free_mb=800, link_bytes_per_s=1e6, is_idle=True)
     liaison.on_answered(1, next_s=next_s)
@@ -102,7 +102,7 @@ def paced(liaison: DialState, next_s: float) -> DialState:
 
 
 def test_the_peer_says_with_each_answer_how_often_it_wants_them(liaison: DialState) -> None:
-    liaison.on_opened(FACTS, 0.0)
+    liaison.greet(FACTS, 0.0)
     welcome(liaison)
     liaison.beat(2.0)
     assert not liaison.on_answered(1, next_s=30.0)
@@ -148,7 +148,7 @@ def test_a_peer_that_may_not_know_the_short_heartbeat_hears_all_of_it(liaison: D
     assert liaison.beat(2.0, load=0.5)[0] == Heartbeat(seq=2, load=0.5)
     liaison.on_answered(2, next_s=5.0)
     liaison.on_closed()
-    liaison.on_opened(FACTS, 9.0)
+    liaison.greet(FACTS, 9.0)
     welcome(liaison)
     assert liaison.beat(9.0, load=0.5)[0] == Heartbeat(seq=1, load=0.5), "a new session may be to another release"
 
@@ -158,7 +158,7 @@ def test_a_peer_that_may_not_know_the_short_heartbeat_hears_all_of_it(liaison: D
 
 def waits(node: str, attempts: int, *, devices: int) -> float:
     state = DialState(node=node, incarnation="7", peer="the manager")
-    state.on_opened(FACTS, 0.0)
+    state.greet(FACTS, 0.0)
     state.on_welcome(heartbeat_s=1.0, lost_after_s=8.0, redial_s=redial_s(devices))
     for _ in range(attempts + 1):
         state.on_closed("gone")
@@ -189,7 +189,7 @@ def test_many_devices_spread_their_attempts_and_ever_more() -> None:
 
 def test_a_second_device_of_one_name_waits_as_it_did() -> None:
     state = DialState(node="pi", incarnation="7", peer="the manager")
-    state.on_opened(FACTS, 0.0)
+    state.greet(FACTS, 0.0)
     state.on_welcome(heartbeat_s=1.0, lost_after_s=8.0, redial_s=1.0)
     state.on_closed(f"{TWICE} pi")
     state.on_closed(f"{TWICE} pi")
@@ -199,7 +199,7 @@ def test_a_second_device_of_one_name_waits_as_it_did() -> None:
 def test_a_new_session_begins_with_the_interval_of_the_welcome() -> None:
     """A device that waited with few heartbeats is not silent for that long when it is back."""
     state = DialState(node="pi", incarnation="1", peer="home")
-    state.on_opened(Facts(), 0.0)
+    state.greet(Facts(), 0.0)
     state.on_welcome(heartbeat_s=2.0, lost_after_s=8.0)
     state.on_answered(1, next_s=60.0)
     assert state.heartbeat_s == 60.0

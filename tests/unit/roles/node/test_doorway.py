@@ -91,7 +91,7 @@ def test_the_one_who_is_refused_waits_for_minutes_and_for_moments_after_anything
     liaison = DialState(node="pi1", incarnation="b", peer="the manager")
     waits = []
     for _ in range(len(TWICE_BACKOFF_S) + 1):
-        liaison.on_opened(Facts(), 0.0)
+        liaison.greet(Facts(), 0.0)
         liaison.on_closed(f"permission denied: {TWICE} pi1: here and there")
         waits.append(liaison.backoff_s())
     expected = [*TWICE_BACKOFF_S, TWICE_BACKOFF_S[-1]]

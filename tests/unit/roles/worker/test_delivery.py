@@ -79,7 +79,7 @@ def test_by_a_route_it_goes_in_pieces_and_is_reported(
         Send(to="a", message=UpdateShard(job="digits", term=1, formation=3, lease=5, version=0)),
         SetTimer(name=TAKEN_TIMER, after_s=TAKEN_FIRST_S),
     ]
-    delivery.on_taken(lease, "a", ShardAck(job="digits", term=1, formation=3, lease=5))
+    delivery.on_shard_ack(lease, "a", ShardAck(job="digits", term=1, formation=3, lease=5))
     cancel, report = worker.take_actions()
     assert cancel == CancelTimer(name=TAKEN_TIMER)
     assert isinstance(report, Send)

@@ -75,7 +75,7 @@ class PlainGathering:
 
     def on_update(self, worker: WorkerRecord, update: Update, lease: Lease) -> Outcome:
         if update.formation:
-            return self._on_report_of(worker, update, lease)
+            return self._take_report(worker, update, lease)
         if (barred := self._formations.bars_whole(lease.id)) is not None:
             return Declined(worker, update, barred)
         self._leases.end_upload(lease.id)
@@ -95,7 +95,7 @@ class PlainGathering:
         self._checks.learn_length(update, lease, norm)
         return CheckedUpdate(worker, update, lease, delta)
 
-    def _on_report_of(self, worker: WorkerRecord, update: Update, lease: Lease) -> Outcome:
+    def _take_report(self, worker: WorkerRecord, update: Update, lease: Lease) -> Outcome:
         """The aggregators have every piece of an update."""
         if not self._aggregation.expects_report(worker, update, lease):
             return None
