@@ -131,29 +131,9 @@ def _dead_files(root: Path) -> Iterator[str]:
 
 
 def handlers_unlike_their_message(modules: Mapping[str, Module]) -> list[str]:
-    """Return the handlers of roles that share no word with the message that they take."""
-    messages = {
-        node.name
-        for module in modules.values()
-        if "/wire/messages/" in module.path
-        for node in nodes(module.tree)
-        if isinstance(node, ast.ClassDef) and any("Message" in ast.unparse(base) for base in node.bases)
-    }
-    found = []
-    for module in modules.values():
-        for node in nodes(module.tree) if "/roles/" in module.path else ():
-            if not isinstance(node, ast.FunctionDef) or not re.match(r"_?on_", node.name):
-                continue
-            taken = [ast.unparse(each.annotation).split(".")[-1] for each in node.args.args if each.annotation]
-            known = [name for name in taken if name in messages and name != "Message"]
-            if len(known) == 1 and not _stems(node.name) & _stems(re.sub(r"(?<!^)(?=[A-Z])", "_", known[0])):
-                found.append(f"{module.path}: {node.name}({known[0]})")
-    return found
-
-
-def _stems(name: str) -> set[str]:
-    """Return the words of a name, of which an ending says nothing: ``ready`` and ``readiness``."""
-    return {word.lower()[:5] for word in name.split("_") if word and word not in ("on", "On")}
+    """Return the handlers of roles that are not named after the message that they take."""
+    found = plain_words.unlike_handlers({module.path: module.tree for module in modules.values()})
+    return [f"{path}: {node.name}({message})" for path, node, message in found]
 
 
 def function_lines(modules: Iterable[Module]) -> dict[str, int]:
@@ -208,7 +188,7 @@ def wording(path: Path) -> Wording:
 def plain_words_score(paths: Iterable[Path]) -> float:
     """Return the weighted markers per 1,000 words of these files and folders."""
     files = plain_words.collect([str(path) for path in paths])
-    handlers = plain_words.handler_findings(Path(), [path for path in files if path.suffix == ".py"])
+    handlers = plain_words.handler_findings([path for path in files if path.suffix == ".py"])
     weight = sum(wording(path).weight for path in files) + sum(found.weight for found in handlers)
     return round(1000 * weight / max(1, sum(wording(path).words for path in files)), 1)
 
@@ -224,16 +204,30 @@ def texts(root: Path) -> tuple[list[Path], list[Path]]:
     return [root / "src" / "shoal"], [root / "README.md", root / "ARCHITECTURE.md", root / "docs"]
 
 
-def more_markers(root: Path) -> list[str]:
-    """Return the files that have more markers than ``tools/plain_words.json`` allows them."""
-    allowed = json.loads((root / "tools" / "plain_words.json").read_text(encoding="utf-8"))
-    source, documents = texts(root)
-    found = markers([*source, *documents], root)
+def allowed_markers(root: Path) -> dict[str, int]:
+    """Return how many markers each file may have; one that is not in the list may have none."""
+    found: dict[str, int] = json.loads((root / "tools" / "plain_words.json").read_text(encoding="utf-8"))
+    return found
+
+
+def grown(found: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
+    """Return one line per file that has more markers than it may have."""
     return [
         f"{path}: {count} markers, {allowed.get(path, 0)} before"
         for path, count in found.items()
         if count > allowed.get(path, 0)
     ]
+
+
+def lowered(found: Mapping[str, int], allowed: Mapping[str, int]) -> dict[str, int]:
+    """Return what each file may have from now on: never more than before."""
+    return {path: may for path, count in found.items() if (may := min(count, allowed.get(path, 0)))}
+
+
+def more_markers(root: Path) -> list[str]:
+    """Return the files that have more markers than ``tools/plain_words.json`` allows them."""
+    source, documents = texts(root)
+    return grown(markers([*source, *documents], root), allowed_markers(root))
 
 
 def figures(modules: Mapping[str, Module], root: Path) -> dict[str, float]:
