@@ -415,7 +415,7 @@ def test_a_checkpoint_whose_bytes_lie_is_refused_by_name_and_changes_nothing(tmp
             )
             lies: list[tuple[Checkpoint, str]] = [
                 (replace(sound, tensors={"file": sick}), "tensor flat has values that are not finite"),
-                (reign.checkpoint(2, values=VALUES + 1), "a checkpoint of another model than the job's"),
+                (reign.checkpoint(2, values=VALUES + 1), "the checkpoint is of another model than the job's"),
                 (replace(reign.checkpoint(3), version=2), "checkpoint: its file is not one of version 2"),
                 (replace(sound, version=10**18), "checkpoint: its file is not one of version"),
                 (reign.checkpoint(2, version=3), "checkpoint: the job or the version in its file differs"),

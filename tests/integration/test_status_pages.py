@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit import manager_in, run
 
-from shoal.runtime import manager_node
+from shoal.runtime import status_pages
 from shoal.runtime.operator import Operator
 from shoal.runtime.own_cluster import open_cluster
 from shoal.runtime.paths import Paths
@@ -23,7 +23,7 @@ A_PAGE = 4
 def test_an_operator_is_shown_every_node_once_and_no_reply_grows_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager_node, "NODES_SHOWN", A_PAGE)
+    monkeypatch.setattr(status_pages, "NODES_SHOWN", A_PAGE)
     home = tmp_path / "home"
     open_cluster(Paths(home), name="many")
     names = [f"pi-{number:02}" for number in range(NODES)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.roles.actions import Save
+from shoal.roles.actions import Record, Save
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.store.base import Away
@@ -84,6 +84,10 @@ class Journal:
         known = {**self.context(job, reason), **numbers_in(reason)}
         log_event(log, kind, reason, job=job, **known, seq=seq)
         self.on_event(JournalEvent(job=job, seq=seq, at_s=at_s, kind=kind, reason=reason, node=known.get("node", "")))
+
+    def record(self, record: Record) -> None:
+        """Add what a role recorded."""
+        self.add(record.job, record.kind, record.reason, record.traceback)
 
     def _next_number(self, job: str) -> int:
         if job not in self._numbers:

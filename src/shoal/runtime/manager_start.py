@@ -244,7 +244,7 @@ class _Start:
 
     def _on_enrolled(self, newcomer: Newcomer) -> None:
         self._node.register.record(newcomer.certificate_pem, now_s=time.time())
-        self._node.hold_or_employ(newcomer.node)
+        self._node.standings.apply(newcomer.node)
 
     def keep_doors(self, doors: _Doors) -> None:
         """Renew the certificate that they show, and shut them while this manager cannot prove its seat."""

@@ -20,7 +20,7 @@ from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import JobRow
 from shoal.store.seat import GivenAway
-from shoal.wire.messages import Denied, Hello, Message
+from shoal.wire.messages import Denied, Done, DrainManager, Hello, Message, UndrainManager
 
 log = logging.getLogger("shoal")
 
@@ -150,6 +150,20 @@ class SharedJobs:
         row = await asyncio.to_thread(self._registry.job, job)
         if row is not None:
             self._post(JobTaken(record=await asyncio.to_thread(self._record_of, row)))
+
+    def drain(self, command: DrainManager | UndrainManager, *, by: str) -> Done:
+        """Drain a manager, or end that: this one, or the one at the address in the command. Runs in a thread. That
+        manager finds out when it reads the store again."""
+        own = next((seat.address for seat in self._registry.seats() if seat.holder == self._registry.holder), "")
+        manager = command.manager or own
+        if isinstance(command, UndrainManager):
+            self._registry.undrain_manager(manager)
+            return Done(reason=f"the manager at {manager} takes jobs again")
+        self._registry.drain_manager(manager, f"{by}: {command.reason}" if command.reason else by)
+        return Done(
+            reason=f"the manager at {manager} gives its jobs to others and takes no more; undo with"
+            f" `shoal managers undrain {manager}`"
+        )
 
     async def elsewhere(self, message: Message) -> Denied | None:
         """Which manager answers a command about a job; None: this one."""

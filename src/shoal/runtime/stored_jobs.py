@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.plan import RETIRED, why_retired
+from shoal.roles.actions import Keep
 from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
 from shoal.roles.manager.reunion import Side
 from shoal.runtime.kept_versions import KeptVersions
@@ -18,7 +19,7 @@ from shoal.states import JobState
 from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import JobRow
-from shoal.wire.encoding import from_json
+from shoal.wire.encoding import from_json, to_json
 from shoal.wire.messages import JobSpec, JobView, Progress, clip
 
 
@@ -67,6 +68,22 @@ class StoredJobs:
             sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
             durable=durable,
         )
+
+    def write(self, keep: Keep, progress: Progress | None, *, now_s: float) -> None:
+        """Write the record of a job. An attempt before this one may have written a part of it, until it found that the
+        store was away. ``now_s``: the time of day."""
+        if keep.spec is not None and self._registry.job(keep.job) is None:
+            spec_json = json.dumps(to_json(keep.spec))
+            self._registry.add_job(job=keep.job, name=keep.spec.name, spec_json=spec_json, now_s=now_s)
+        stored = self._registry.job(keep.job)
+        while stored is not None and stored.term < keep.term:
+            self._registry.next_term(keep.job)
+            stored = self._registry.job(keep.job)
+        if keep.terms is not None:
+            self._registry.save_terms(keep.job, json.dumps(keep.terms))
+        self._registry.set_job_state(keep.job, keep.state, now_s=now_s, reason=keep.reason, leader=keep.leader)
+        if progress is not None:
+            self._registry.save_progress(keep.job, json.dumps(to_json(progress)))
 
     def _failed_if_retired(self, row: JobRow) -> JobRow:
         """End an open job whose plan has an answer that was retired: nobody signed the plan that it would go on by."""

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.runtime import manager_node
+from shoal.runtime import with_store
 from shoal.store.base import Away
 from shoal.store.seat import Deposed
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def test_it_waits_for_the_store_and_gives_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager_node, "STORE_AGAIN_S", 0.01)
+    monkeypatch.setattr(with_store, "STORE_AGAIN_S", 0.01)
     tried: list[str] = []
 
     def newest(job: str) -> int:
@@ -23,7 +23,7 @@ def test_it_waits_for_the_store_and_gives_the_answer(monkeypatch: pytest.MonkeyP
             raise Away("the database is away")
         return 7
 
-    assert asyncio.run(manager_node._with_store(newest, "digits", on_deposed=print)) == 7
+    assert asyncio.run(with_store.with_store(newest, "digits", on_deposed=print)) == 7
     assert tried == ["digits"] * 3
 
 
@@ -35,7 +35,7 @@ def test_a_deposed_manager_does_nothing_more() -> None:
 
     async def story() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(manager_node._with_store(write, on_deposed=ended.append), 0.2)
+            await asyncio.wait_for(with_store.with_store(write, on_deposed=ended.append), 0.2)
 
     asyncio.run(story())
     assert len(ended) == 1, "it is told to end: a seat that it still has would not tell it"
