@@ -57,6 +57,7 @@ from shoal.roles.manager.manager import Manager
 from shoal.roles.manager.moving import Moving
 from shoal.roles.manager.other_managers import OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
+from shoal.roles.manager.referrals import Referrals
 from shoal.roles.manager.reunion import HistoryVerdict, Side, together
 from shoal.roles.manager.seat_watch import Seat, SeatWatch
 from shoal.roles.manager.staffing import Staffing
@@ -1872,24 +1873,24 @@ def leader_lost_by_an_older_session() -> Patched:
 
 def appointed_node_not_sent_on() -> Patched:
     """A node that was appointed by a manager that died asks another one for its version, and hears nothing."""
-    return patch.object(Manager, "_on_other_job", lambda self, sender, message: None)
+    return patch.object(Referrals, "on_ask_checkpoint", lambda self, sender, ask: None)
 
 
 def leader_sent_to_another_manager() -> Patched:
     """A device that leads a job, or is about to, is sent to the jobs of others."""
 
-    def sends(self: Manager, *, may_grow: bool) -> None:
-        for endpoint, _ in self._others.lacking(self.now_s, may_grow=may_grow):
-            for node in [each for each in self._nodes.values() if each.is_free]:
-                node.sent_s = self.now_s
-                self.send(node.node, Dismiss(job="", reason="another manager has work", endpoint=endpoint))
+    def sends(self: Referrals, *, may_grow: bool) -> None:
+        for endpoint, _ in self._others.lacking(self._machine.now_s, may_grow=may_grow):
+            for node in [each for each in self._cluster.nodes.values() if each.is_free]:
+                node.sent_s = self._machine.now_s
+                self._machine.send(node.node, Dismiss(job="", reason="another manager has work", endpoint=endpoint))
 
-    return patch.object(Manager, "_give_away", sends)
+    return patch.object(Referrals, "send_free", sends)
 
 
 def devices_kept_from_others() -> Patched:
     """A manager without work keeps its devices, whatever the jobs of others lack."""
-    return patch.object(Manager, "_give_away", lambda self, *, may_grow: None)
+    return patch.object(Referrals, "send_free", lambda self, *, may_grow: None)
 
 
 def record_taken_for_kept() -> Patched:
@@ -2271,7 +2272,7 @@ def helper_fills_a_job() -> Patched:
 
 def helper_kept_by_another_manager() -> Patched:
     """Helpers and two managers: a helper that started again and came to the other manager stays there."""
-    return patch.object(Manager, "_send_helpers", lambda self: None)
+    return patch.object(Referrals, "send_helpers", lambda self: None)
 
 
 OF_CROSSINGS: dict[str, Mutant] = _named(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from shoal.roles.actions import Answer, Keep
 from shoal.roles.events import (
@@ -36,9 +35,11 @@ from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeMark, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
+from shoal.roles.manager.member_settings import MemberSettings
 from shoal.roles.manager.moving import Moving
-from shoal.roles.manager.other_managers import COMES_WITHIN_S, IN_VAIN_WITHIN_S, STAYS_S, OtherManagers, kept_for_s
+from shoal.roles.manager.other_managers import COMES_WITHIN_S, OtherManagers
 from shoal.roles.manager.reconciliation import Reconciliation
+from shoal.roles.manager.referrals import Referrals
 from shoal.roles.manager.staffing import AGAIN, Staffing
 from shoal.roles.manager.trouble import NO_TROUBLE, job_trouble, node_troubles
 from shoal.roles.node.dial_state import redial_s
@@ -84,9 +85,6 @@ STAYED_S = 5.0
 #: A device that had work stays for so long: the next job may be on its way.
 LINGERS_S = 20.0
 
-#: Why a node has to let go of a job that another manager has.
-_WORKS_HERE = "it works for a job of another manager"
-
 
 class Manager(Machine):
     def __init__(
@@ -110,18 +108,25 @@ class Manager(Machine):
         ``check_in_s``: devices without work hang up, and come again after about so long; 0: they stay."""
         super().__init__()
         self._node = node
-        #: Nodes that operators hold back, whether they are here or not.
-        self._held: dict[str, str] = dict(held or {})
-        self._cards: dict[str, bytes] | None = dict(cards) if cards is not None else None
-        self._labels: dict[str, tuple[str, ...]] = dict(labels or {})
         self._patience = patience
         self._cluster = ClusterState(jobs or ())
         self._nodes, self._jobs = self._cluster.nodes, self._cluster.jobs
         self._appointments = Appointments(self, self._cluster, node=node, prefers_devices=prefers_devices)
         self._reconciliation = Reconciliation(self, self._cluster, self._appointments, node=node)
         self._failover = Failover(self, self._cluster, self._appointments, self._reconciliation, node=node)
-        self._housekeeping = Housekeeping(self, self._cluster, patience=patience, held=self._held)
+        self._settings = MemberSettings(
+            self,
+            self._cluster,
+            self._appointments,
+            self._failover,
+            held=held or {},
+            cards=cards,
+            labels=labels or {},
+            schedule=self._schedule,
+        )
+        self._housekeeping = Housekeeping(self, self._cluster, patience=patience, held=self._settings.held)
         self._others = OtherManagers()
+        self._referrals = Referrals(self, self._cluster, self._appointments, self._others)
         self._staffing = Staffing(
             self,
             self._cluster,
@@ -154,7 +159,7 @@ class Manager(Machine):
             case Asked():
                 self._on_asked(event)
             case MemberHeld():
-                self._on_held(event)
+                self._settings.on_held(event)
             case DiskMeasured():
                 self._housekeeping.on_disk(event)
             case JobsOutdated():
@@ -187,8 +192,7 @@ class Manager(Machine):
     def _on_received(self, event: Received) -> None:
         if (node := self._nodes.get(event.sender)) is not None:
             node.heard_s = self.now_s
-        if self._others.has(str(getattr(event.message, "job", ""))):
-            self._on_other_job(event.sender, event.message)
+        if self._referrals.takes(event):
             return
         match event.message:
             case Hello():
@@ -299,74 +303,66 @@ class Manager(Machine):
         self._close(record, JobState.FAILED, event.reason)
 
     def _on_hello(self, sender: str, hello: Hello) -> None:
-        if not PROTOCOL_LEAST <= hello.protocol <= PROTOCOL:
-            which = "the manager" if hello.protocol > PROTOCOL else "this device"
-            spoken = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL_LEAST} and {PROTOCOL}"
-            reason = f"{spoken}: upgrade {which}"
-            self.record("refused", f"{sender} {reason}")
-            self.send(sender, Dismiss(job="", reason=reason))
+        if self._refuses(sender, hello) or self._referrals.refers(sender, hello):
             return
-        has = (*(leads.job for leads in hello.leads), *hello.jobs)
-        elsewhere = self._others.first(has, is_own=self._is_open_here)
-        if elsewhere is not None and not hello.facts.browser:
-            self._send_to_manager_of(elsewhere, sender)
-            return
-        node = self._nodes.get(sender)
-        if node is None:
-            node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender))
-            if self._cards is not None:
-                node.card = self._cards.get(sender, b"")
-                node.is_signed = bool(node.card)
-            node.labels = self._labels.get(sender, ())
+        if (node := self._nodes.get(sender)) is None:
+            node = self._nodes[sender] = self._settings.newcomer(sender)
         restarted = node.incarnation not in (None, hello.incarnation)
-        if node.facts.is_hub is not hello.facts.is_hub and node.job is not None:
-            # It was started again as something else: its place in that job is gone.
-            node.left_in[node.job] = None
-            self._cluster.place(node, None)
-        node.facts, node.incarnation = hello.facts, hello.incarnation or None
-        if restarted and node.job is not None and not node.may_stay_in(self._jobs[node.job]):
-            # It came back with other labels or without its engine.
-            node.left_in[node.job] = None
-            self._cluster.place(node, None)
-        node.heard_s = self.now_s
-        if node.sent_s is not None:
-            # One that was started again meanwhile was not idle there all the time, and may be of use by now.
-            is_soon = self.now_s - node.sent_s < IN_VAIN_WITHIN_S and not restarted
-            node.in_vain = node.in_vain + 1 if hello.is_referred and is_soon else 0
-            node.kept_s = self.now_s + kept_for_s(node.in_vain) if node.in_vain else 0.0
-        checks_in, node.sent_s = node.sent_s is not None and not restarted, None
-        node.sent_to = ""
-        node.stays = hello.lends or hello.facts.is_hub
-        # What it leads of a job that is unknown here is judged before it goes.
-        led = (leads.job for leads in hello.leads)
-        node.leads = frozenset(job for job in led if job not in self._jobs or self._jobs[job].is_open)
-        node.goes_s = self.now_s + STAYS_S if hello.is_referred else 0.0
-        came = "restarted" if restarted else "connected"
-        node.state, node.reason, node.protocol = Liveness.ALIVE, came, hello.protocol
-        self._cluster.look(node)
+        checks_in = node.sent_s is not None and not restarted
+        self._referrals.on_arrived(node, hello, restarted=restarted)
+        self._enter(node, hello, restarted=restarted)
         if not checks_in:
             # A device that checks in does so for years.
-            self.record("node", f"{sender} {came} from {hello.facts.host or 'somewhere'}")
+            self.record("node", f"{sender} {node.reason} from {hello.facts.host or 'somewhere'}")
         if hello.protocol < PROTOCOL:
-            node.reason = f"{came}; speaks protocol {hello.protocol}, before this release's: upgrade it"
-        if node.facts.is_hub:
-            self.record("node", f"{sender} is a hub: it sums up for others, and trains nothing")
-        elif not node.facts.torch and not node.facts.onnx:
-            self.record("node", f"{sender} has no PyTorch: it cannot train")
-        elif not node.facts.torch:
-            self.record("node", f"{sender} has no PyTorch: it trains jobs that have graphs (shoal train --portable)")
+            node.reason = f"{node.reason}; speaks protocol {hello.protocol}, before this release's: upgrade it"
+        if (limits := _limits_of(node)) is not None:
+            self.record("node", f"{sender} {limits}")
         self._resettle(node, hello.jobs)
-        own = tuple(leads for leads in hello.leads if not self._others.has(leads.job))
-        self._failover.on_hello(sender, replace(hello, leads=own), restarted=restarted)
+        self._failover.on_hello(sender, self._referrals.without_others(hello), restarted=restarted)
         if node.job is not None and self._jobs[node.job].is_led:
             # A new process has forgotten its job, a new connection has not: repeat it to both.
             self._staffing.assign(node, self._jobs[node.job], "back in its job")
         self._schedule()
         self._dismiss_elsewhere(node)
-        self._free_of_others(sender, hello)
+        self._referrals.free(sender, hello)
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
         self.send(sender, self._welcome(node, self._come_s(node)))
         self._appointments.relieve_home()
+
+    def _refuses(self, sender: str, hello: Hello) -> bool:
+        """Dismiss a node whose protocol this release does not speak. Return whether it is one."""
+        if PROTOCOL_LEAST <= hello.protocol <= PROTOCOL:
+            return False
+        which = "the manager" if hello.protocol > PROTOCOL else "this device"
+        spoken = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL_LEAST} and {PROTOCOL}"
+        reason = f"{spoken}: upgrade {which}"
+        self.record("refused", f"{sender} {reason}")
+        self.send(sender, Dismiss(job="", reason=reason))
+        return True
+
+    def _enter(self, node: NodeRecord, hello: Hello, *, restarted: bool) -> None:
+        """Note what a node that connected is now. It loses its place in a job that this does not suit."""
+        if node.facts.is_hub is not hello.facts.is_hub:
+            # It was started again as something else.
+            self._take_place(node)
+        node.facts, node.incarnation = hello.facts, hello.incarnation or None
+        if restarted and node.job is not None and not node.may_stay_in(self._jobs[node.job]):
+            # It came back with other labels or without its engine.
+            self._take_place(node)
+        node.heard_s, node.sent_s = self.now_s, None
+        node.stays = hello.lends or hello.facts.is_hub
+        # What it leads of a job that is unknown here is judged before it goes.
+        led = (leads.job for leads in hello.leads)
+        node.leads = frozenset(job for job in led if job not in self._jobs or self._jobs[job].is_open)
+        node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
+        node.protocol = hello.protocol
+        self._cluster.look(node)
+
+    def _take_place(self, node: NodeRecord) -> None:
+        if node.job is not None:
+            node.left_in[node.job] = None
+            self._cluster.place(node, None)
 
     def _on_peer(self, event: PeerChanged) -> None:
         node = self._nodes.get(event.node)
@@ -452,112 +448,6 @@ class Manager(Machine):
     def is_giving(self, job: str) -> bool:
         """Whether this manager gives the job to another one, which is not durable yet."""
         return self._moving.is_giving(job)
-
-    def _free_of_others(self, node: str, hello: Hello) -> None:
-        """A node that works for a job here lets go of those that other managers have: it cannot be in two places."""
-        for leads in hello.leads:
-            if self._others.has(leads.job):
-                self.send(node, StepDown(job=leads.job, term=leads.term, reason=_WORKS_HERE))
-        for job in filter(self._others.has, hello.jobs):
-            self.send(node, Dismiss(job=job, reason=_WORKS_HERE))
-
-    def _on_other_job(self, sender: str, message: Message) -> None:
-        """A node speaks of another manager's job. It is about to go there, and speaks to that manager then. But a node
-        that was appointed and does not lead yet did not say so in its hello."""
-        if not isinstance(message, AskCheckpoint):
-            return
-        node = self._nodes.get(sender)
-        if node is not None and node.job is not None:
-            self.send(sender, StepDown(job=message.job, term=message.term, reason=_WORKS_HERE))
-        else:
-            self._send_to_manager_of(message.job, sender)
-
-    def _is_open_here(self, job: str) -> bool:
-        return (known := self._jobs.get(job)) is not None and known.is_open
-
-    def _send_to_manager_of(self, job: str, node: str) -> None:
-        endpoint = self._others.endpoint(job)
-        reason = f"another manager has job {job}" if endpoint else f"no manager has job {job} at this moment"
-        if (known := self._nodes.get(node)) is not None:
-            known.sent_to = endpoint
-        self.send(node, Dismiss(job="", reason=reason, endpoint=endpoint))
-
-    def _give_away(self, *, may_grow: bool) -> None:
-        """Send free devices to managers whose jobs lack some, unless a job here is about to need them."""
-        if not all(record.is_led for record in self._cluster.open_jobs()):
-            return
-        for endpoint, lacking in self._others.lacking(self.now_s, may_grow=may_grow):
-            for _ in range(lacking):
-                node = self._cluster.take_for_others(self.now_s)
-                if node is None:
-                    return
-                node.sent_s, node.sent_to = self.now_s, endpoint
-                self._others.on_sent(endpoint, self.now_s)
-                self.record("node", f"{node.node} is sent to the manager at {endpoint}, whose jobs lack devices")
-                self.send(node.node, Dismiss(job="", reason="another manager has work", endpoint=endpoint))
-
-    # Nodes that operators hold back --------------------------------------------------------------------
-
-    def _on_held(self, event: MemberHeld) -> None:
-        """A held node keeps its lease: its leader lets it go when the lease is done, so nothing is lost."""
-        if event.hold == "revoked":
-            was_leader = bool(self._cluster.led_by(event.node))
-            self._appointments.bar_everywhere(event.node, event.reason)
-            self._failover.on_lost(event.node, event.reason, is_certain=True)
-            if was_leader:
-                self._schedule()
-            return
-        hold = event.hold or None
-        if hold is not None:
-            self._held[event.node] = hold
-        else:
-            self._held.pop(event.node, None)
-        node = self._nodes.get(event.node)
-        self._on_card(event.node, node, event.card)
-        self._on_labels(event.node, node, event.labels)
-        if node is None or node.held == hold:
-            return
-        node.held = hold
-        what = node.held_back or "may be given work"
-        self.record("node", f"{event.node} {what}" + (f": {event.reason}" if event.reason else ""))
-        if hold is not None:
-            self._appointments.release([event.node])
-            self._appointments.transfer_from(node)
-        else:
-            self._cluster.look(node)
-            self._schedule()
-
-    def _on_card(self, name: str, node: NodeRecord | None, card: bytes) -> None:
-        """An operator signed a card for a node. A node that works under an older one begins its job again with it."""
-        if self._cards is None or self._cards.get(name, b"") == card:
-            return
-        if card:
-            self._cards[name] = card
-        else:
-            self._cards.pop(name, None)
-        if node is None:
-            return
-        node.card, node.is_signed = card, bool(card)
-        self.record("node", f"{name} {'has a new card' if card else 'has no card any more'}")
-        if node.job is not None and self._jobs[node.job].spec.plan.believes.has_signed_members:
-            self._cluster.called_back.add(name)
-            self._appointments.release([name])
-        self._schedule()
-
-    def _on_labels(self, name: str, node: NodeRecord | None, labels: tuple[str, ...]) -> None:
-        """An operator says what a node is. A job whose plan does not take it any more lets it go after its lease."""
-        if self._labels.get(name, ()) == labels:
-            return
-        self._labels[name] = labels
-        if node is None:
-            return
-        node.labels = labels
-        self.record("node", f"{name} is labelled {', '.join(labels) or 'as it says itself'}")
-        if node.job is not None and not node.may_stay_in(self._jobs[node.job]):
-            self._cluster.called_back.add(name)
-            self._appointments.release([name])
-        self._appointments.transfer_from(node)
-        self._schedule()
 
     def _on_released(self, sender: str, released: Released) -> None:
         record, node = self._jobs.get(released.job), self._nodes.get(released.node)
@@ -750,13 +640,13 @@ class Manager(Machine):
         led = [r for r in self._jobs.values() if r.is_open and r.is_led]
         for record in led:
             self._find_helper(record)
-        self._send_helpers()
+        self._referrals.send_helpers()
         self._staffing.give_least(led)
-        self._give_away(may_grow=False)
+        self._referrals.send_free(may_grow=False)
         self._staffing.grow(led)
         self._staffing.give_hubs(led)
         self._staffing.call_back(led)
-        self._give_away(may_grow=True)
+        self._referrals.send_free(may_grow=True)
         if any(record.is_cut for record in self._jobs.values() if record.is_open):
             self._is_unsettled = True
         elif self._is_unsettled:
@@ -779,23 +669,6 @@ class Manager(Machine):
             self._cluster.called_back.add(node.node)
             self.record("called-back", f"{node.node}: another job has it as its helper", job=node.job)
             self._appointments.release([node.node])
-
-    def _send_helpers(self) -> None:
-        """Send nodes that open the sums of other managers' jobs there: nobody else can take their place. A node that
-        started again has forgotten its job, and a proxy may have brought it here."""
-        own = {record.helper for record in self._cluster.open_jobs()} | {r.leader for r in self._cluster.open_jobs()}
-        for job, name in self._others.helped():
-            node = self._nodes.get(name)
-            if node is None or name in own or not node.is_available or node.is_bound:
-                continue
-            if node.job is None:
-                node.sent_s = self.now_s
-                self.record("node", f"{name} is sent to the manager of job {job}, whose sums it opens")
-                self._send_to_manager_of(job, name)
-            elif name not in self._cluster.called_back:
-                self._cluster.called_back.add(name)
-                self.record("called-back", f"{name}: a job of another manager has it as its helper", job=node.job)
-                self._appointments.release([name])
 
     def _dismiss_elsewhere(self, node: NodeRecord) -> None:
         """A node that was away may still work in a job that gave its place to another. It ignores unknown jobs.
@@ -888,6 +761,17 @@ class Manager(Machine):
     def spec(self, job: str) -> JobSpec | None:
         record = self._jobs.get(job)
         return record.spec if record else None
+
+
+def _limits_of(node: NodeRecord) -> str | None:
+    """Return why a node does not train every job, or None if it can."""
+    if node.facts.is_hub:
+        return "is a hub: it sums up for others, and trains nothing"
+    if node.facts.torch:
+        return None
+    if node.facts.onnx:
+        return "has no PyTorch: it trains jobs that have graphs (shoal train --portable)"
+    return "has no PyTorch: it cannot train"
 
 
 def _is_on_its_way(node: NodeRecord, now_s: float) -> bool:
