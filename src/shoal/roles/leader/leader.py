@@ -30,6 +30,7 @@ from shoal.roles.events import (
 )
 from shoal.roles.leader.attendance import Attendance
 from shoal.roles.leader.contributions import Contributions
+from shoal.roles.leader.ending import Ending
 from shoal.roles.leader.gathering.controller import AggregationController
 from shoal.roles.leader.gathering.gathering import (
     BadUpdate,
@@ -45,7 +46,6 @@ from shoal.roles.leader.gathering.gathering import (
 from shoal.roles.leader.gathering.policy import TopologyPolicy
 from shoal.roles.leader.gathering.private_sum import Normals, no_chance
 from shoal.roles.leader.gathering.sealing import gathering_of
-from shoal.roles.leader.goals import UnknownGoals, reached_by
 from shoal.roles.leader.leases import LATE, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.memory import IN_MEMORY, Memory
@@ -88,8 +88,6 @@ class Leader(Machine):
         self._workers_least = plan.workers_least
         self._phase: LeaderPhase = LeaderPhase.WAITING
         self._reason: str | None = "no worker has connected yet"
-        #: The state and the reason that the job will end with.
-        self._ending: tuple[str, str] | None = None
         #: Why it has to finish its round and step down, or None.
         self._parting: str | None = None
         #: The version it hands over has at least this number.
@@ -104,7 +102,7 @@ class Leader(Machine):
         self._training, self._checks, self._online = shared.training, shared.checks, shared.online
         self._workers, self._formations, self._evaluations = shared.workers, shared.formations, shared.evaluations
         self._durability, self._suspicion = shared.durability, shared.suspicion
-        self._goals = UnknownGoals(plan.until)
+        self._ending = Ending(self, plan.until, self._training)
         self._batch_failures = BatchFailures()
         admission = Admission(update_bytes=self.update_max_bytes, budget_bytes=upload_budget_bytes)
         self._leases = Leases(self, shared, admission=admission, model_bytes=layout.size * 4)
@@ -131,8 +129,7 @@ class Leader(Machine):
         """Continue from a checkpoint. Its ledger matches its model: both were one file."""
         self._training.restore(tensors=tensors, state=state)
         self._durability.version = self._lending.began = self._training.version
-        ending = state["ending"]
-        self._ending = (ending[0], ending[1]) if ending else None
+        self._ending.restore(state["ending"])
         self._checks.restore(state.get("usual"))
         self._lending.restore(state.get("spent"))
         if self._online is not None:
@@ -141,10 +138,9 @@ class Leader(Machine):
     def _snapshot(self) -> tuple[m.Tensors, dict[str, Any]]:
         tensors: m.Tensors
         tensors, state = self._training.snapshot()
-        ending = list(self._ending) if self._ending else None
         if self._online is not None:
             tensors = {**tensors, **self._online.snapshot()}
-        state |= {"job": self._spec.job, "term": self._term, "ending": ending, "version": self._number}
+        state |= {"job": self._spec.job, "term": self._term, "ending": self._ending.snapshot(), "version": self._number}
         return tensors, {**state, "usual": self._checks.snapshot(), **self._lending.snapshot()}
 
     @property
@@ -243,8 +239,8 @@ class Leader(Machine):
             self.record("resumed", f"from durable version {self._training.version}, {where}, term {self._term}")
             if self._unread is not None:
                 self.record("profiles", f"devices are measured again: {self._unread}")
-            if self._ending:
-                self._end(*self._ending)
+            if self._ending.decided:
+                self._end(*self._ending.decided)
             elif self._evaluations.is_due(is_ending=False):
                 self._begin_evaluation()
 
@@ -498,11 +494,11 @@ class Leader(Machine):
         self._workers.on_violation(worker, reason, is_unusual=is_unusual)
         if not self._workers.trusted:
             # Every worker diverges, or the only one lies: waiting would mend neither.
-            if is_unusual and self._ending is None and self._suspicion.has_contributors:
+            if is_unusual and self._ending.decided is None and self._suspicion.has_contributors:
                 self._go_back([worker.node])
             else:
                 every = f"no worker is left that may train: {worker.node} was refused {worker.violations} times"
-                self._end(*(self._ending or ("failed", f"{every}, last for {reason}")))
+                self._end(*self._ending.or_failed(f"{every}, last for {reason}"))
         self._refuse(worker, what, reason)
 
     def _on_bad(self, worker: WorkerRecord, lease: Lease) -> bool:
@@ -537,7 +533,7 @@ class Leader(Machine):
     def _count_failure(self, worker: WorkerRecord, lease: Lease, reason: str) -> None:
         if (fatal := self._batch_failures.on_failed(worker, lease, reason, self._workers)) is not None:
             # If time was over and only the last evaluation was missing, the job ends without it.
-            self._end(*(self._ending or ("failed", fatal)))
+            self._end(*self._ending.or_failed(fatal))
 
     # The model moves -----------------------------------------------------------------------------------
 
@@ -568,7 +564,7 @@ class Leader(Machine):
         self._batch_failures.clear()
         made = f"{batches} batches applied once each, version {self._training.version}"
         self.record("epoch", f"epoch {ledger.epoch}: {made}")
-        if self._evaluations.is_due(is_ending=self._ending is not None):
+        if self._evaluations.is_due(is_ending=self._ending.decided is not None):
             self._begin_evaluation()
             self._save()
             self._lend()
@@ -600,18 +596,8 @@ class Leader(Machine):
 
     def _decide(self) -> None:
         """Between two epochs: go on, or is it done?"""
-        until = self._spec.plan.until
-        latest = self._training.latest if self._training.is_evaluated else None
-        if self._ending is not None:
-            self._end(*self._ending)
-            return
-        if latest is not None and (reached := reached_by(until, self._training.evaluations)) is not None:
-            self._end("finished", reached)
-            return
-        if latest is not None and (unknown := self._goals.unknown(latest)) is not None:
-            self.record("goal", unknown)
-        if until.epochs is not None and self._training.ledger.epoch >= until.epochs:
-            self._end("finished", f"all {until.epochs} epochs are done")
+        if (ending := self._ending.after_epoch()) is not None:
+            self._end(*ending)
             return
         self._save()
         self._lend()
@@ -645,20 +631,18 @@ class Leader(Machine):
         self._leases.watch_the_last()
 
     def _out_of_time(self) -> None:
-        limit_s = self._spec.plan.until.seconds
-        if self._ending is not None:
+        if self._ending.decided is not None:
             # The last evaluation runs. It does not wait for workers that may never come.
             if not self._enough():
-                self._end(*self._ending)
+                self._end(*self._ending.decided)
             return
-        if limit_s is None or self._training.elapsed_s < limit_s:
+        if (ending := self._ending.by_time()) is None:
             return
-        self._ending = ("finished", f"the time limit of {limit_s:g} s is over")
         has_nothing_new = self._training.is_evaluated or self._training.version == 0
         if has_nothing_new or not self._spec.test.examples or not self._enough():
-            self._end(*self._ending)
+            self._end(*ending)
             return
-        self.record("ending", self._ending[1])
+        self.record("ending", ending[1])
         if self._evaluations.now is None:
             self._gathering.let_go("the job's time is over")
             self._leases.take_back_training(fate="was taken back: the job's time is over")
@@ -700,7 +684,7 @@ class Leader(Machine):
         if self._phase.is_over:
             return
         reason = m.clip(reason)
-        self._ending = (state, reason)
+        self._ending.decided = (state, reason)
         self._phase, self._reason = LeaderPhase.CLOSING, reason
         self._training.stop()
         self._evaluations.cancel()
@@ -710,8 +694,8 @@ class Leader(Machine):
         self._save()
 
     def _over(self) -> None:
-        assert self._ending is not None
-        self._phase, (_, reason) = LeaderPhase.ENDED, self._ending
+        assert self._ending.decided is not None
+        self._phase, (_, reason) = LeaderPhase.ENDED, self._ending.decided
         finished = m.Finished(job=self._spec.job, reason=reason)
         for node in (*self._workers.nodes(), *(hub.node for hub in self._workers.hubs())):
             self.send(node, finished)
@@ -728,8 +712,9 @@ class Leader(Machine):
 
     def progress(self) -> m.Progress:
         """Report how the job stands."""
+        ending = self._ending.decided if self._phase is LeaderPhase.ENDED else None
         standing = Standing(
-            state=self._ending[0] if self._phase is LeaderPhase.ENDED and self._ending else self._phase.value,
+            state=ending[0] if ending else self._phase.value,
             reason=self._reason or self._workers.trouble(),
             version=self._number,
             refused=self._refused,
