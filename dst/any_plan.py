@@ -161,6 +161,12 @@ OTHERS: tuple[Change, ...] = (
 )
 
 
+def unsealed_words_plan(plan: Plan, stream: Stream) -> Plan:
+    """Words of 16 bits in a plan that seals nothing, up or in both directions."""
+    down = stream.pick(("", "int16", plan.codec_down))
+    return plan if plan.believes.sealed is not None else replace(plan, codec="int16", codec_down=down)
+
+
 def any_plan(plan: Plan, stream: Stream) -> Plan:
     """Change a plan by one kind of trust, or none, and then by several other features, in any order."""
     if stream.happens(0.8):

@@ -102,6 +102,11 @@ class _Paper:
         return self.spec.plan.down != "dense"
 
     @property
+    def has_sealed_words(self) -> bool:
+        """Whether values are rounded at random to words of 16 bits, under a bound that their group shares."""
+        return self.spec.plan.codec == "int16" and self.spec.plan.believes.sealed is not None
+
+    @property
     def knows_models(self) -> bool:
         """Whether updates and evaluations are worked out from the leader's own models: where they are what was sent, or
         where weights and noise are rounded so that models drift apart, which the toy's evaluation shows at once."""
@@ -114,7 +119,7 @@ class _Paper:
     @property
     def tolerance(self) -> float:
         """Aggregators of a tree round what they sum up to the numbers of a model; what was not sent is summed apart."""
-        if self.spec.plan.codec == "int16":
+        if self.has_sealed_words:
             # Each version is rounded to steps, and momentum carries that on. A mask that stays, or a sum that wraps, is
             # as far off as the bound.
             return 2e-2
@@ -130,7 +135,7 @@ class _Paper:
         much of the rounding of a value that hardly moves as of an update, so only the length of its steps is known."""
         plan = self.spec.plan
         is_weighed = plan.believes.rule is not None and plan.believes.sealed is None
-        is_rounded = plan.codec == "int16" or Codec.parse(plan.codec).form == "led"
+        is_rounded = self.has_sealed_words or Codec.parse(plan.codec).form == "led"
         unseen = self.version - self.anchored
         if plan.outer in ADAPTIVE and (is_weighed or is_rounded):
             return 4 * plan.outer_rate * max(1, unseen)
@@ -308,7 +313,7 @@ class _Paper:
 
     def _sent(self, update: np.ndarray) -> np.ndarray:
         """What a codec without feedback leaves of it. Words of a sealed sum are rounded by chance."""
-        if self.spec.plan.codec == "int16":
+        if self.has_sealed_words:
             return update.astype(np.float64)
         values = code(Codec.parse(self.spec.plan.codec), update, sizes_of(LAYOUT)).values
         return (values.dense() if isinstance(values, Sparse) else values).astype(np.float64)
@@ -316,7 +321,9 @@ class _Paper:
     def _short_enough(self, update: np.ndarray) -> np.ndarray:
         """A private device shortens an update until what arrives of it is short enough: rounding lengthens it."""
         clip, codec = self.spec.plan.clip_update, Codec.parse(self.spec.plan.codec)
-        if not clip or codec.word_bits or (codec.form == "top" and codec.bits == 32):
+        if not clip or codec.form in ("dense", "led") or self.has_sealed_words:
+            return update
+        if codec.form == "top" and codec.bits == 32:
             return update
         for tried in range(8):
             length = float(np.linalg.norm(self._sent(update)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dst.any_plan import any_plan, sometimes
+from dst.any_plan import any_plan, sometimes, unsealed_words_plan
 from dst.plans import averaged, clipped, over_hubs, stepped
 from dst.targeted_faults import MOMENTS, SEAL_MOMENTS
 from dst.trust_plans import (
@@ -80,7 +80,12 @@ PROFILES: dict[str, Profile] = {
     "hubs": Profile(plans=(_OUTER, ("hubs", over_hubs)), hubs=1.0, is_large=True),
     "any": Profile(
         # The later ones draw from streams of their own: what was drawn before they existed stays.
-        plans=(("any", any_plan), ("clip", sometimes(clipped)), ("ema", sometimes(averaged))),
+        plans=(
+            ("any", any_plan),
+            ("clip", sometimes(clipped)),
+            ("ema", sometimes(averaged)),
+            ("unsealed words", sometimes(unsealed_words_plan)),
+        ),
         moments=(*MOMENTS, *SEAL_MOMENTS),
         hubs=0.35,
         helpers=0.8,

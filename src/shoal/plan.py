@@ -104,8 +104,8 @@ class Plan:
     topology: str = "star"
     #: When the model moves: ``sync``, ``buffered``, ``async`` or ``auto``.
     pace: str = "sync"
-    #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, or such as ``top1%+ef+4bit``; where sealed ``int16`` or
-    #: such as ``led5%+ef`` (docs/codecs.md).
+    #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, ``int16``, or such as ``top1%+ef+4bit``; where sealed
+    #: ``dense``, ``int16`` or such as ``led5%+ef`` (docs/codecs.md).
     codec: str = "dense"
     #: ``leased`` gives the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
     #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
@@ -472,7 +472,9 @@ class Plan:
         carries all of them on, so that it moves in more places than any one of them."""
         codec = Codec.parse(self.codec)
         if self.codec_down or codec.form != "top":
-            return self.codec_down or ("dense" if codec.is_sealed_only else self.codec)
+            # Words of a sealed sum have a bound of their own, which a version has not.
+            is_sealed = codec.is_sealed_only or (codec.form == "int16" and self.believes.sealed is not None)
+            return self.codec_down or ("dense" if is_sealed else self.codec)
         percent = min(100, max(1, DOWN_TIMES * codec.share_ppm // 10_000))
         return f"top{percent}%" + (f"+{codec.bits}bit" if codec.bits < 32 else "")
 

@@ -36,7 +36,7 @@ from shoal.wire.frames import frames, read_message
 from shoal.wire.limits import UPDATE_NORM_MAX
 from shoal.wire.messages import Update
 
-NAMES = ["dense", "fp16", "bf16", "top1%", "top30%+ef", "top100%", "top10%+2bit", "top30%+ef+4bit", "top100%+8bit"]
+NAMES = ["dense", "fp16", "bf16", "int16", "top1%", "top30%+ef", "top100%", "top10%+2bit", "top30%+ef+4bit", "top100%+8bit"]
 TOP = [name for name in NAMES if name.startswith("top")]
 
 numbers = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5]) | st.floats(-1e4, 1e4, width=32)
@@ -164,7 +164,9 @@ def test_what_arrives_is_what_was_chosen_and_no_longer_than_declared(
     assert bytes_of(sent) <= bytes_max(codec, sizes)
     arrived = decode(codec, sent, sizes)
     if codec.form != "top":
-        assert flat(arrived) == pytest.approx(update, rel=2**-8, abs=2**-24)
+        # A word of 16 bits is off by half a step of its tensor, and no step is longer than one of the largest value.
+        step = float(np.abs(update).max()) / 32767 if codec.form == "int16" else 0.0
+        assert flat(arrived) == pytest.approx(update, rel=2**-8, abs=max(2**-24, 0.51 * step))
         return
     assert isinstance(arrived, Sparse)
     assert arrived.places.size <= entries_max(codec, sizes)
@@ -467,8 +469,22 @@ def test_changes_over_a_great_many_versions_are_refused_before_their_names_are_m
         decode_changes(Codec.parse("top1%"), {"1": np.zeros(5, np.uint8)}, [4], base=0, version=1 << 60)
 
 
+def test_words_of_16_bits_have_a_step_for_each_tensor() -> None:
+    codec, update = Codec.parse("int16"), np.array([1.0, -0.5, 3e-5, 0.0, 0.0, 2e-7], np.float32)
+    sizes = (3, 2, 0, 1)
+    sent = encode(codec, update, sizes)["delta"]
+    assert sent.nbytes == bytes_max(codec, sizes) == 4 * 4 + 6 * 2
+    assert flat(decode(codec, {"delta": sent}, sizes)) == pytest.approx(update, abs=0.51 / 32767, rel=1e-6)
+    assert not code(codec, np.zeros(6, np.float32), sizes).tensors()["delta"].any()
+    for scale in (np.nan, np.inf, -1.0):
+        wrong = sent.copy()
+        wrong[:4] = np.frombuffer(np.float32(scale).tobytes(), np.uint8)
+        with pytest.raises(PeerViolation):
+            decode(codec, {"delta": wrong}, sizes)
+
+
 def test_words_of_a_sealed_sum_are_no_update_by_themselves() -> None:
-    codec, update = Codec.parse("int16"), np.zeros(4, np.float32)
+    codec, update = Codec.parse("led100%+ef"), np.zeros(4, np.float32)
     with pytest.raises(Misuse, match="only for sealed updates"):
         encode(codec, update, (4,))
     with pytest.raises(PeerViolation, match="words of a sealed sum"):

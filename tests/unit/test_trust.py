@@ -299,6 +299,14 @@ def test_sealed_words_of_16_bits_go_up_and_versions_come_down_whole() -> None:
     assert Plan(**{**SEALED, "codec": "int16", "codec_down": "bf16"}).down == "bf16"
 
 
+@pytest.mark.parametrize("trust", ["identity", "robust", "robust(clip)"])
+def test_words_of_16_bits_without_masks_go_both_ways(trust: str) -> None:
+    plan = Plan(codec="int16", trust=trust)
+    assert (plan.codec, plan.down) == ("int16", "int16")
+    assert Plan(codec="int16", trust=trust, codec_down="dense").down == "dense"
+    assert Plan(**{**SEALED, "codec": "int16", "codec_down": "int16"}).down == "int16"
+
+
 @pytest.mark.parametrize("topology", ["tree", "shard", "auto"])
 def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None:
     assert Plan(**{**SEALED, "topology": topology, "codec": "int16"}).believes.sealed is not None
@@ -317,11 +325,7 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
         ({"pace": "buffered"}, "do not exist yet. Set pace = 'sync'"),
         ({"pace": "auto"}, "Set pace = 'sync'"),
         ({"codec": "bf16"}, "masks need whole numbers.*Set codec = 'dense', or 'int16'"),
-        ({"codec": "int16", "codec_down": "int16"}, "not sealed on its way.*Set codec_down = 'dense' or 'bf16'"),
-        (
-            {"codec": "int16", "trust": "identity"},
-            "what masks are added to, and here are none. Set trust = 'sealed', or codec = 'bf16'",
-        ),
+        ({"codec": "int16", "codec_down": "led5%+ef"}, "not sealed on its way.*Set codec_down = 'dense' or 'bf16'"),
         ({"codec": "top1%"}, "the places that a device sends.*Set codec = 'dense'"),
         ({"codec": "led5%+ef", "topology": "tree"}, "words of some places.*Set topology = 'star', or codec = 'int16'"),
         ({"codec": "led5%+ef", "topology": "auto"}, "words of some places.*Set topology = 'star', or codec = 'int16'"),

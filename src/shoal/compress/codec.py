@@ -16,7 +16,7 @@ Form = Literal["dense", "fp16", "bf16", "int16", "led", "top"]
 
 #: The names of codecs, for errors and help.
 GRAMMAR = (
-    "dense, fp16 or bf16 (+ef for either of these), int16 or led5%+ef (any percentage) for sealed updates, or top and a"
+    "dense, fp16 or bf16 (+ef for either of these), int16, led5%+ef (any percentage) for sealed updates, or top and a"
     " percentage, as in top1% or top0.1%, then +ef for error feedback and +2bit to +8bit for coarse values, as in"
     " top1%+ef+4bit"
 )
@@ -74,7 +74,7 @@ class Codec:
     @property
     def is_sealed_only(self) -> bool:
         """Whether its values are words of a sealed sum, which cannot be sent unsealed."""
-        return self.form in ("int16", "led")
+        return self.form == "led"
 
     def __str__(self) -> str:
         return self.name

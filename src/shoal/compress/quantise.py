@@ -1,17 +1,24 @@
-"""Values in few bits: b-bit levels under a scale for each tensor, and bfloat16. Numpy only; packs no bits.
+"""Values in few bits: b-bit levels under a scale for each tensor, and words of 16 bits. Numpy only; packs no bits.
 
 With b bits there are 2^(b-1) levels a side, and no code for zero: what rounds to zero says nothing and is not sent. The
 scale is the largest magnitude over the number of levels, a power of two: nothing is lost in that division, and the
 largest value of a tensor comes back as it was.
+
+``int16`` has as many levels on each side of zero as a word of 16 bits holds, and zero is one of them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from shoal.errors import Misuse
 
 BITS_MIN, BITS_MAX = 2, 8
+
+#: Levels on each side of zero in a word of 16 bits.
+INT16_MOST = (1 << 15) - 1
 
 #: The least float32 with all its digits. A finer scale would not hold what the error bound says.
 SCALE_MIN = float(np.finfo(np.float32).tiny)
@@ -66,6 +73,42 @@ def quantise(
 def restored(levels: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """The values that levels stand for, in float32."""
     values: np.ndarray = levels.astype(np.float32) * scales
+    return values
+
+
+def int16_scales(values: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Return the step between two words of 16 bits in each tensor, or 0 where no value is large enough to have one."""
+    counts = np.asarray(sizes, dtype=np.int64)
+    scales = np.zeros(counts.size, dtype=np.float32)
+    present = np.flatnonzero(counts)
+    if present.size:
+        starts = (np.cumsum(counts) - counts)[present]
+        # Divided in float64 and rounded up, so that the largest value is not beyond the last level.
+        exact = np.maximum.reduceat(np.abs(values), starts).astype(np.float64) / INT16_MOST
+        scales[present] = np.nextafter(exact.astype(np.float32), np.float32(np.inf))
+    scales[scales < SCALE_MIN] = 0
+    return scales
+
+
+def to_int16(values: np.ndarray, sizes: Sequence[int], scales: np.ndarray) -> np.ndarray:
+    """Return the nearest level of each value under the scale of its tensor."""
+    out = np.zeros(values.size, dtype=np.int16)
+    start = 0
+    for size, scale in zip(sizes, scales.tolist(), strict=True):
+        if size and scale > 0:
+            steps = np.rint(values[start : start + size] / np.float32(scale))
+            out[start : start + size] = np.clip(steps, -INT16_MOST, INT16_MOST)
+        start += size
+    return out
+
+
+def from_int16(levels: np.ndarray, sizes: Sequence[int], scales: np.ndarray) -> np.ndarray:
+    """Return the float32 values that levels stand for."""
+    values = levels.astype(np.float32)
+    start = 0
+    for size, scale in zip(sizes, scales.tolist(), strict=True):
+        values[start : start + size] *= np.float32(scale)
+        start += size
     return values
 
 

@@ -278,14 +278,6 @@ SEALED = (
         ground="not built",
     ),
     PlanRule(
-        name="int16-trust",
-        keys=("codec", "trust"),
-        when=lambda plan: Codec.parse(plan.codec).is_sealed_only and not is_led(plan) and not is_sealed(plan),
-        why="whole numbers of 16 bits are what masks are added to, and here are none",
-        instead="Set trust = 'sealed', or codec = 'bf16', which has as few bytes",
-        ground="no effect",
-    ),
-    PlanRule(
         name="led-trust",
         keys=("codec", "trust"),
         when=lambda plan: is_led(plan) and not is_sealed(plan),

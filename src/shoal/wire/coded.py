@@ -5,7 +5,8 @@ checked against the model and the codec before anything is unpacked or allocated
 is returned. An update of any codec is one tensor of the message.
 
     dense   float32        fp16   float16        bf16   uint16, the bits
-    int16   not encoded here, nor is led: sealing an update makes its integers
+    int16   uint8: a float32 scale per tensor, then the words; sealing an update makes other words of it
+    led     not encoded here: sealing an update makes its integers
     top     uint8, see below
 
 ``top`` is the number of places, which are the indices of the values sent (4 bytes), and their Rice parameter (1 byte).
@@ -27,12 +28,15 @@ import numpy as np
 from shoal.compress.codec import Codec
 from shoal.compress.quantise import (
     from_bfloat16,
+    from_int16,
+    int16_scales,
     levels_of,
     quantise,
     restored,
     scales_of,
     to_bfloat16,
     to_float16,
+    to_int16,
 )
 from shoal.compress.sparse import Sparse, count_of, largest, take_from
 from shoal.errors import BadValues, Misuse, PeerViolation
@@ -87,7 +91,8 @@ def entries_max(codec: Codec, sizes: Sequence[int]) -> int:
 def bytes_max(codec: Codec, sizes: Sequence[int], *, entries: int | None = None) -> int:
     """Return the most bytes that any update takes, or with ``entries`` any update with at most that many values."""
     if codec.form != "top":
-        return entries_max(codec, sizes) * np.dtype(_DTYPES[codec.form]).itemsize
+        scales = _scales_bytes(codec, sizes) if codec.form == "int16" else 0
+        return scales + entries_max(codec, sizes) * np.dtype(_DTYPES[codec.form]).itemsize
     count = entries_max(codec, sizes) if entries is None else min(entries, sum(sizes))
     around = _HEAD_BYTES + _scales_bytes(codec, sizes) + packed_bytes(count, codec.bits)
     return around + rice.coded_bytes_max(count, sum(sizes))
@@ -142,6 +147,9 @@ class Coded:
 
 def code(codec: Codec, update: np.ndarray, sizes: Sequence[int], *, chance: np.random.Generator | None = None) -> Coded:
     """Choose the values of an update to send, and round them."""
+    if codec.form == "int16":
+        scales = int16_scales(_ours(update, sizes), sizes)
+        return Coded(codec, tuple(sizes), from_int16(to_int16(update, sizes, scales), sizes, scales), scales)
     if codec.form != "top":
         flat = decode(codec, encode(codec, update, sizes), sizes)
         return Coded(codec, tuple(sizes), flat, _NO_SCALES)
@@ -173,7 +181,7 @@ def _without(chosen: Sparse, dropped: np.ndarray, values: np.ndarray) -> Sparse:
 def _array(codec: Codec, values: np.ndarray | Sparse, sizes: Sequence[int], scales: np.ndarray) -> np.ndarray:
     if isinstance(values, Sparse):
         return _written(codec, values, sizes, None, scales=scales)
-    return encode(codec, values, sizes)["delta"]
+    return _words(values, sizes, scales) if codec.form == "int16" else encode(codec, values, sizes)["delta"]
 
 
 def encode_exact(update: np.ndarray, *, name: str) -> dict[str, np.ndarray]:
@@ -203,12 +211,11 @@ def encode(
     if codec.form == "top":
         chosen = update if isinstance(update, Sparse) else largest(update, sizes, share_ppm=codec.share_ppm)
         return {name: _written(codec, chosen, sizes, chance)}
-    flat = update.dense() if isinstance(update, Sparse) else update
-    if flat.dtype != np.float32 or flat.shape != (sum(sizes),):
-        raise Misuse(f"the update is {flat.dtype} {flat.shape}; the model is float32 ({sum(sizes)},)")
     if codec.is_sealed_only:
         raise Misuse(f"{codec} is only for sealed updates: seal the update")
-    _check_ours(flat)
+    flat = _ours(update.dense() if isinstance(update, Sparse) else update, sizes)
+    if codec.form == "int16":
+        return {name: _words(flat, sizes, int16_scales(flat, sizes))}
     if codec.form == "fp16":
         return {name: to_float16(flat)}
     if codec.form == "bf16":
@@ -253,6 +260,10 @@ def _written(
     return np.concatenate((head, _bytes_of(scales, "<f4"), gaps, body))
 
 
+def _words(flat: np.ndarray, sizes: Sequence[int], scales: np.ndarray) -> np.ndarray:
+    return np.concatenate((_bytes_of(scales, "<f4"), _bytes_of(to_int16(flat, sizes, scales), "<i2")))
+
+
 def _codes(levels: np.ndarray, bits: int) -> np.ndarray:
     """Return each level's code: its sign and its magnitude minus one."""
     return np.where(levels < 0, levels_of(bits) - 1 - levels, levels - 1)
@@ -265,6 +276,14 @@ def _counts(places: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 
 def _bytes_of(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(dtype, copy=False).view(np.uint8)
+
+
+def _ours(update: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Return our own dense update, checked."""
+    if update.dtype != np.float32 or update.shape != (sum(sizes),):
+        raise Misuse(f"the update is {update.dtype} {update.shape}; the model is float32 ({sum(sizes)},)")
+    _check_ours(update)
+    return update
 
 
 def _check_ours(values: np.ndarray) -> None:
@@ -310,6 +329,8 @@ def decode_with_norm(
     if list(tensors) != [name]:
         raise PeerViolation(f"an update in {codec} is one tensor named {name}, not {sorted(tensors)[:4]}")
     array = tensors[name]
+    if codec.form == "int16":
+        return _read_words(array, sizes)
     if array.dtype != _DTYPES[codec.form] or array.ndim != 1:
         raise PeerViolation(f"the update is {array.dtype} {array.shape}, which {codec} does not produce")
     if codec.form == "top":
@@ -355,6 +376,25 @@ def decode_exact(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
     return sparse.dense()
 
 
+def _read_words(array: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, float]:
+    scales_end = VALUE_BYTES * len(sizes)
+    expected = scales_end + 2 * sum(sizes)
+    if array.dtype != np.uint8 or array.shape != (expected,):
+        raise PeerViolation(f"the update is {array.dtype} {array.shape}; in int16 it is uint8 ({expected},)")
+    scales = _scales(array[:scales_end])
+    levels = np.frombuffer(array[scales_end:].tobytes(), dtype="<i2")
+    with np.errstate(over="ignore"):
+        values = from_int16(levels, sizes, scales)
+    return values, _norm_of_theirs(values)
+
+
+def _scales(data: np.ndarray) -> np.ndarray:
+    scales = _floats(data)
+    if not np.isfinite(scales).all() or (scales < 0).any():
+        raise PeerViolation("the update has a scale that is negative or not finite")
+    return scales
+
+
 def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) -> tuple[Sparse, float]:
     size, most_bytes = sum(sizes), bytes_max(codec, sizes, entries=entries)
     scales_end = _HEAD_BYTES + _scales_bytes(codec, sizes)
@@ -372,9 +412,7 @@ def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) ->
     if codec.bits == 32:
         values = _floats(body)
     else:
-        scales = _floats(data[_HEAD_BYTES:scales_end])
-        if not np.isfinite(scales).all() or (scales < 0).any():
-            raise PeerViolation("the update has a scale that is negative or not finite")
+        scales = _scales(data[_HEAD_BYTES:scales_end])
         levels = _levels(unpack(body, count, codec.bits), codec.bits)
         with np.errstate(over="ignore"):
             values = restored(levels, np.repeat(scales, _counts(places, sizes)))

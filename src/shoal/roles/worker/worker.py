@@ -112,6 +112,8 @@ class Worker(WorkerMachine):
         #: (term, number) of the last lease that came.
         self._newest: tuple[int, int] = (0, 0)
         self._codec, self._down = Codec.parse(spec.plan.codec), Codec.parse(spec.plan.down)
+        #: Updates leave as what their codec makes of them; otherwise they leave whole, or as sealed words.
+        self._is_coded = self._codec.form != "dense" and spec.plan.believes.sealed is None
         #: How many values each tensor of the model has.
         self._sizes: tuple[int, ...] = ()
         self._parameters = 0
@@ -545,7 +547,7 @@ class Worker(WorkerMachine):
 
     def _update(self, held: Held, event: Trained) -> Update:
         tensors = self._carried_on(held.work, event.tensors)
-        if not self._codec.word_bits:
+        if self._is_coded:
             held.coded = self._code(held.work, tensors["delta"])
             tensors = held.coded.tensors()
         elif self._codec.feedback:
