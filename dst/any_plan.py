@@ -167,6 +167,20 @@ def unsealed_words_plan(plan: Plan, stream: Stream) -> Plan:
     return plan if plan.believes.sealed is not None else replace(plan, codec="int16", codec_down=down)
 
 
+def chosen_for_plan(plan: Plan, stream: Stream) -> Plan:
+    """A plan that leaves its topology, its pace or both to the leader."""
+    topology, pace = stream.pick((("auto", plan.pace), (plan.topology, "auto"), ("auto", "auto"), ("auto", "auto")))
+    is_stepped_whole = topology == "auto" and plan.is_stepped_by_leader
+    return replace(
+        plan,
+        topology=topology,
+        pace=pace,
+        cohort=plan.cohort if pace == "sync" else 0,
+        staleness="root" if plan.staleness == "parameter" else plan.staleness,
+        codec_down="dense" if is_stepped_whole else plan.codec_down,
+    )
+
+
 def any_plan(plan: Plan, stream: Stream) -> Plan:
     """Change a plan by one kind of trust, or none, and then by several other features, in any order."""
     if stream.happens(0.8):

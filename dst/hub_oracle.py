@@ -57,7 +57,7 @@ class HubOracle:
                 continue
             is_hub = action.to in self._hubs
             self._hold((role == "hub") is is_hub, step, f"{action.to} was made a {role} of {job}, hub or not: {is_hub}")
-            takes = self._plans[job].topology in ("tree", "auto")
+            takes = self._plans[job].hubs_max > 0
             self._hold(takes or not is_hub, step, f"{action.to}, a hub, was given to {job}, which has no tree")
 
     def _leader(self, step: Step) -> None:

@@ -36,7 +36,7 @@ from shoal.sim.invariants import Violation
 from shoal.sim.jobs import examples_to_train
 from shoal.sim.observe import Mark, Step
 from shoal.wire.coded import code, sizes_of
-from shoal.wire.messages import EvaluationView, Go, JobSpec, Reduce, Update, Work
+from shoal.wire.messages import EvaluationView, Go, JobSpec, Reduce, SetUpAggregator, Update, Work
 
 #: A job whose time is over may still evaluate, and a lease of that may fail; longer where leases have no fixed time.
 OVERTIME_S = 45.0
@@ -127,7 +127,7 @@ class _Paper:
             # Products of updates are rounded, and so is what follows from them: weights of updates that are all but
             # equally far differ by a share of ``robust``'s resolution.
             return 5e-4
-        return 1e-5 if self.spec.plan.topology == "tree" or self.is_coded else 1e-6
+        return 1e-5 if "tree" in self.spec.plan.topologies or self.is_coded else 1e-6
 
     @property
     def drift(self) -> float:
@@ -139,7 +139,7 @@ class _Paper:
         unseen = self.version - self.anchored
         if plan.outer in ADAPTIVE and (is_weighed or is_rounded):
             return 4 * plan.outer_rate * max(1, unseen)
-        if plan.outer in ADAPTIVE and (self.is_coded or plan.topology == "tree"):
+        if plan.outer in ADAPTIVE and (self.is_coded or "tree" in plan.topologies):
             # What half precision and sums of aggregators round shows once a leader brings very many versions at once.
             return plan.outer_rate * max(0, unseen - UNSEEN_MANY)
         return 0.0
@@ -369,6 +369,8 @@ class HistoryOracle:
         self._papers = {spec.job: _Paper(spec, models={0: FIRST_MODEL}) for spec in specs}
         #: (node, job, lease) -> the batches that it trained last under this number.
         self._turns: dict[tuple[str, str, int], tuple[int, ...]] = {}
+        #: (job, term, formation) -> whether it is a tree or a shard.
+        self._kinds: dict[tuple[str, int, int], str] = {}
         #: (node, job) -> what the words say that it sealed last, where they are of some places.
         self._sent: dict[tuple[str, str], np.ndarray] = {}
 
@@ -388,9 +390,11 @@ class HistoryOracle:
                 case Reduce() if self._papers[step.job].spec.plan.believes.rule == "nearest":
                     # A scale is what an update counts for among others, which ``_believed`` works out.
                     pass
+                case SetUpAggregator() as form:
+                    self._kinds[step.job, form.term, form.formation] = form.kind
                 case Reduce(kept=(_, *_)) as count:
                     # What it is worth was said when it was measured.
-                    if self._papers[step.job].spec.plan.topology == "tree":
+                    if self._kinds[step.job, count.term, count.formation] == "tree":
                         self._cut(self._papers[step.job], count)
                 case Reduce() as count:
                     told = {(count.term, lease): scale for lease, scale in zip(count.leases, count.scales, strict=True)}

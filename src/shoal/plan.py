@@ -394,16 +394,33 @@ class Plan:
         return max(self.workers_min, least)
 
     @property
+    def topologies(self) -> tuple[str, ...]:
+        """The topologies that the job may have, the simplest first. Where devices are compared, ``auto`` chooses no
+        tree: an aggregator would sum its group before the comparison."""
+        if self.topology != "auto":
+            return (self.topology,)
+        is_compared = self.believes.rule == "nearest" and self.believes.sealed is None
+        return ("star", "shard") if is_compared else ("star", "tree", "shard")
+
+    @property
+    def paces(self) -> tuple[str, ...]:
+        """The paces that the job may have, the one that it begins with first. Where updates are sealed, ``auto`` stays
+        in step: members of a sum agree on one version before they seal."""
+        if self.pace != "auto":
+            return (self.pace,)
+        return ("sync",) if self.believes.sealed is not None else ("sync", "buffered")
+
+    @property
     def hubs_max(self) -> int:
         """How many hubs a job is given: none where its updates meet in no tree, else at most one for two workers."""
-        return max(1, self.workers_max // 2) if self.topology in ("tree", "auto") else 0
+        return max(1, self.workers_max // 2) if "tree" in self.topologies else 0
 
     @property
     def lent_most(self) -> int:
         """Leases lent for one version, where others wait for it; 0: any number."""
         is_bounded = self.believes.rule == "nearest" or self.believes.sealed is not None
         most = min(DEVICES_MAX, self.group_most) if self.believes.sealed is not None else DEVICES_MAX
-        return self.cohort or (most if is_bounded and self.pace == "sync" else 0)
+        return self.cohort or (most if is_bounded and self.paces[0] == "sync" else 0)
 
     @property
     def device_momentum(self) -> float:

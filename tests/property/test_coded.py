@@ -36,7 +36,18 @@ from shoal.wire.frames import frames, read_message
 from shoal.wire.limits import UPDATE_NORM_MAX
 from shoal.wire.messages import Update
 
-NAMES = ["dense", "fp16", "bf16", "int16", "top1%", "top30%+ef", "top100%", "top10%+2bit", "top30%+ef+4bit", "top100%+8bit"]
+NAMES = [
+    "dense",
+    "fp16",
+    "bf16",
+    "int16",
+    "top1%",
+    "top30%+ef",
+    "top100%",
+    "top10%+2bit",
+    "top30%+ef+4bit",
+    "top100%+8bit",
+]
 TOP = [name for name in NAMES if name.startswith("top")]
 
 numbers = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5]) | st.floats(-1e4, 1e4, width=32)

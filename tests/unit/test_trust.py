@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shoal.errors import Misuse
@@ -60,9 +62,7 @@ def test_what_cannot_is_refused_with_what_there_is(text: str, told: str) -> None
     ("said", "told"),
     [
         ({"pace": "async"}, "has no neighbours.*Set pace = 'sync' or 'buffered', or trust = 'robust\\(clip\\)'"),
-        ({"pace": "auto"}, "has to be known.*Set pace = 'sync'"),
         ({"topology": "tree"}, "majority of liars. Set topology = 'star' or 'shard'"),
-        ({"topology": "auto"}, "it may choose a tree.*Set topology = 'star' or 'shard'"),
         ({"topology": "chain", "data": "local"}, "pairs see two updates at a time.*Set topology = 'star' or 'shard'"),
         ({"pace": "buffered", "buffer": 2}, "buffer = 2: a version is of 3 to 256 devices"),
         ({"pace": "buffered", "buffer": 257}, "buffer = 257"),
@@ -75,6 +75,28 @@ def test_what_cannot_is_refused_with_what_there_is(text: str, told: str) -> None
 def test_what_nearest_cannot_do_says_what_to_change(said: dict[str, object], told: str) -> None:
     with pytest.raises(Misuse, match=told):
         Plan(trust="robust", **said)  # type: ignore[arg-type]
+
+
+def test_what_auto_may_choose_follows_from_trust() -> None:
+    def allowed(trust: str, **more: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        plan = Plan(trust=trust, topology="auto", pace="auto", **more)
+        return plan.topologies, plan.paces
+
+    every, both_paces = ("star", "tree", "shard"), ("sync", "buffered")
+    assert allowed("identity") == allowed("robust(clip)") == (every, both_paces)
+    # An aggregator of a tree would sum devices before they are compared.
+    assert allowed("robust") == (("star", "shard"), both_paces)
+    assert allowed("sealed", data="local", workers_min=8) == (every, ("sync",))
+    assert Plan(topology="tree", pace="async").topologies == ("tree",)
+    assert Plan(pace="async").paces == ("async",)
+
+
+def test_auto_takes_no_more_hubs_and_leases_than_it_can_use() -> None:
+    assert Plan(trust="robust", topology="auto").hubs_max == 0
+    assert Plan(topology="auto", workers_max=8).hubs_max == 4
+    # It begins in step, in which workers wait for all that are compared.
+    assert Plan(trust="robust", pace="auto").lent_most == 256
+    assert Plan(trust="robust", pace="buffered").lent_most == 0
 
 
 @pytest.mark.parametrize("pace", ["sync", "buffered", "async", "auto"])
@@ -180,7 +202,7 @@ def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
         ({"topology": "chain"}, "has the sum without noise, and nobody leads. Set topology = 'star', 'tree' or"),
         ({"share_labels": True}, "Set share_labels = False"),
         ({"share_labels": True, "labels_epsilon": 1.0}, "hides only one example. Set share_labels = False"),
-        ({"pace": "auto", "cohort": 0}, "has to be known. Set pace = 'sync'"),
+        ({"pace": "auto", "cohort": 0}, "auto changes that number. Set pace = 'sync'"),
         ({"cohort": 0}, "Set cohort to how many devices make a version"),
         ({"until": seconds(60)}, "Set until = shoal.epochs"),
         ({"clip_update": 0.0}, "Set clip_update to the length of a usual update"),
@@ -323,7 +345,6 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
         ({"topology": "auto", "codec_down": "bf16"}, "a step that they do not take. Set codec_down = 'dense'"),
         ({"pace": "async"}, "difference of two versions is the update.*Set pace = 'sync'"),
         ({"pace": "buffered"}, "do not exist yet. Set pace = 'sync'"),
-        ({"pace": "auto"}, "Set pace = 'sync'"),
         ({"codec": "bf16"}, "masks need whole numbers.*Set codec = 'dense', or 'int16'"),
         ({"codec": "int16", "codec_down": "led5%+ef"}, "not sealed on its way.*Set codec_down = 'dense' or 'bf16'"),
         ({"codec": "top1%"}, "the places that a device sends.*Set codec = 'dense'"),

@@ -308,6 +308,11 @@ class Invariants:
                     tenure.is_closing = True
                 case Record(kind="went-back"):
                     tenure.went_back = True
+                case Record(kind="pace"):
+                    self._hold(
+                        len(course.spec.plan.paces) > 1, step.at_s, f"the plan has one pace, and {action.reason}"
+                    )
+                    tenure.changed_pace = True
                 case Record(kind="passed"):
                     tenure.passed += 1
                 case End() if tenure.term == course.led_term:
@@ -500,7 +505,7 @@ class Invariants:
 
     def _grew(self, course: SeenJob, tenure: SeenLeader, at_s: float, version: int) -> None:
         # In an asynchronous job each update may make a version, and not every version has to be sent.
-        is_sync = course.spec.plan.pace == "sync"
+        is_sync = course.spec.plan.paces[0] == "sync" and not tenure.changed_pace
         most = (tenure.version + 1 if is_sync else max(0, tenure.began) + tenure.answers) + tenure.passed
         is_renumbered = tenure.term == course.adopting and version == course.least
         self._hold(
@@ -534,7 +539,7 @@ class Invariants:
     def _saving(self, course: SeenJob, tenure: SeenLeader, step: Step, save: Save) -> None:
         """Check that this leader leased each batch that a save applies, and for the version that the update is for."""
         tenure.version = max(tenure.version, save.version)
-        is_sync = course.spec.plan.pace == "sync"
+        is_sync = course.spec.plan.paces[0] == "sync" and not tenure.changed_pace
         for row in save.applied:
             lent = tenure.lent.get(row.lease)
             what = f"batch {row.batch} of epoch {row.epoch} in version {row.version}"
@@ -554,7 +559,7 @@ class Invariants:
     def _filled(self, course: SeenJob, tenure: SeenLeader, step: Step, save: Save) -> None:
         """Check that a version has as many updates as the pace requires, or fewer if no other could come."""
         plan = course.spec.plan
-        size = {"sync": math.inf, "buffered": plan.buffer, "async": 1}[plan.pace]
+        size = {"sync": math.inf, "buffered": plan.buffer, "async": 1}[plan.paces[0]]
         for version, group in itertools.groupby(save.applied, key=lambda row: row.version):
             node_of = {row.lease: row.node for row in group}
             leases = list(node_of)
@@ -576,7 +581,7 @@ class Invariants:
                 fills = len({node_of[lease] for lease in leases if lease not in last}) < size <= len(leases)
             is_whole = fills or (len(leases) < size and tenure.applied in tenure.quiet)
             self._hold(
-                is_whole or tenure.is_closing or tenure.went_back,
+                is_whole or tenure.is_closing or tenure.went_back or tenure.changed_pace,
                 step.at_s,
                 f"version {version} is made of {len(leases)} updates, the pace is {plan.pace} with {size}",
             )

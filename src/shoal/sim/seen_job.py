@@ -49,6 +49,8 @@ class SeenLeader:
     is_closing: bool = False
     #: Whether its model was suspected, so that updates that had come are in no version.
     went_back: bool = False
+    #: Whether it went on at another pace, so that versions are of as many updates as it found best.
+    changed_pace: bool = False
     #: How many versions were skipped, since no device could take part in them.
     passed: int = 0
     #: How many updates came for open leases, and the number at which none was open any more.

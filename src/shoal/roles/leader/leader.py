@@ -109,7 +109,7 @@ class Leader(Machine):
         sizes = sizes_of(layout)
         up_bytes, down_bytes = (bytes_expected(Codec.parse(codec), sizes) for codec in (plan.codec, plan.down))
         self._policy = TopologyPolicy(self, plan, size=layout.size, wire_bytes=(up_bytes + down_bytes) / 2)
-        self._stats = RoundStats(self, pace="sync" if plan.pace == "auto" else plan.pace)
+        self._stats = RoundStats(self, pace=plan.paces[0])
         self._aggregation = AggregationController(
             self, shared, policy=self._policy, leases=self._leases, stats=self._stats
         )

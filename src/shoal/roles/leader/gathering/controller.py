@@ -40,7 +40,7 @@ class AggregationController:
         self._leases = leases
         self._stats = stats
         #: ``auto`` begins in step.
-        self.pace_name = "sync" if self._plan.pace == "auto" else self._plan.pace
+        self.pace_name = self._plan.paces[0]
         self.pace = PACES[self.pace_name](self._plan.buffer)
         #: Bytes between devices as their aggregators counted them, and of models that aggregators relayed.
         self.bytes_up = 0

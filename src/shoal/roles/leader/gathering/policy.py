@@ -18,10 +18,11 @@ from shoal.roles.leader.gathering.links import LinkRates
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.topology import predict
-from shoal.topology.choose import ROUNDS_OFF, TOPOLOGIES, Choice, Off, Watch, choose, choose_again
+from shoal.topology.choose import ROUNDS_OFF, Choice, Off, Watch, choose, choose_again
 from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.shard import water_fill
 from shoal.topology.split import split
+from shoal.trust import DEVICES_LEAST, DEVICES_MAX
 from shoal.wire.messages import TopologyView, clip
 
 #: The fewest workers for which a shape is worth having.
@@ -93,7 +94,7 @@ class TopologyPolicy:
         self._returns = 0
         self._views: tuple[TopologyView, ...] = ()
         #: The pace that trees are split for.
-        self._pace = "sync" if plan.pace == "auto" else plan.pace
+        self._pace = plan.paces[0]
 
     # What happens ----------------------------------------------------------------------------------------
 
@@ -244,7 +245,7 @@ class TopologyPolicy:
         rounds = ROUNDS_OFF * 2 ** min(self._returns, RETURNS_COUNTED)
         watch = Watch(choice, took_s=self._took_s if pace == "sync" else None, rounds=rounds)
         self._choice, self._watch, self._pace = choice, watch, pace
-        self._views = _views(choice, cluster, self._wire_bytes, paces=self._plan.pace == "auto")
+        self._views = _views(choice, cluster, self._wire_bytes, paces=len(self._plan.paces) > 1)
         kind, reason = choice.best.topology, "; ".join(filter(None, (why, choice.reason)))
         # A tree of workers may be the faster one: then no hub takes part in it.
         chosen = hubs if choice.tree is None or choice.tree.hubs else ()
@@ -259,8 +260,7 @@ class TopologyPolicy:
 
     def _topologies(self, workers: int, pace: str) -> tuple[str, ...]:
         """Those that may be chosen from."""
-        topologies = TOPOLOGIES if self._plan.topology == "auto" else (self._plan.topology,)
-        able = [topology for topology in topologies if workers >= LEAST[topology]]
+        able = [topology for topology in self._plan.topologies if workers >= LEAST[topology]]
         if pace != "sync" or workers > SHARD_MOST:
             able = [topology for topology in able if topology != "shard"]
         return tuple(able) or ("star",)
@@ -276,9 +276,13 @@ class TopologyPolicy:
         flowing_s = predict.flowing_s(cluster, model_bytes=self._wire_bytes)
         usual_s = median(worker.compute_s for worker in cluster.workers)
         quick = sum(worker.compute_s <= STRAGGLES * usual_s for worker in cluster.workers)
-        if flowing_s * LATE_COSTS < together_s and 1 < quick < len(cluster.workers):
+        # Those that make a version are compared with each other under some plans: not too few, and not too many.
+        is_compared = self._plan.believes.rule == "nearest"
+        least, most = (DEVICES_LEAST, DEVICES_MAX) if is_compared else (2, quick)
+        is_allowed = "buffered" in self._plan.paces and quick >= least
+        if is_allowed and flowing_s * LATE_COSTS < together_s and quick < len(cluster.workers):
             why = f"{len(cluster.workers) - quick} stragglers: {flowing_s:.2f} s for a lease of each if nobody waits"
-            return "buffered", quick, f"{why}, {together_s:.2f} s in step"
+            return "buffered", min(quick, most), f"{why}, {together_s:.2f} s in step"
         return "sync", 1, ""
 
     def arrange(

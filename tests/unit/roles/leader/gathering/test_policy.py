@@ -396,6 +396,35 @@ def test_pace_auto_does_not_wait_for_stragglers() -> None:
     assert [(view.topology, view.pace) for view in shaping.views] == [("star", "sync"), ("star", "buffered")]
 
 
+def test_pace_auto_compares_neither_two_devices_nor_more_than_can_be_compared() -> None:
+    for quick, pace, buffer in ((2, None, 1), (6, "buffered", 6), (260, "buffered", 256)):
+        shaping, workers = shaping_of(topology="star", pace="auto", trust="robust"), with_stragglers(quick, 1)
+        seen(shaping, ROUNDS_FIRST, 10.2)
+        told = wanted(shaping, workers, 100.0)
+        assert (told.pace, told.buffer) == (pace, buffer) if told is not None else pace is None
+
+
+def test_pace_auto_stays_in_step_where_updates_are_sealed() -> None:
+    sealed = {"trust": "sealed(3, 0%, 0%)", "data": "local", "workers_min": 8}
+    shaping, workers = shaping_of(topology="star", pace="auto", **sealed), with_stragglers(6, 2)
+    seen(shaping, ROUNDS_FIRST, 10.2)
+    assert wanted(shaping, workers, 100.0) is None
+    assert {view.pace for view in shaping.views} == {"sync"}
+
+
+def test_topology_auto_forms_no_tree_where_devices_are_compared() -> None:
+    shaping, workers = shaping_of(topology="auto", trust="robust"), busy(16, lease_s=STAR_S)
+    seen(shaping, ROUNDS_FIRST, STAR_S)
+    told = wanted(shaping, workers, 100.0)
+    assert told is not None
+    assert told.kind == "shard"
+    assert {view.topology for view in shaping.views} == {"star", "shard"}
+    many = busy(SHARD_MOST + 1, lease_s=30.0)
+    shaping = shaping_of(topology="auto", trust="robust")
+    seen(shaping, ROUNDS_FIRST, 30.0)
+    assert wanted(shaping, many, 100.0) is None
+
+
 def test_pace_auto_stays_in_step_where_all_are_alike() -> None:
     shaping, workers = shaping_of(topology="star", pace="auto"), busy(8, lease_s=1.2)
     seen(shaping, ROUNDS_FIRST, 1.2)
