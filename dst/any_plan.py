@@ -171,13 +171,32 @@ def chosen_for_plan(plan: Plan, stream: Stream) -> Plan:
     """A plan that leaves its topology, its pace or both to the leader."""
     topology, pace = stream.pick((("auto", plan.pace), (plan.topology, "auto"), ("auto", "auto"), ("auto", "auto")))
     is_stepped_whole = topology == "auto" and plan.is_stepped_by_leader
+    is_in_step = plan.believes.sealed is not None or plan.believes.private is not None
     return replace(
         plan,
         topology=topology,
         pace=pace,
-        cohort=plan.cohort if pace == "sync" else 0,
+        cohort=plan.cohort if pace == "sync" or is_in_step else 0,
         staleness="root" if plan.staleness == "parameter" else plan.staleness,
         codec_down="dense" if is_stepped_whole else plan.codec_down,
+    )
+
+
+def fixed_local_plan(plan: Plan, stream: Stream) -> Plan:
+    """Equal shares of the leases of an epoch, on the devices' own examples."""
+    return replace(_local(plan, stream), work="fixed", budget_s=0.0, requests_per_s=0.0)
+
+
+def sized_shared_plan(plan: Plan, stream: Stream) -> Plan:
+    """As many complete batches of shared examples as fit a budget."""
+    return replace(
+        plan,
+        data="shared",
+        work="sized",
+        budget_s=stream.pick((0.3, 2.0)),
+        requests_per_s=stream.pick((0.0, 2.0)),
+        share_labels=False,
+        staleness="root" if plan.staleness == "similar" else plan.staleness,
     )
 
 

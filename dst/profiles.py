@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dst.any_plan import any_plan, chosen_for_plan, sometimes, unsealed_words_plan
+from dst.any_plan import (
+    any_plan,
+    chosen_for_plan,
+    fixed_local_plan,
+    sized_shared_plan,
+    sometimes,
+    unsealed_words_plan,
+)
 from dst.plans import averaged, clipped, over_hubs, stepped
 from dst.targeted_faults import MOMENTS, SEAL_MOMENTS
 from dst.trust_plans import (
@@ -86,6 +93,8 @@ PROFILES: dict[str, Profile] = {
             ("ema", sometimes(averaged)),
             ("unsealed words", sometimes(unsealed_words_plan)),
             ("auto", sometimes(chosen_for_plan)),
+            ("fixed local", sometimes(fixed_local_plan)),
+            ("sized shared", sometimes(sized_shared_plan)),
         ),
         moments=(*MOMENTS, *SEAL_MOMENTS),
         hubs=0.35,

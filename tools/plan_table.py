@@ -83,7 +83,7 @@ def companions(answers: Mapping[str, str]) -> dict[str, Any]:
         values["budget_s"] = 2.0
     if "private" in trust or trust == "robust(clip) + sealed":
         values["clip_update"] = 0.5
-    if "private" in trust and answers["pace"] == "sync":
+    if "private" in trust and answers["pace"] in ("sync", "auto"):
         values["cohort"] = 10
     return values
 

@@ -299,7 +299,7 @@ class Plan:
         private = self.believes.private
         if private is None or self.until.epochs is None:
             return None
-        devices = {"sync": self.cohort, "buffered": self.buffer}.get(self.pace, 1)
+        devices = {"sync": self.cohort, "buffered": self.buffer}.get(self.paces[0], 1)
         versions = self.until.epochs * math.ceil(self.epoch_leases / max(1, devices))
         apart = self.apart or max(1, self.workers_min // max(1, devices))
         most = math.ceil(versions / apart)
@@ -404,11 +404,13 @@ class Plan:
 
     @property
     def paces(self) -> tuple[str, ...]:
-        """The paces that the job may have, the one that it begins with first. Where updates are sealed, ``auto`` stays
-        in step: members of a sum agree on one version before they seal."""
+        """The paces that the job may have, the one that it begins with first. ``auto`` stays in step where updates are
+        sealed, since members of a sum agree on one version before they seal, and where they are private, since noise is
+        for a number of devices per version that stays."""
         if self.pace != "auto":
             return (self.pace,)
-        return ("sync",) if self.believes.sealed is not None else ("sync", "buffered")
+        is_in_step = self.believes.sealed is not None or self.believes.private is not None
+        return ("sync",) if is_in_step else ("sync", "buffered")
 
     @property
     def hubs_max(self) -> int:

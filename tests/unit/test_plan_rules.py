@@ -46,7 +46,6 @@ BREAKS: dict[str, dict[str, Any]] = {
     "accumulate": {"accumulate": 2},
     "inner-fresh": {"inner": "adamw", "lease_batches": 7},
     "workers": {"workers_min": 3, "workers_max": 2},
-    "sized-data": {"work": "sized", "budget_s": 1.0},
     "sized-budget": {"work": "sized", "data": "local"},
     "sized-budget-s": {"budget_s": 1.0},
     "sized-budget-joules": {"budget_joules": 1.0},
@@ -54,7 +53,8 @@ BREAKS: dict[str, dict[str, Any]] = {
     "sized-refuse-smallest": {"refuse_smallest": 1.0},
     "sized-refuse-alike": {"refuse_alike": 1.0},
     "sized-requests-per-s": {"requests_per_s": 1.0},
-    "fixed-data": {"work": "fixed", "data": "local"},
+    "fixed-sealed": {**SEALED, "work": "fixed"},
+    "fixed-private": {**PRIVATE, "work": "fixed"},
     "similar-labels": {"staleness": "similar"},
     "cache-shuffle": {"cache_mb": 5},
     "window-data": {"shuffle": "window", "data": "local"},
@@ -103,7 +103,6 @@ BREAKS: dict[str, dict[str, Any]] = {
     "private-shard-codec-down": {**PRIVATE, **SHARD_BF16},
     "private-async": {**PRIVATE, "topology": "tree", "pace": "async", "cohort": 0},
     "private-labels": {**PRIVATE, "share_labels": True},
-    "private-pace-auto": {**PRIVATE, "pace": "auto", "cohort": 0},
     "private-cohort": {**PRIVATE, "cohort": 0},
     "private-until": {**PRIVATE, "until": seconds(60)},
     "private-clip": {**PRIVATE, "clip_update": 0.0},
@@ -144,13 +143,13 @@ def test_every_rule_can_be_broken() -> None:
 
 def test_a_refusal_names_every_rule_that_is_broken_with_its_values_reason_and_remedy() -> None:
     with pytest.raises(PlanRefused) as refused:
-        Plan(topology="shard", pace="async", cohort=4, work="fixed", data="local", ema=0.9)
+        Plan(topology="shard", pace="async", cohort=4, shuffle="window", data="local", ema=0.9)
     head, *lines = str(refused.value).splitlines()
     assert head == "this plan breaks 3 rules:"
     assert [line.partition(": ")[0] for line in lines] == [
         "- topology = 'shard' with pace = 'async'",
         "- cohort = 4 with pace = 'async'",
-        "- work = 'fixed' with data = 'local'",
+        "- shuffle = 'window' with data = 'local'",
     ]
     assert all(". Set " in line for line in lines)
 

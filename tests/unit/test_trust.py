@@ -87,6 +87,9 @@ def test_what_auto_may_choose_follows_from_trust() -> None:
     # An aggregator of a tree would sum devices before they are compared.
     assert allowed("robust") == (("star", "shard"), both_paces)
     assert allowed("sealed", data="local", workers_min=8) == (every, ("sync",))
+    # Noise is for a number of devices per version that stays.
+    assert private(pace="auto").paces == ("sync",)
+    assert private(pace="auto").privacy == private(pace="sync").privacy
     assert Plan(topology="tree", pace="async").topologies == ("tree",)
     assert Plan(pace="async").paces == ("async",)
 
@@ -202,7 +205,7 @@ def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
         ({"topology": "chain"}, "has the sum without noise, and nobody leads. Set topology = 'star', 'tree' or"),
         ({"share_labels": True}, "Set share_labels = False"),
         ({"share_labels": True, "labels_epsilon": 1.0}, "hides only one example. Set share_labels = False"),
-        ({"pace": "auto", "cohort": 0}, "auto changes that number. Set pace = 'sync'"),
+        ({"pace": "auto", "cohort": 0}, "a number that is known beforehand. Set cohort"),
         ({"cohort": 0}, "Set cohort to how many devices make a version"),
         ({"until": seconds(60)}, "Set until = shoal.epochs"),
         ({"clip_update": 0.0}, "Set clip_update to the length of a usual update"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shoal.learning.outer_rule import ADAPTIVE
-from shoal.plan_rules.facts import is_chain, is_coded_shard, is_sealed
+from shoal.plan_rules.facts import is_chain, is_coded_shard, is_private, is_sealed
 from shoal.plan_rules.rule import PlanRule, dashed
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ TOPOLOGY_AND_PACE = (
     PlanRule(
         name="cohort-pace",
         keys=("cohort", "pace"),
-        when=lambda plan: plan.cohort > 0 and plan.pace != "sync",
+        when=lambda plan: plan.cohort > 0 and plan.paces != ("sync",),
         why="a cohort is all devices of a version that waits for them, and only versions in step wait",
         instead="Set pace = 'sync', or cohort = 0",
         ground="no effect",
@@ -180,21 +180,12 @@ def _sized_only(key: str) -> PlanRule:
         keys=(key, "work"),
         when=lambda plan: plan.work != "sized" and bool(getattr(plan, key)),
         why=f"{key} has no effect unless work = 'sized'",
-        instead=f"Set work = 'sized' and data = 'local' (`--work sized --plan data=local`), or leave {key} out",
+        instead=f"Set work = 'sized' (`--work sized`), or leave {key} out",
         ground="no effect",
     )
 
 
 DATA_AND_WORK = (
-    PlanRule(
-        name="sized-data",
-        keys=("work", "data"),
-        when=lambda plan: plan.work == "sized" and plan.data != "local",
-        why="a lease of shared examples names its batches before it is known who trains them; only of its own examples"
-        " does a device take as many as fit its budget",
-        instead="Set data = 'local', or work = 'leased'",
-        ground="not built",
-    ),
     PlanRule(
         name="sized-budget",
         keys=("work", "budget_s", "budget_joules", "budget_battery_percent"),
@@ -205,11 +196,21 @@ DATA_AND_WORK = (
     ),
     *(_sized_only(key) for key in SIZED_ONLY),
     PlanRule(
-        name="fixed-data",
-        keys=("work", "data"),
-        when=lambda plan: plan.work == "fixed" and plan.data == "local",
-        why="fixed work divides the batches of one set of examples, and here every device has examples of its own",
-        instead="Set work = 'leased' or 'sized', or data = 'shared'",
+        name="fixed-sealed",
+        keys=("work", "trust"),
+        when=lambda plan: plan.work == "fixed" and is_sealed(plan),
+        why="equal shares are not done at the same time, so the last leases of an epoch belong to fewer devices than a"
+        " sum has, and their sum could not be opened",
+        instead="Set work = 'leased' or 'sized', or leave sealed out of trust",
+        ground="mathematics",
+    ),
+    PlanRule(
+        name="fixed-private",
+        keys=("work", "trust"),
+        when=lambda plan: plan.work == "fixed" and is_private(plan) and not is_sealed(plan),
+        why="a device takes part as often as its privacy account allows, so it may have no right to train the rest of"
+        " an equal share",
+        instead="Set work = 'leased' or 'sized'",
         ground="mathematics",
     ),
     PlanRule(

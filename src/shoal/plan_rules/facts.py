@@ -69,14 +69,14 @@ def hides_nobody(plan: Plan) -> bool:
 
 def account(plan: Plan) -> Privacy | None:
     """Return what the plan promises a person, or None if another rule says why that is not known yet."""
-    is_counted = plan.pace in ("buffered", "async") or (plan.pace == "sync" and plan.cohort > 0)
+    is_counted = plan.paces[0] in ("buffered", "async") or plan.cohort > 0
     return plan.privacy if is_counted and is_clipped(plan) else None
 
 
 def shared_account(plan: Plan) -> SharedPrivacy | None:
     """Return the same where devices add the noise."""
     privacy = account(plan)
-    is_shared = isinstance(privacy, SharedPrivacy) and plan.pace == "sync" and plan.cohort <= plan.group_most
+    is_shared = isinstance(privacy, SharedPrivacy) and plan.paces == ("sync",) and plan.cohort <= plan.group_most
     return privacy if is_shared and isinstance(privacy, SharedPrivacy) else None
 
 

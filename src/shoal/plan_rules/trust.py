@@ -351,17 +351,9 @@ PRIVATE = (
         ground="safety",
     ),
     PlanRule(
-        name="private-pace-auto",
-        keys=("trust", "pace"),
-        when=lambda plan: is_private(plan) and plan.pace == "auto",
-        why="noise is for a number of devices per version that stays, and auto changes that number",
-        instead="Set pace = 'sync'",
-        ground="mathematics",
-    ),
-    PlanRule(
         name="private-cohort",
         keys=("trust", "pace", "cohort"),
-        when=lambda plan: is_private(plan) and plan.pace == "sync" and not plan.cohort,
+        when=lambda plan: is_private(plan) and plan.paces == ("sync",) and not plan.cohort,
         why="a private sum is divided by a number that is known beforehand",
         instead="Set cohort to how many devices make a version, such as 50; unless sealed, pace = 'buffered' will do"
         " too",

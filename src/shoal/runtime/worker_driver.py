@@ -134,6 +134,8 @@ class WorkerDriver:
         self._given: np.ndarray | None = None
         self._takes_changes = spec.plan.down != "dense"
         self._is_local = spec.plan.data == "local"
+        #: The leader goes by what a lease takes of this device.
+        self._is_measured = self._is_local or spec.plan.work == "sized"
         self._local_folder = os.environ.get(LOCAL_VARIABLE, "") if self._is_local else ""
         self._seen = SeenExamples(own, of=self._local_folder) if self._is_local and own is not None else None
         #: The training set of a plan that mixes it in windows; None: all of it is here before the first batch.
@@ -287,8 +289,8 @@ class WorkerDriver:
         return OwnPartFile(self._own_folder, self._spec.job, layout)
 
     def _sense(self, examples: int) -> DeviceState | None:
-        """The state of the device and its number of own examples; None where the plan does not ask for it."""
-        if not self._is_local:
+        """Return the state of the device and its number of own examples, or None if the plan does not ask for it."""
+        if not self._is_measured:
             return None
         found = sensors.features(self._member.node, joules_per_cpu_s=self._usage.energy.joules_per_cpu_s)
         fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
@@ -296,7 +298,9 @@ class WorkerDriver:
         # Nothing leaves the device that the plan does not need.
         battery_j = battery_joules() if self._spec.plan.budget_battery_percent else None
         kind = clip(found.kind, NAME_MAX_CHARS)
-        return DeviceState(**fields | {"kind": kind}, examples=examples, battery_joules=battery_j)
+        return DeviceState(
+            **fields | {"kind": kind}, examples=examples if self._is_local else 0, battery_joules=battery_j
+        )
 
     def _check_signature(self) -> str:
         """Return which operator of our cluster signed this job. Raises PeerViolation if none did, or not the one whose
@@ -480,7 +484,7 @@ class WorkerDriver:
                     result, spent = await self._learn(action)
                 else:
                     await self._bring_shards(action)
-                    result, spent = await self._trained(action), None
+                    result, spent = await self._trained(action)
             except (ShoalError, OSError) as error:
                 host.post(await self._failure(action.lease, error))
                 return
@@ -510,8 +514,15 @@ class WorkerDriver:
                 )
         await host.deliver(trained)
 
-    async def _trained(self, action: Train) -> TrainResult:
-        return await self._trainer.train(action.epoch, action.batches, rate=action.rate, version=action.version)
+    async def _trained(self, action: Train) -> tuple[TrainResult, EnergySpent | None]:
+        """Train on shared examples. See what that takes if leases are sized by it."""
+        before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0) if self._is_measured else None
+        result = await self._trainer.train(action.epoch, action.batches, rate=action.rate, version=action.version)
+        if before is None:
+            return result, None
+        spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
+        self._usage.energy.note(spent, cpu_s=result.cpu_s)
+        return result, spent
 
     async def _bring_shards(self, action: Train) -> None:
         """Of a set that is mixed in windows, have the shards of this lease. The next ones come while it is trained."""

@@ -27,12 +27,17 @@ class FixedShares:
     def on_changed(self) -> None:
         self._is_due = self._is_fixed
 
+    def on_idle(self, node: str, ledger: Ledger) -> None:
+        """A worker that has a share left cannot train it now."""
+        if ledger.left_for(node):
+            self.on_changed()
+
     def cut(
         self, ledger: Ledger, records: Workers, *, is_left_out: Callable[[str], bool] = lambda node: False
     ) -> str | None:
         """Divide the free batches among the workers, if they are others than before. Returns why it was done.
 
-        A worker cut off from the shard (``is_left_out``) must not hold batches.
+        A worker that could train none of them (``is_left_out``) must not hold batches.
         """
         if not self._is_due:
             return None

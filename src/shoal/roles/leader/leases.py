@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from heapq import nsmallest
 
+from shoal.plan import LEASE_BATCHES_MAX
 from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.workers import WAIT_EVERY_S, WorkerRecord
 from shoal.roles.machine import Machine
@@ -92,13 +93,13 @@ class Leases:
 
     # Until when ----------------------------------------------------------------------------------------------
 
-    def lend(self, worker: WorkerRecord, *, in_step: bool) -> tuple[Lease, float] | None:
+    def lend(self, worker: WorkerRecord, *, in_step: bool, examples: int = 0) -> tuple[Lease, float] | None:
         """Return a new lease for a worker and the seconds it has, or None if no batch is free. ``in_step``: others
-        wait for it."""
+        wait for it. ``examples``: the most that it may be over, or 0 for what the plan says."""
         is_training = self._evaluations.now is None
         clock = self.clock if is_training else self._evaluation_clock
         # A lease on a device's own examples is one thing, whatever the device has to do for it.
-        count = self._plan.lease_batches if is_training and self._plan.data != "local" else 1
+        count = self._batches(examples) if is_training and self._plan.data != "local" else 1
         now_s, allowance_s = self._machine.now_s, clock.allowance_s()
         # The worker's time and the others' patience differ: a worker that is late loses its lease and nothing else.
         waits_s = allowance_s + LEASE_GRACE_S
@@ -118,6 +119,12 @@ class Leases:
             return None
         self._last = lease.id
         return lease, allowance_s
+
+    def _batches(self, examples: int) -> int:
+        """Return how many batches of shared examples a lease names: complete ones, and never none."""
+        if not examples:
+            return self._plan.lease_batches
+        return min(LEASE_BATCHES_MAX, max(1, examples // self._plan.batch_size))
 
     def on_delivered(self, worker: WorkerRecord, lease: Lease) -> None:
         """A worker returned the update of a lease."""

@@ -36,6 +36,7 @@ class Lending:
         self._durability = shared.durability
         self._shares = shared.shares
         self._online = shared.online
+        self._is_local = shared.spec.plan.data == "local"
         self._leases = leases
         self._aggregation, self._gathering = aggregation, gathering
         #: The most leases of one version, if workers wait for each other; 0 means any number.
@@ -80,8 +81,13 @@ class Lending:
 
     def cut_shares(self) -> str | None:
         """Divide the batches among the workers again if that is due. Return why, or None if it was not."""
-        is_left_out = self._formations.is_left_out
-        return self._shares.cut(self._training.ledger, self._workers, is_left_out=is_left_out)
+        return self._shares.cut(self._training.ledger, self._workers, is_left_out=self._has_no_use)
+
+    def _has_no_use(self, node: str) -> bool:
+        """Whether a worker could not train a share: nothing of it would go anywhere, or it has no examples."""
+        worker = self._workers.get(node)
+        is_empty = self._online is not None and worker is not None and self._online.why_empty(worker) is not None
+        return is_empty or self._formations.is_left_out(node)
 
     def lend_to(self, worker: WorkerRecord) -> None:
         """Lease the next batches to a worker, unless something speaks against it."""
@@ -105,18 +111,25 @@ class Lending:
             similarity = self._training.similarity(self._online.labels_of(worker.node))
             wanted = self._online.wants(worker, similarity)
             if isinstance(wanted, NotNow):
+                self._shares.on_idle(worker.node, ledger)
                 self._workers.park(worker)
                 self._workers.tell(worker, wanted.reason, retry_after_s=wanted.retry_after_s)
                 return
             examples, _ = wanted
-        lent = self._leases.lend(worker, in_step=self._aggregation.pace_name == "sync")
+        in_step = self._aggregation.pace_name == "sync"
+        lent = self._leases.lend(worker, in_step=in_step, examples=examples)
         if lent is None:
             if ledger.sharers:
                 # Others have batches left, and this worker is not looked at for them.
                 self._workers.rest(worker)
+                if self._online is not None and worker.node not in ledger.sharers:
+                    # It had no examples when the epoch was divided.
+                    self._shares.on_changed()
             return
         lease, deadline_s = lent
         if self._online is not None and is_training:
+            if not self._is_local:
+                examples = self._training.examples_in(lease)
             self._online.on_lent(lease.id, examples)
         self._workers.make_busy(worker, WorkerState.WORKING if is_training else WorkerState.EVALUATING)
         if worker.holds != (self._term, self._training.version) and self._evaluations.mean is None:
@@ -126,6 +139,8 @@ class Lending:
     def _work(self, worker: WorkerRecord, lease: Lease, *, deadline_s: float, examples: int) -> Work:
         """The lease rides on the message that brings the new model (EDDL §4.2), unless aggregators bring that."""
         is_training, mean = self._evaluations.now is None, self._evaluations.mean
+        # Shared examples are named by the batches.
+        own_examples = examples if self._is_local else 0
         version = self._training.version if mean is None else mean_number(self._training.version)
         here = (self._term, version)
         # No aggregator has the mean.
@@ -155,7 +170,7 @@ class Lending:
             formation=formation,
             values_by=values_by,
             base=base,
-            examples=examples if self._evaluations.now is None else self._evaluations.now.size,
+            examples=self._evaluations.now.size if self._evaluations.now is not None else own_examples,
             began=self.began,
             rate=self._spec.plan.rate_at(lease.version) if is_training else 0.0,
             tensors=tensors,

@@ -2,7 +2,8 @@
 
 A part of the leader, and pure. There is no ledger of examples: only a device knows its own. The leader lends leases of
 an epoch, as always; it names a number of examples when it lends (FLeet §2.1), and the update names how many were used.
-``sized`` work goes by the time and energy that a device is predicted to need.
+``sized`` work goes by the time and energy that a device is predicted to need. With shared examples this part only says
+how many examples a lease may have, and the lease names as many complete batches, at least one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.metrics import METRICS_MAX, MetricSum, difference, merge, values_problem, weight_problem
-from shoal.plan import Plan
+from shoal.plan import LEASE_BATCHES_MAX, Plan
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.scheduling.batches import MASK, mix
@@ -59,6 +60,7 @@ class Online:
     def __init__(self, machine: Machine, plan: Plan) -> None:
         self._machine = machine
         self._plan = plan
+        self._is_local = plan.data == "local"
         self._intake = _intake(plan) if plan.work == "sized" else None
         self._draws = 0
         #: Lease -> how many examples it was lent for, and why so many.
@@ -76,9 +78,7 @@ class Online:
     def wants(self, worker: WorkerRecord, similarity: float | None) -> tuple[int, str | None] | NotNow:
         """How many of its examples a device trains on now, and why so many; or that it does not."""
         now_s, device = self._machine.now_s, worker.device
-        if device is not None and not device.examples:
-            return NotNow("it has no examples of its own yet", EMPTY_S)
-        if device is not None and (why := self._drowns(device.examples)) is not None:
+        if (why := self.why_empty(worker)) is not None:
             return NotNow(why, EMPTY_S)
         if self._intake is None:
             return self._plan.lease_batches * self._plan.batch_size, None
@@ -86,7 +86,7 @@ class Online:
             return NotNow(worker.told or "it was told when to come again", worker.not_before_s - now_s)
         request = WorkRequest(
             features=features_of(worker.node, device),
-            examples_held=device.examples if device is not None else 0,
+            examples_held=self._held_by(device),
             similarity=similarity,
             budgets={ENERGY: self._joules_for(worker)} if self._plan.has_energy_budget else {},
         )
@@ -95,6 +95,20 @@ class Online:
             return self._within_plan(answer.examples), answer.reason
         worker.not_before_s = now_s + answer.retry_after_s
         return NotNow(answer.reason, answer.retry_after_s)
+
+    def why_empty(self, worker: WorkerRecord) -> str | None:
+        """Return why a device has too few examples of its own for any lease now, or None if it has enough."""
+        if not self._is_local or worker.device is None:
+            return None
+        if not worker.device.examples:
+            return "it has no examples of its own yet"
+        return self._drowns(worker.device.examples)
+
+    def _held_by(self, device: DeviceState | None) -> int:
+        """Return how many examples a lease of this device may have at most."""
+        if not self._is_local:
+            return LEASE_BATCHES_MAX * self._plan.batch_size
+        return device.examples if device is not None else 0
 
     def _joules_for(self, worker: WorkerRecord) -> float | None:
         """Return what a lease may take of a device, or None if no budget of energy applies to it. Records why, once."""
@@ -190,7 +204,7 @@ class Online:
             if self._plan.has_energy_budget and update.joules > 0:
                 spent[ENERGY] = update.joules
             self._intake.done(features_of(worker.node, before), update.examples, spent)
-        if update.labels:
+        if update.labels and self._is_local:
             self._labels[worker.node] = padded(update.labels)
 
     def on_late(self, worker: WorkerRecord, lease: Lease) -> None:
@@ -204,6 +218,8 @@ class Online:
     def count_merged(self, lease: int, update: Update) -> None:
         """An update is in the next version. Until then it may have to be sent again, and its lease is remembered."""
         self._lent.pop(lease, None)
+        if not self._is_local:
+            return
         self._fresh += update.fresh
         for metric in update.fresh_metrics:
             mine = self._fresh_sums.get(metric.name)

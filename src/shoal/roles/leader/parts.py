@@ -52,8 +52,8 @@ def shared_parts(
     plan = spec.plan
     training = TrainingState(machine, spec, layout, model, memory=memory, normals=normals)
     durability, suspicion = Durability(machine), Suspicion()
-    online = Online(machine, plan) if plan.data == "local" else None
-    checks = UpdateChecks(spec=spec, layout=layout, training=training, online=online)
+    online = Online(machine, plan) if plan.data == "local" or plan.work == "sized" else None
+    checks = UpdateChecks(spec=spec, layout=layout, training=training, online=online if plan.data == "local" else None)
     return Shared(
         spec=spec,
         term=term,

@@ -286,16 +286,17 @@ class SimWorkerDriver:
 
     def _state(self, examples: int) -> DeviceState | None:
         """Return the state of the device, or None if the plan does not need it."""
-        if self._job.spec.plan.data != "local":
+        plan = self._job.spec.plan
+        if plan.data != "local" and plan.work != "sized":
             return None
         build = self._device.build
         # A modelled battery has no more than it begins with. What the plan does not need is not sent.
-        battery_j = build.battery_wh * 3600 if self._job.spec.plan.budget_battery_percent else 0.0
+        battery_j = build.battery_wh * 3600 if plan.budget_battery_percent else 0.0
         return DeviceState(
             kind=build.kind,
             memory_total_mb=float(build.memory_mb),
             battery_joules=battery_j or None,
-            examples=examples,
+            examples=examples if plan.data == "local" else 0,
         )
 
     # Privacy -------------------------------------------------------------------------------------------
@@ -367,6 +368,8 @@ class SimWorkerDriver:
             answer: Trained | EvaluationDone = self._learned(action, model, seconds)
         else:
             answer = result_of(self._job, action, model, seconds)
+            if isinstance(answer, Trained) and plan.work == "sized":
+                answer = replace(answer, joules=self._joules(seconds), state=self._state(0))
         if isinstance(answer, Trained) and plan.believes.sealed is not None:
             answer = replace(answer, model=hashlib.sha256(model.data).digest())
         return answer
@@ -383,9 +386,13 @@ class SimWorkerDriver:
             fresh=learned.fresh,
             fresh_metrics=learned.fresh_metrics,
             labels=learned.labels if spec.plan.share_labels else (),
-            joules=seconds * self._device.build.train_watts if spec.plan.has_energy_budget else 0.0,
+            joules=self._joules(seconds),
             state=self._state(learned.held),
         )
+
+    def _joules(self, seconds: float) -> float:
+        """Return what training for this long takes of the device, or 0 if the plan does not ask for it."""
+        return seconds * self._device.build.train_watts if self._job.spec.plan.has_energy_budget else 0.0
 
     def _interrupt(self, host: Host, action: Interrupt) -> None:
         """End the child process, and report its failure to the role."""

@@ -12,7 +12,7 @@ from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Record, Save, Send
 from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, Started, TimerFired
 from shoal.roles.leader.leader import Leader
-from shoal.wire.messages import Failed, JobSpec, Message, Ready, Update, Wait, Work
+from shoal.wire.messages import DeviceState, Failed, JobSpec, Message, Ready, Update, Wait, Work
 
 Start = Callable[..., "Story"]
 
@@ -59,10 +59,10 @@ class Story:
         for node in nodes:
             self.says(node, Ready(job="digits"))
 
-    def update(self, *nodes: str) -> None:
+    def update(self, *nodes: str, **more: Any) -> None:
         for node in nodes:
             work = self.holds.pop(node)
-            told: dict[str, Any] = {"job": "digits", "term": 1, "lease": work.lease, "version": work.version}
+            told: dict[str, Any] = {"job": "digits", "term": 1, "lease": work.lease, "version": work.version, **more}
             delta = np.ones(2, np.float32)
             self.says(node, Update(**told, examples=len(work.batches), loss_sum=0.5, tensors={"delta": delta}))
 
@@ -209,3 +209,40 @@ def test_evaluation_is_for_whoever_is_ready(begin: Start) -> None:
     story.ready("a", "b")
     story.update("a", "b")
     assert [work.kind for work in story.holds.values()] == ["evaluate", "evaluate"]
+
+
+# On the devices' own examples ---------------------------------------------------------------------------------------
+
+
+def test_leases_on_own_examples_are_divided_among_those_who_have_any(begin: Start) -> None:
+    story = begin(data="local", examples=0, epoch_leases=8, pace="async", workers_min=1)
+    held, empty = DeviceState(examples=50), DeviceState()
+
+    def tells(node: str, state: DeviceState) -> None:
+        story.says(node, Ready(job="digits", state=state))
+
+    tells("a", held)
+    tells("b", held)
+    tells("c", empty)
+    story.tick()
+    assert "c" not in story.holds
+    assert story.waits["c"] == "it has no examples of its own yet"
+    assert sum(story.leader._training.ledger.left_for(node) for node in "ab") == 6
+    assert not story.leader._training.ledger.left_for("c")
+    # It has some now, and an equal share of what is left.
+    tells("c", held)
+    story.tick()
+    tells("c", held)
+    assert "c has one now" in story.shares[-1]
+    assert "c" in story.holds
+    # What b held on its disk is gone: the others train its share.
+    story.update("b", state=empty)
+    story.tick()
+    assert "b has none any more" in story.shares[-1]
+    for _ in range(12):
+        for node in ("a", "c"):
+            if node in story.holds and story.holds[node].epoch == 0:
+                story.update(node, state=held)
+    story.tick()
+    assert story.leader.epoch == 1
+    assert sorted(batch for epoch, batch in story.trained if epoch == 0) == list(range(8))

@@ -318,6 +318,38 @@ def test_a_lease_is_one_of_an_epoch_and_names_its_examples(begin: Callable[..., 
     assert story.leader.progress().accuracy == 0.75
 
 
+def test_sized_work_on_shared_examples_leases_complete_batches_each_once(make_spec: Callable[..., JobSpec]) -> None:
+    plan: dict[str, Any] = {"work": "sized", "budget_s": 4.0, "batch_size": 4, "pace": "async"}
+    story = Story(make_spec(examples=400, until=Until(epochs=1), **plan))
+    sensed = DeviceState(kind="pi", memory_total_mb=1024.0)
+    (work,) = story.says(Ready(job="digits", state=sensed))
+    assert isinstance(work, Work)
+    # Which examples they are follows from the batches.
+    assert work.examples == 0
+    sizes, trained = [len(work.batches)], list(work.batches)
+    for turn in range(1, 100):
+        examples = 4 * len(work.batches)
+        # What it says of examples that it saw for the first time counts for nothing: all have these.
+        told = delta(work, examples=examples, train_s=0.1 * examples, state=sensed, **fresh(1, 1))
+        works = [each for each in story.says(told, float(turn)) if isinstance(each, Work)]
+        if not works:
+            break
+        (work,) = works
+        sizes.append(len(work.batches))
+        trained += work.batches
+    assert sorted(trained) == list(range(100))
+    # Ten examples a second, of which about forty fit the budget.
+    assert 7 <= max(sizes) <= 10
+    assert "new examples" not in str(story.actions)
+
+
+def test_a_shared_lease_has_a_batch_however_small_the_budget_is(make_spec: Callable[..., JobSpec]) -> None:
+    story = Story(make_spec(examples=400, work="sized", budget_s=0.01, batch_size=64))
+    (work,) = story.says(Ready(job="digits"))
+    assert isinstance(work, Work)
+    assert work.batches == (0,)
+
+
 def test_more_examples_than_were_lent_are_refused(begin: Callable[..., Story]) -> None:
     story = begin()
     (work,) = story.says(Ready(job="digits", state=HELD))
