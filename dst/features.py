@@ -58,9 +58,11 @@ PLAN_FEATURES = (
     PlanFeature("star", "topology", lambda plan: plan.topology == "star"),
     PlanFeature("tree", "topology", lambda plan: plan.topology == "tree"),
     PlanFeature("shard", "topology", lambda plan: plan.topology == "shard"),
+    PlanFeature("topology by itself", "topology", lambda plan: plan.topology == "auto"),
     PlanFeature("sync", "pace", lambda plan: plan.pace == "sync"),
     PlanFeature("buffered", "pace", lambda plan: plan.pace == "buffered"),
     PlanFeature("async", "pace", lambda plan: plan.pace == "async"),
+    PlanFeature("pace by itself", "pace", lambda plan: plan.pace == "auto"),
     PlanFeature("robust(nearest)", "rule", lambda plan: plan.believes.rule == "nearest"),
     PlanFeature("robust(clip)", "rule", lambda plan: plan.believes.rule == "clip"),
     PlanFeature("sealed", "sealed", lambda plan: plan.believes.sealed is not None),
@@ -202,6 +204,8 @@ _AXES: tuple[tuple[dict[str, Any], ...], ...] = (
 )
 _COMMON: dict[str, Any] = {"workers_min": 20, "workers_max": 40, "epoch_leases": 80, "until": Until(epochs=2)}
 _EXTRAS: dict[str, dict[str, Any]] = {
+    "topology by itself": {"topology": "auto"},
+    "pace by itself": {"pace": "auto"},
     "published": {"publish": "better"},
     "schedule": {"schedule": "warmup 5 cosine 30"},
     "clip of the mean": {"clip_mean": 4.0},

@@ -67,7 +67,7 @@ class SealPhase(StrEnum):
 #: From each phase, those that may follow.
 SEAL_MOVES: dict[SealPhase, tuple[SealPhase, ...]] = {
     SealPhase.UPLOADING: (SealPhase.SUMMING, SealPhase.AGREEING, SealPhase.OPENING, SealPhase.VOID),
-    SealPhase.SUMMING: (SealPhase.AGREEING, SealPhase.VOID),
+    SealPhase.SUMMING: (SealPhase.AGREEING, SealPhase.OPENING, SealPhase.VOID),
     SealPhase.AGREEING: (SealPhase.OPENING, SealPhase.VOID),
     SealPhase.OPENING: (SealPhase.OPENED, SealPhase.VOID),
     SealPhase.OPENED: (),

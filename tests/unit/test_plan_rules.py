@@ -85,7 +85,6 @@ BREAKS: dict[str, dict[str, Any]] = {
     "sealed-leases": {**SEALED, "epoch_leases": 5},
     "sealed-most": {**SEALED, "trust": "sealed(257)", "workers_min": 257, "epoch_leases": 300},
     "sealed-few-honest": {**SEALED, "trust": "sealed(4, 50%, 10%)"},
-    "helper-topology": {**SEALED, "trust": "sealed(8, helper=nas)", "topology": "tree"},
     "led-trust": {"codec": "led5%+ef"},
     "codec-down-sealed": {"codec_down": "led5%+ef"},
     "sealed-worker-momentum": {

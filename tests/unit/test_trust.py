@@ -195,7 +195,7 @@ def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"data": "shared"}, "no person's device to protect. Set data = 'local'"),
+        ({"data": "shared"}, "is no bound for a person. Set data = 'local'"),
         ({"trust": "robust + private(8)"}, "no clip bounds that. Set only trust = 'private"),
         ({"trust": "robust(clip) + private(8)"}, "no clip bounds that"),
         ({"topology": "tree", "pace": "async", "cohort": 0}, "divided by one. Set pace = 'sync' or 'buffered'"),
@@ -337,6 +337,7 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
     assert Plan(**{**SEALED, "topology": topology, "codec": "int16"}).believes.sealed is not None
     assert Plan(**{**SEALED, "topology": "tree", "codec_down": "bf16"}).down == "bf16"
     assert both(topology=topology).privacy is not None
+    assert Plan(**{**SEALED, "trust": "sealed(8, helper=nas)", "topology": topology}).believes.helper == "nas"
 
 
 @pytest.mark.parametrize(
@@ -347,12 +348,12 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
         ({"topology": "shard", "codec_down": "bf16"}, "a step that they do not take. Set codec_down = 'dense'"),
         ({"topology": "auto", "codec_down": "bf16"}, "a step that they do not take. Set codec_down = 'dense'"),
         ({"pace": "async"}, "difference of two versions is the update.*Set pace = 'sync'"),
-        ({"pace": "buffered"}, "do not exist yet. Set pace = 'sync'"),
+        ({"pace": "buffered"}, "which nobody can apply under a mask. Set pace = 'sync'"),
         ({"codec": "bf16"}, "masks need whole numbers.*Set codec = 'dense', or 'int16'"),
         ({"codec": "int16", "codec_down": "led5%+ef"}, "not sealed on its way.*Set codec_down = 'dense' or 'bf16'"),
         ({"codec": "top1%"}, "the places that a device sends.*Set codec = 'dense'"),
-        ({"codec": "led5%+ef", "topology": "tree"}, "words of some places.*Set topology = 'star', or codec = 'int16'"),
-        ({"codec": "led5%+ef", "topology": "auto"}, "words of some places.*Set topology = 'star', or codec = 'int16'"),
+        ({"codec": "led5%+ef", "topology": "tree"}, "that change with every sum. Set topology = 'star', or codec ="),
+        ({"codec": "led5%+ef", "topology": "auto"}, "that change with every sum. Set topology = 'star', or codec ="),
         ({"share_labels": True}, "Leave share_labels out"),
         ({"workers_min": 7}, "Set workers_min to 8 or more, or name fewer devices"),
         ({"epoch_leases": 5}, "Set epoch_leases to 8 or more"),
@@ -367,14 +368,6 @@ def test_masked_words_meet_in_any_shape_that_has_a_leader(topology: str) -> None
         ({"clip_update": 1.0}, "clip_update = 1 with trust = 'sealed': clip_update has no effect"),
         ({"trust": "sealed + private(4)"}, "Set cohort to how many devices make a version, such as 50; unless sealed"),
         ({"trust": "sealed(4, 50%, 10%)"}, "hides nobody"),
-        (
-            {"trust": "sealed(8, helper=nas)", "topology": "tree"},
-            "the sums of aggregators yet. Set topology = 'star', or leave",
-        ),
-        (
-            {"trust": "sealed(8, helper=nas)", "topology": "auto"},
-            "the sums of aggregators yet. Set topology = 'star'",
-        ),
         ({"trust": "sealed(helper=nas)"}, "is not a choice Shoal has.*sealed\\(8, helper=NODE\\)"),
         ({"trust": "sealed(8, helper=Nas 2)"}, "is not a choice Shoal has"),
         ({"trust": "sealed(2, helper=nas)"}, "name 3 or more"),
@@ -466,9 +459,7 @@ def test_what_cannot_be_sealed_and_private_is_refused(said: dict[str, object], t
 def test_places_that_devices_agree_on_are_for_sealed_plans() -> None:
     plan = Plan(**{**SEALED, "codec": "led10%+ef"})
     assert (plan.codec, plan.down) == ("led10%+ef", "dense")
-    with pytest.raises(
-        Misuse, match=r"what masks are added to, and here are none\. Set trust = 'sealed', or codec = 'top1%\+ef\+4bit'"
-    ):
+    with pytest.raises(Misuse, match=r"bound to none\. Set trust = 'sealed', or codec = 'top1%\+ef\+4bit'"):
         Plan(data="local", codec="led10%+ef")
     with pytest.raises(Misuse, match="not sealed on its way"):
         Plan(**{**SEALED, "codec": "int16", "codec_down": "led10%+ef"})

@@ -47,7 +47,7 @@ def _not_coded_in_a_shard(key: str) -> PlanRule:
         when=lambda plan: bool(getattr(plan, key)) and is_coded_shard(plan),
         why="the leader takes the step of such a shard, and aggregators cannot code a step that they do not take",
         instead="Set codec_down = 'dense', or topology = 'star' or 'tree'",
-        ground="not built",
+        ground="limit",
     )
 
 
@@ -64,7 +64,7 @@ def _not_compared_in_a_shard(key: str, rule: str, instead: str) -> PlanRule:
         why="under robust the aggregators of a shard take the step, each of its own part of the model; with"
         f" {key} the leader would have to take it",
         instead=f"Set topology = {instead}, or leave {key} out",
-        ground="not built",
+        ground="limit",
     )
 
 

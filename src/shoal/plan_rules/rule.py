@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 #: Why there is a rule. ``mathematics``: what is asked contradicts itself, or its result would be wrong. ``safety``: it
 #: would reveal what the plan hides, or let faulty devices decide. ``no effect``: a key would be ignored, and a person
-#: who set it would think it held. ``not built``: it could be had, and ``why`` says what is missing.
-Ground = Literal["mathematics", "safety", "no effect", "not built"]
+#: who set it would think it held. ``limit``: parts of Shoal are made in a way that excludes it, and ``why`` says how.
+Ground = Literal["mathematics", "safety", "no effect", "limit"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

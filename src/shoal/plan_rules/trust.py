@@ -8,7 +8,6 @@ from shoal.learning.privacy import PARTICIPATIONS_MAX
 from shoal.plan_rules.facts import (
     can_be_sealed,
     comes_often,
-    has_helper,
     has_many_versions,
     has_no_certain_noise,
     hides_nobody,
@@ -127,9 +126,10 @@ SEALED = (
         name="sealed-data",
         keys=("trust", "data"),
         when=lambda plan: is_sealed(plan) and plan.data != "local",
-        why="every member has those examples anyway, so there is nothing to hide",
+        why="every member has those examples, and can work out from a version and a lease what a device sealed, so the"
+        " masks would hide nothing",
         instead="Set data = 'local', or trust = 'identity'",
-        ground="no effect",
+        ground="safety",
     ),
     PlanRule(
         name="sealed-chain",
@@ -146,7 +146,7 @@ SEALED = (
         why="the leader opens the sums of such a shard and takes the step, and aggregators cannot code a step that they"
         " do not take",
         instead="Set codec_down = 'dense', or topology = 'star' or 'tree'",
-        ground="not built",
+        ground="limit",
     ),
     PlanRule(
         name="sealed-async",
@@ -160,10 +160,10 @@ SEALED = (
         name="sealed-buffered",
         keys=("trust", "pace"),
         when=lambda plan: is_sealed(plan) and plan.pace == "buffered",
-        why="devices of a sum agree on its members before they seal, for one version; groups of updates of several"
-        " versions do not exist yet",
+        why="devices agree on the members of a sum before they seal, and all of them trained one version; an update of"
+        " an older version would need its own weight, which nobody can apply under a mask",
         instead="Set pace = 'sync'",
-        ground="not built",
+        ground="limit",
     ),
     PlanRule(
         name="sealed-codec",
@@ -185,9 +185,9 @@ SEALED = (
         name="led-topology",
         keys=("codec", "topology"),
         when=lambda plan: is_led(plan) and plan.topology != "star",
-        why="aggregators lead parts of the model, and words of some places do not lie in them yet",
+        why="an aggregator sums a fixed part of the model, and these words are for places that change with every sum",
         instead="Set topology = 'star', or codec = 'int16'",
-        ground="not built",
+        ground="limit",
     ),
     PlanRule(
         name="sealed-labels",
@@ -234,7 +234,7 @@ SEALED = (
         why="a sealed sum is of at most {plan.group_most} devices, and none of fewer than {plan.opened_least} would be"
         " opened",
         instead="Name fewer",
-        ground="not built",
+        ground="limit",
     ),
     PlanRule(
         name="sealed-few-honest",
@@ -245,22 +245,14 @@ SEALED = (
         ground="safety",
     ),
     PlanRule(
-        name="helper-topology",
-        keys=("trust", "topology"),
-        when=lambda plan: has_helper(plan) and plan.topology != "star",
-        why="a helper is asked once, by a leader that has the words of all devices; it is not asked about the sums of"
-        " aggregators yet",
-        instead="Set topology = 'star', or leave helper out",
-        ground="not built",
-    ),
-    PlanRule(
         name="led-trust",
         keys=("codec", "trust"),
         when=lambda plan: is_led(plan) and not is_sealed(plan),
-        why="places that devices agree on are what masks are added to, and here are none",
+        why="the leader names these places when it binds the members of a sealed sum, and devices that seal nothing are"
+        " bound to none",
         instead="Set trust = 'sealed', or codec = 'top1%+ef+4bit', whose places each device chooses for itself, in"
         " fewer bytes",
-        ground="no effect",
+        ground="limit",
     ),
     PlanRule(
         name="codec-down-sealed",
@@ -303,9 +295,9 @@ PRIVATE = (
         name="private-data",
         keys=("trust", "data"),
         when=lambda plan: is_private(plan) and plan.data != "local",
-        why="every member has the examples, so there is no person's device to protect",
+        why="all devices train on the examples of each person then, so a bound on one device is no bound for a person",
         instead="Set data = 'local'",
-        ground="no effect",
+        ground="mathematics",
     ),
     PlanRule(
         name="private-robust",
@@ -331,7 +323,7 @@ PRIVATE = (
         why="the leader adds the noise and takes the step of such a shard, and aggregators cannot code a step that they"
         " do not take",
         instead="Set codec_down = 'dense', or topology = 'star' or 'tree'",
-        ground="not built",
+        ground="limit",
     ),
     PlanRule(
         name="private-async",
@@ -382,7 +374,7 @@ PRIVATE = (
         when=has_many_versions,
         why=f"these are {{plan.privacy.versions}} versions, and noise is known for {VERSIONS_MAX}",
         instead="Set fewer epochs or epoch_leases, or more devices per version (cohort, or buffer)",
-        ground="not built",
+        ground="limit",
     ),
     PlanRule(
         name="private-often",
@@ -391,7 +383,7 @@ PRIVATE = (
         why="a device would take part {plan.privacy.participations} times, and it keeps account of"
         f" {PARTICIPATIONS_MAX}",
         instead="Set participations to less, or apart to more",
-        ground="not built",
+        ground="limit",
     ),
     PlanRule(
         name="private-rest",
