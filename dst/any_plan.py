@@ -183,12 +183,12 @@ def chosen_for_plan(plan: Plan, stream: Stream) -> Plan:
 
 
 def fixed_local_plan(plan: Plan, stream: Stream) -> Plan:
-    """Equal shares of the leases of an epoch, on the devices' own examples."""
+    """Equal shares of an epoch's leases, on the devices' own examples."""
     return replace(_local(plan, stream), work="fixed", budget_s=0.0, requests_per_s=0.0)
 
 
 def sized_shared_plan(plan: Plan, stream: Stream) -> Plan:
-    """As many complete batches of shared examples as fit a budget."""
+    """Leases of shared examples, each with as many complete batches as fit a budget."""
     return replace(
         plan,
         data="shared",

@@ -92,7 +92,7 @@ PROFILES: dict[str, Profile] = {
             ("clip", sometimes(clipped)),
             ("ema", sometimes(averaged)),
             ("unsealed words", sometimes(unsealed_words_plan)),
-            ("auto", sometimes(chosen_for_plan)),
+            ("choice", sometimes(chosen_for_plan)),
             ("fixed local", sometimes(fixed_local_plan)),
             ("sized shared", sometimes(sized_shared_plan)),
         ),

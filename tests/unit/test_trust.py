@@ -195,7 +195,7 @@ def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"data": "shared"}, "is no bound for a person. Set data = 'local'"),
+        ({"data": "shared"}, "does not bound a person. Set data = 'local'"),
         ({"trust": "robust + private(8)"}, "no clip bounds that. Set only trust = 'private"),
         ({"trust": "robust(clip) + private(8)"}, "no clip bounds that"),
         ({"topology": "tree", "pace": "async", "cohort": 0}, "divided by one. Set pace = 'sync' or 'buffered'"),

@@ -160,8 +160,8 @@ SEALED = (
         name="sealed-buffered",
         keys=("trust", "pace"),
         when=lambda plan: is_sealed(plan) and plan.pace == "buffered",
-        why="devices agree on the members of a sum before they seal, and all of them trained one version; an update of"
-        " an older version would need its own weight, which nobody can apply under a mask",
+        why="devices agree on the members of a sum before they seal, for one version; an older update would need"
+        " its own weight, which nobody can apply under a mask",
         instead="Set pace = 'sync'",
         ground="limit",
     ),
@@ -295,7 +295,7 @@ PRIVATE = (
         name="private-data",
         keys=("trust", "data"),
         when=lambda plan: is_private(plan) and plan.data != "local",
-        why="all devices train on the examples of each person then, so a bound on one device is no bound for a person",
+        why="all devices train on the examples of each person then, so a bound on one device does not bound a person",
         instead="Set data = 'local'",
         ground="mathematics",
     ),

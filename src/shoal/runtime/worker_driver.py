@@ -134,7 +134,7 @@ class WorkerDriver:
         self._given: np.ndarray | None = None
         self._takes_changes = spec.plan.down != "dense"
         self._is_local = spec.plan.data == "local"
-        #: The leader goes by what a lease takes of this device.
+        #: The leader sizes leases by the time and energy that this device needs.
         self._is_measured = self._is_local or spec.plan.work == "sized"
         self._local_folder = os.environ.get(LOCAL_VARIABLE, "") if self._is_local else ""
         self._seen = SeenExamples(own, of=self._local_folder) if self._is_local and own is not None else None

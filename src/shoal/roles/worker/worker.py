@@ -112,7 +112,7 @@ class Worker(WorkerMachine):
         #: (term, number) of the last lease that came.
         self._newest: tuple[int, int] = (0, 0)
         self._codec, self._down = Codec.parse(spec.plan.codec), Codec.parse(spec.plan.down)
-        #: Updates leave as what their codec makes of them; otherwise they leave whole, or as sealed words.
+        #: Whether the codec writes updates. Otherwise they leave as float32, or as sealed words.
         self._is_coded = self._codec.form != "dense" and spec.plan.believes.sealed is None
         #: How many values each tensor of the model has.
         self._sizes: tuple[int, ...] = ()

@@ -391,7 +391,7 @@ class SimWorkerDriver:
         )
 
     def _joules(self, seconds: float) -> float:
-        """Return what training for this long takes of the device, or 0 if the plan does not ask for it."""
+        """Return the energy of this much training, or 0 if the plan does not ask for it."""
         return seconds * self._device.build.train_watts if self._job.spec.plan.has_energy_budget else 0.0
 
     def _interrupt(self, host: Host, action: Interrupt) -> None:

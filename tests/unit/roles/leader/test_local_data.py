@@ -329,7 +329,7 @@ def test_sized_work_on_shared_examples_leases_complete_batches_each_once(make_sp
     sizes, trained = [len(work.batches)], list(work.batches)
     for turn in range(1, 100):
         examples = 4 * len(work.batches)
-        # What it says of examples that it saw for the first time counts for nothing: all have these.
+        # Figures about examples that it saw for the first time are ignored: all devices have these.
         told = delta(work, examples=examples, train_s=0.1 * examples, state=sensed, **fresh(1, 1))
         works = [each for each in story.says(told, float(turn)) if isinstance(each, Work)]
         if not works:
