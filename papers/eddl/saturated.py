@@ -1,9 +1,9 @@
 """Figure 11: from which size on is a cluster saturated, and which rule finds that size among noise? Simulated.
 
-The paper's rule is bare: BUC = n / t_sync did not rise, so it is saturated. It is set beside Shoal's two: the gain of
-the last worker with a confidence interval, and the scaling law fitted to all sizes. A run begins with one worker; after
-enough rounds a rule is asked, and unless it says *saturated* one more worker joins. What is right is known from a long
-run of each size: the knee, where one more worker gains less than is wanted.
+The paper's rule is bare: BUC = n / t_sync did not rise, so it is saturated. It is set beside Shoal's, the gain of
+the last worker with a confidence interval, and beside a scaling law fitted to all sizes. A run begins with one worker;
+after enough rounds a rule is asked, and unless it says *saturated* one more worker joins. What is right is known from a
+long run of each size: the knee, where one more worker gains less than is wanted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from statistics import fmean, median
 from papers.eddl.batch_time import star_of
 from papers.eddl.many import spread
 from papers.eddl.paper import SATURATION
+from papers.eddl.scaling import Scaling
 from papers.eddl.setting import BATCH_S, RATES_MBIT, SIZES
 from papers.eddl.star import Noise, Star, batch_s, rounds
 from papers.harness.rows import Row
 from shoal.topology.saturation import ROUNDS_MIN, SATURATED, UNSURE, Round, Saturation, gain_wanted
-from shoal.topology.scaling import Scaling
 from testbed.results import say
 
 #: What a lease and a second of the leader's link vary by.

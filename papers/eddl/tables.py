@@ -99,7 +99,7 @@ def training_time(rows: list[Row]) -> str:
 RULE_NAMES = {
     "bare": "BUC rose or not (the paper's)",
     "confidence": "gain with confidence (Shoal)",
-    "law": "scaling law, USL (Shoal)",
+    "law": "scaling law, USL",
 }
 
 

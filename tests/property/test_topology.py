@@ -16,7 +16,6 @@ from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.flows import FlowTransfer, fair_rates, finish_times_s
 from shoal.topology.predict import shard, star, tree
 from shoal.topology.saturation import SATURATED, judge
-from shoal.topology.scaling import BatchTimes, fit
 from shoal.topology.shard import phases_s, water_fill
 from shoal.topology.split import split
 
@@ -251,13 +250,3 @@ def test_saturated_is_said_only_of_what_is_surely_too_little(workers: int, gain:
     told = judge(workers, gain, margin)
     assert (told.verdict == SATURATED) == (gain + margin < told.wanted)
     assert told.wanted <= 1 / workers
-
-
-@given(st.floats(0.01, 100.0), st.floats(0.0, 1.0), st.floats(0.0, 0.2), st.integers(3, 20))
-def test_a_law_is_found_again(rate: float, serial: float, pairwise: float, top: int) -> None:
-    times_s = {n: (1 + serial * (n - 1) + pairwise * n * (n - 1)) / rate for n in range(1, top + 1)}
-    law = fit([BatchTimes(workers=n, batch_s=t, variance=(1e-3 * t) ** 2, rounds=20) for n, t in times_s.items()])
-    assert 0 <= law.serial <= 1
-    assert law.pairwise >= 0
-    for workers, batch_s in times_s.items():
-        assert law.batch_s(workers) == pytest.approx(batch_s, rel=1e-4)

@@ -1,16 +1,14 @@
 """Whether a leader is saturated: does one more worker still make training faster? Pure state; does not depend on links.
 
-EDDL (§4.3) watches BUC = n / t_sync while workers join. If it rises, the leader's link has room; if not, the cluster is
-saturated. That test has three weaknesses, which this file corrects.
+EDDL (§4.3) watches BUC = n / t_sync (eq. 2) while workers join. If it rises, the leader's link has room; if not, the
+cluster is saturated. That test has three weaknesses, which this file corrects.
 
 - Noise decides whether BUC rises at all. Here the gain has a confidence interval over enough rounds, and there is a
   third answer: not known yet.
 - In a synchronous round t_sync contains the wait for the slowest worker, which the link does not cause. That wait is
   subtracted.
 - If the link is the only limit, t_sync = 2nS/B, so BUC is B/2S from the first worker on: flat, although training, which
-  happens at the same time, still gains. So the test uses the throughput n / (t_batch - wait) in the same way. It can
-  use
-  BUC and its gain instead, as in the paper's Figure 11.
+  happens at the same time, still gains. So the test uses the throughput n / (t_batch - wait) in the same way.
 
 Saturated at n means: one worker more than n gains less than ``gain_wanted(n)``, with confidence.
 """
@@ -72,11 +70,6 @@ class Round:
         """Leases per second, without the wait for a straggler."""
         return self.workers / (self.batch_s - self.wait_s)
 
-    @property
-    def buc(self) -> float:
-        """BUC = n / t_sync (EDDL eq. 2), without the wait for stragglers."""
-        return self.workers / max(self.sync_s - self.wait_s, 1e-9)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
@@ -131,10 +124,7 @@ def judge(workers: int, gain: float, margin: float) -> Gain:
 class Saturation:
     """Collects rounds while workers join and leave, and decides whether the last workers to join were worth it."""
 
-    def __init__(self, *, measure: str = "throughput") -> None:
-        if measure not in ("throughput", "buc"):
-            raise Misuse(f"measure is {measure!r}; set throughput or buc")
-        self._measure = measure
+    def __init__(self) -> None:
         self._logs: dict[int, deque[float]] = {}
         #: Rounds of each size, including those no longer kept.
         self._counts: dict[int, int] = {}
@@ -146,8 +136,7 @@ class Saturation:
     def add(self, record: Round) -> None:
         self._rounds += 1
         self._present = record.workers
-        value = record.throughput if self._measure == "throughput" else record.buc
-        self._logs.setdefault(record.workers, deque(maxlen=ROUNDS_KEPT)).append(math.log(value))
+        self._logs.setdefault(record.workers, deque(maxlen=ROUNDS_KEPT)).append(math.log(record.throughput))
         self._counts[record.workers] = self._counts.get(record.workers, 0) + 1
         self._last_round[record.workers] = self._rounds
         for size in [size for size, seen in self._last_round.items() if self._rounds - seen > FORGET_ROUNDS]:

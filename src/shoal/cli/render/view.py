@@ -268,9 +268,8 @@ def has_verdict(story: Story) -> bool:
 def _crew_line(story: Story) -> RenderableType:
     progress = story.progress
     assert progress is not None
-    verdict, _, law = clean(progress.saturation_reason, 400).partition("; ")
-    left = Text().append(verdict, style="yellow" if progress.saturation == "saturated" else "default")
-    left.append(f"   {law}" if law else "", style="dim")
+    style = "yellow" if progress.saturation == "saturated" else "default"
+    left = Text(clean(progress.saturation_reason, 400), style)
     right = Text.assemble(
         ("a round ", "dim"), lease_text(progress.round_s), (f", {lease_text(progress.sync_s)} not training", "dim")
     )

@@ -30,7 +30,6 @@ import numpy as np
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
 from shoal.topology.saturation import GAINS, UNSURE, Gain, Round, Saturation, SaturationVerdict, crew, percent
-from shoal.topology.scaling import Scaling
 
 #: Rounds whose medians give the typical time of training.
 _TYPICAL_ROUNDS = 15
@@ -38,8 +37,6 @@ _TYPICAL_ROUNDS = 15
 _ANOTHER_KIND = 1.25
 #: People are shown the median of so many rounds.
 _SHOWN_ROUNDS = 9
-#: The law is fitted again once there are this many times as many rounds.
-_FIT_AGAIN = 1.25
 
 #: What a leader records that makes a round unlike others. The rest (a save, an epoch) does not, or ends no round.
 _DISTURBS = frozenset(
@@ -176,12 +173,10 @@ class RoundStats:
 
     def _begin_anew(self) -> None:
         self._saturation = Saturation()
-        self._scaling = Scaling()
         #: What was typical when the comparison began; 0 until that is known.
         self._reference_s = 0.0
         self._counted = 0
-        self._looked_at = self._fitted_at = 0
-        self._law = ""
+        self._looked_at = 0
         self._decision = SaturationVerdict(verdict=UNSURE, size=None, reason="")
 
     # What happens --------------------------------------------------------------------------------------
@@ -225,9 +220,7 @@ class RoundStats:
         self._compare_kind(typical_s)
         wait_s = min(self._rounds.wait_s(done, typical_s=typical_s), 0.99 * took_s)
         sync_s = min(took_s, max(wait_s, took_s - train_s))
-        record = Round(workers=len(done.leases_s), batch_s=took_s, sync_s=sync_s, wait_s=wait_s)
-        self._saturation.add(record)
-        self._scaling.add(record)
+        self._saturation.add(Round(workers=len(done.leases_s), batch_s=took_s, sync_s=sync_s, wait_s=wait_s))
         self._shown.append((took_s, sync_s))
         self._counted += 1
 
@@ -247,11 +240,7 @@ class RoundStats:
         if self._counted == self._looked_at:
             return None
         self._looked_at = self._counted
-        before, self._decision = self._decision.verdict, self._saturation.decide()
-        if self._counted >= _FIT_AGAIN * self._fitted_at or self._decision.verdict != before:
-            law = self._scaling.law()
-            self._law = law.reason if law is not None else ""
-            self._fitted_at = self._counted
+        self._decision = self._saturation.decide()
         verdict = self._decision.verdict
         if verdict == self._told or verdict == UNSURE or (verdict == GAINS and not self._told):
             return None
@@ -270,10 +259,9 @@ class RoundStats:
     @property
     def reason(self) -> str:
         """The verdict and what speaks for it, in one line for people."""
-        told = self._decision.reason
         if self._decision.size is not None:
-            told = _saturated(self._decision.size, self._decision.gains[0])
-        return f"{told}; {self._law}" if self._law and told else told
+            return _saturated(self._decision.size, self._decision.gains[0])
+        return self._decision.reason
 
     @property
     def saturated_at(self) -> int:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from papers.eddl.scaling import BatchTimes, Law, Scaling, fit
 from shoal.errors import Misuse
 from shoal.topology.saturation import FORGET_ROUNDS, GAINS, SATURATED, UNSURE, Round, gain_wanted
-from shoal.topology.scaling import BatchTimes, Law, Scaling, fit
 
 
 def law_s(workers: int, *, rate: float = 1.0, serial: float, pairwise: float) -> float:
@@ -213,3 +215,13 @@ def test_a_size_measured_too_briefly_does_not_count() -> None:
 def test_a_law_is_a_value() -> None:
     assert isinstance(fit(exact(range(1, 5), serial=0.1, pairwise=0.0)), Law)
     assert fit(exact(range(1, 5), serial=0.1, pairwise=0.0)) == fit(exact(range(1, 5), serial=0.1, pairwise=0.0)[::-1])
+
+
+@given(st.floats(0.01, 100.0), st.floats(0.0, 1.0), st.floats(0.0, 0.2), st.integers(3, 20))
+def test_a_law_is_found_again(rate: float, serial: float, pairwise: float, top: int) -> None:
+    times_s = {n: (1 + serial * (n - 1) + pairwise * n * (n - 1)) / rate for n in range(1, top + 1)}
+    law = fit([BatchTimes(workers=n, batch_s=t, variance=(1e-3 * t) ** 2, rounds=20) for n, t in times_s.items()])
+    assert 0 <= law.serial <= 1
+    assert law.pairwise >= 0
+    for workers, batch_s in times_s.items():
+        assert law.batch_s(workers) == pytest.approx(batch_s, rel=1e-4)

@@ -7,10 +7,10 @@ of workers (κ):
 
 In rounds n/X is the time of a batch, and that is linear: t(n) = a + b(n - 1) + c n(n - 1), with a = 1/λ, b = σ/λ and
 c = κ/λ. EDDL's star l + 2nS/B is the law with σ = (2S/B)/(l + 2S/B) and κ = 0. It has no peak, only a knee, where one
-more worker is no longer worth it (``saturation.gain_wanted``). The fit uses all measured sizes, so it answers sooner
-than a comparison of two sizes, and also for sizes that were not tried. It assumes that the law holds. If throughput
-bends at a corner, the law does not hold: the fit detects that and widens its intervals. It then finds saturation one or
-two workers later than the comparison.
+more worker is no longer worth it (``saturation.gain_wanted`` of Shoal). The fit uses all measured sizes, so it answers
+sooner than a comparison of two sizes, and also for sizes that were not tried. It assumes that the law holds. If
+throughput bends at a corner, the law does not hold: the fit detects that and widens its intervals. It then finds
+saturation one or two workers later than the comparison.
 """
 
 from __future__ import annotations
