@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 
 from benchmarks.bare_work import Copy, Merging, an_update, frames_of
-from shoal.identity.identity import Identity, channel_credentials, channel_options, server_credentials
+from shoal.identity.identity import Identity, channel_credentials, channel_options, renewable_server_credentials
 from shoal.wire.limits import CHUNK_BYTES, READ_AHEAD_BYTES, READ_BUFFER_BYTES
 
 _PATH = "/bare.Bare/Round"
@@ -68,7 +68,7 @@ class BareServer:
             "bare.Bare", {"Round": grpc.stream_stream_rpc_method_handler(self._serve)}
         )
         self._server.add_generic_rpc_handlers((handler,))
-        port = self._server.add_secure_port(f"{host}:0", server_credentials(self._identity))
+        port = self._server.add_secure_port(f"{host}:0", renewable_server_credentials(lambda: self._identity))
         await self._server.start()
         return int(port)
 

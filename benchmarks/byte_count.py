@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dst.encoded import Encoded
 from shoal.roles.actions import Evaluate, Send, Train
 from shoal.roles.events import Received
 from shoal.roles.leader.evaluation import EVALUATION_CHUNK
@@ -21,7 +22,6 @@ from shoal.sim.devices import Build
 from shoal.sim.jobs import EvaluationResult, LearningResult, SimulatedJob, Training, TrainingResult
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
-from shoal.sim.wire_size import Encoded
 from shoal.sim.world import AGENT_START_S, Settings, World
 from shoal.wire.messages import JobSpec, Message, Update, UpdateRefused, figure_of, views_of
 from testbed.results import say

@@ -43,10 +43,10 @@ import numpy as np
 from benchmarks import bare_grpc, heartbeat_share
 from benchmarks.common import PERNET
 from benchmarks.fan_in import Fleet, check_merged, enrol_all, push_rounds
+from benchmarks.momentum_step import momentum_step
 from shoal.errors import PeerViolation
 from shoal.identity.identity import Identity
 from shoal.learning.layout import Layout
-from shoal.learning.outer import momentum_step
 from shoal.learning.partial import Partial
 from shoal.plan import Plan
 from shoal.roles.actions import Action, Save, Send

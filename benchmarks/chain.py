@@ -19,10 +19,11 @@ import numpy as np
 from benchmarks.chain_bound import lower_bound_s
 from benchmarks.chain_broadcast import binomial, compare, richest_first, soonest, told_s
 from benchmarks.chain_exact import exact_equal
+from benchmarks.chain_links import EqualLinks, NodeLinks, TableLinks
 from benchmarks.chain_schedule import Energy, Schedule, play, ring, spent_variance, tree
 from shoal.flock.pairing.ahead import WINDOW, LookAhead
 from shoal.flock.pairing.exact import DEVICES_MOST, exact
-from shoal.flock.pairing.links import EqualLinks, Links, NodeLinks, TableLinks, table_s
+from shoal.flock.pairing.links import Links, table_s
 from shoal.flock.pairing.pairs import EarliestTwo, Holder
 from shoal.sim.rng import Rng, Stream
 from shoal.topology.cluster import ClusterNode

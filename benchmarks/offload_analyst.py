@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.offload_at_home import AtHome
 from benchmarks.offload_modes import drawn
 from shoal.offload import tiling
-from shoal.offload.products import Array, AtHome, Products, Secret
+from shoal.offload.products import Array, Products, Secret
 from shoal.offload.roles.product import TILE_OPERATIONS, cut
 from shoal.offload.runtime.borrowed import Borrowed
 

@@ -21,11 +21,13 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks import offload_outer as outer
+from benchmarks.offload_layer_shuffle import dynamic_layer_shuffle
 from benchmarks.offload_order import static_layer_order
-from shoal.offload import masking, outer
+from shoal.offload import masking
 from shoal.offload.cost import MASK_POOLS, REPLICAS
 from shoal.offload.products import Array, Report, Secret, check
-from shoal.offload.shuffle import Shuffle, dynamic_layer_shuffle, unshuffle
+from shoal.offload.shuffle import Shuffle, unshuffle
 from shoal.offload.stream import SEED_BYTES
 from shoal.offload.tiling import assemble, product, tiles
 from shoal.offload.verify import TRIALS_EXACT, Freivalds, FreivaldsExact, majority

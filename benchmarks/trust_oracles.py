@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Callable
 from itertools import combinations
 
-from shoal.learning.accountant import epsilon_of, gaussian_ratio
+from benchmarks.privacy_ratios import gaussian_ratio
+from shoal.learning.accountant import epsilon_of
 from shoal.learning.skellam import skellam_epsilon
 from shoal.sealing.shamir import CHANCE_BYTES, PRIME, SECRET_BYTES, join, split
 from testbed.results import say

@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from shoal.learning.accountant import epsilon_of, gaussian_ratio, tree_ratio
+from benchmarks.privacy_ratios import gaussian_ratio, tree_ratio
+from shoal.learning.accountant import epsilon_of
 from shoal.learning.blt import coefficients, toeplitz_ratio
 from shoal.learning.clipping import clipped
 from shoal.learning.outer import OuterState, outer_step

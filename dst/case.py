@@ -36,7 +36,7 @@ from shoal.errors import Misuse
 from shoal.roles.manager.seat_watch import SILENT_S
 from shoal.sim.devices import Build
 from shoal.sim.faults import HOME, LEADER, AtRound, AtSecond, Fault, Stop, TransferFault
-from shoal.sim.jobs import GRAPHS, SimulatedJob
+from shoal.sim.jobs import SimulatedJob
 from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady
 from shoal.sim.rng import Rng, Stream
@@ -52,6 +52,9 @@ _SYNCS_S = (0.01, 0.2, 1.0, 2.5)
 
 #: The same of a database.
 _SHARED_SYNCS_S = (0.005, 0.02, 0.1)
+
+#: The name of a simulated job's exported training step, which nobody fetches.
+GRAPHS = "0" * 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from dst.case import FuzzCase
+from dst.case import GRAPHS, FuzzCase
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.plan import Plan, Until
 from shoal.sim.faults import KINDS, Deaf, Mute, PartitionFault
-from shoal.sim.jobs import GRAPHS, bare_spec
+from shoal.sim.jobs import bare_spec
 
 Pair = tuple[str, str]
 

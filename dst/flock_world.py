@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dst.encoded import Encoded
 from shoal.errors import Misuse
 from shoal.flock.peer import Peer, Version
 from shoal.flock.settings import FlockSettings
@@ -46,7 +47,6 @@ from shoal.sim.kernel import Kernel
 from shoal.sim.network import AccessLink, Flow, Network
 from shoal.sim.process import Process, SimMachine
 from shoal.sim.rng import Rng
-from shoal.sim.wire_size import Encoded
 from shoal.wire.messages import JobSpec, Lane, Message
 
 #: How long a peer takes to be found and dialled, and until it is dialled again.

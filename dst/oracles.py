@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from shoal.plan import Plan
 from shoal.roles.actions import Seal, Send, Train
 from shoal.roles.events import UpdateSealed
 from shoal.roles.leader.training_state import RESIDUAL, TRAINED
-from shoal.roles.node.checkpoint_transfer import gaps_in
 from shoal.scheduling.ledger import Applied
 from shoal.sim.invariants import Violation
 from shoal.sim.jobs import examples_to_train
@@ -554,3 +554,8 @@ def _decays(plan: Plan, entry: Entry) -> bool:
     """Whether a tensor of the toy decays, for the few texts that ``dst.plans.clipped`` draws."""
     skipped = {"": (), "vectors": ("bias",), "weight": ("weight",)}[plan.decay_skips]
     return entry.kind == "parameter" and entry.name not in skipped
+
+
+def gaps_in(state: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Return pairs of versions with no history between them: the training went back from the second to the first."""
+    return tuple((int(kept), int(again)) for kept, again in state.get("went_back", ()))

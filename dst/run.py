@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from dst.case import FuzzCase
+from dst.encoded import Encoded
 from dst.outage import Outage
 from dst.targeted_faults import TargetedFaults
 from shoal.roles.actions import Action, End, Record, Save, Send, Store
 from shoal.roles.events import Received
-from shoal.sim.disk import FATES
 from shoal.sim.faults import (
     PartitionFault,
     Stop,
@@ -25,7 +25,6 @@ from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Observer, Step
 from shoal.sim.rates import Steady
 from shoal.sim.shared_store import LABELS
-from shoal.sim.wire_size import Encoded
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.messages import AskMasks, Assign
 
@@ -42,6 +41,9 @@ FREE_WITHIN_S = 90.0
 
 #: The same of the manager: it begins to store a leader's version, and it tells a worker where its job is led.
 _OF_THE_MANAGER = ("store", "told")
+
+#: What a power cut does to what was not yet durable.
+FATES = ("safe", "lost", "torn")
 
 
 class _Strike:

@@ -14,12 +14,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from benchmarks.momentum_step import momentum_step
 from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
 from shoal.errors import Misuse, ShoalError
 from shoal.learning.layout import Layout
-from shoal.learning.outer import momentum_step
 from shoal.learning.parameter_staleness import ParameterStaleness, scale_of
 from shoal.learning.partial import Partial
 from shoal.wire import coded, frames

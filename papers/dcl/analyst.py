@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 
+from benchmarks import offload_outer as outer
 from benchmarks.offload_modes import MODES, Counting, Paper, drawn, made
 from papers.dcl import paper
 from papers.harness.rows import Row
-from shoal.offload import outer
 
 SAMPLES, QUICK_SAMPLES = 10_000, 500
 EXECUTORS = 100

@@ -23,10 +23,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from benchmarks.offload_layer_shuffle import static_layer_shuffle
 from shoal.data.digits import mnist
 from shoal.errors import Misuse
 from shoal.offload.masking import masked, quantise_fixed, quantise_right
-from shoal.offload.shuffle import permutation, shuffle_left, static_layer_shuffle
+from shoal.offload.shuffle import permutation, shuffle_left
 
 SIDE = 28
 PIXELS = SIDE * SIDE

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+from benchmarks import offload_outer as outer
 from benchmarks.offload_modes import Paper, drawn
 from papers.dcl import paper
 from papers.harness.rows import Row
 from shoal.errors import ShoalError
-from shoal.offload import outer
 
 #: Examples of the counted layer.
 COUNTED, QUICK_COUNTED = 2_000, 100

@@ -19,10 +19,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from papers.dcl.residues import centred, inverse, residues
 from shoal.errors import Misuse, PeerViolation
 from shoal.offload import field
 from shoal.offload.field import PRIME
-from shoal.offload.stream import residues
 
 #: Independent looks for liars: each misses one with a chance of 2^-31.
 _LOOKS = 2
@@ -77,7 +77,7 @@ class Decoded:
     @property
     def signed(self) -> np.ndarray:
         """The same as numbers with a sign, if they are below 2^30 in size."""
-        return field.centred(self.blocks)
+        return centred(self.blocks)
 
 
 def encode(blocks: np.ndarray, coding: Coding, *, seed: bytes, side: str = "left") -> np.ndarray:
@@ -187,7 +187,7 @@ def _weights(known: list[int], wanted: list[int]) -> np.ndarray:
                 if other != point:
                     above = above * (at - other) % PRIME
                     below = below * (point - other) % PRIME
-            out[row, column] = above * field.inverse(below) % PRIME
+            out[row, column] = above * inverse(below) % PRIME
     return out
 
 
@@ -208,7 +208,7 @@ def _solve(rows: list[list[int]], unknown: int) -> list[int] | None:
             continue
         top = len(pivots)
         rows[top], rows[at] = rows[at], rows[top]
-        scale = field.inverse(rows[top][column])
+        scale = inverse(rows[top][column])
         rows[top] = [value * scale % PRIME for value in rows[top]]
         for i, row in enumerate(rows):
             if i != top and row[column]:

@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.offload_at_home import AtHome
 from benchmarks.offload_modes import Centralised, Masked, Paper, Tiles
 from papers.dcl import paper
 from papers.harness.rows import Row
 from shoal.data import mnist
 from shoal.offload.cost import Privacy
-from shoal.offload.products import AtHome, Products
+from shoal.offload.products import Products
 from shoal.offload.torch.wrap import bring_home, offload
 from testbed.results import say
 

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from benchmarks.privacy_ratios import gaussian_ratio
 from papers.fleet.asynchrony import Curve, Visit, Visitor, play
 from papers.fleet.clipping import clipped_rows
 from papers.fleet.images import digits
@@ -20,7 +21,7 @@ from papers.fleet.noise import noised
 from papers.fleet.rules import RULES
 from papers.fleet.setting import BATCH, D2, RATE_OF_MEANS
 from papers.harness.rows import Row
-from shoal.learning.accountant import epsilon_of, gaussian_ratio
+from shoal.learning.accountant import epsilon_of
 from testbed.results import say
 
 BOUND = 1.0

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+from benchmarks.momentum_step import momentum_step
 from papers.fleet.setting import CLASSES
-from shoal.learning.outer import momentum_step
 from shoal.learning.partial import Partial
 from shoal.learning.similarity import LabelMemory
 from shoal.learning.staleness import SIMILAR, Lateness, adaptive, damping, exponential, inverse, none, root

@@ -17,13 +17,13 @@ import numpy as np
 
 from benchmarks.chain_bound import lower_bound_s
 from benchmarks.chain_exact import exact_equal
+from benchmarks.chain_links import EqualLinks
 from benchmarks.chain_schedule import Energy, Schedule, follow, play, ring, spent_variance, tree
 from papers.harness.rows import Row
 from papers.mdldroid.busy import LONGEST, Pattern, drawn, idle, name_of, place_of
 from papers.mdldroid.decisions import Game, TimedGame, best_return, perfect_pairs, return_of, threshold
 from papers.mdldroid.dqn import STRATEGIES, Agent, learn
 from papers.mdldroid.pairings import AnyTwo, AskedAgent
-from shoal.flock.pairing.links import EqualLinks
 from shoal.flock.pairing.pairs import EarliestTwo, Holder
 from testbed.results import say
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from benchmarks.chain_broadcast import rounds_needed
+from benchmarks.chain_links import EqualLinks
 from benchmarks.chain_schedule import play
 from papers.harness.rows import Row
 from papers.mdldroid.busy import name_of
 from papers.mdldroid.crew import Crew, Seat
 from papers.mdldroid.setting import PARAMETERS
-from shoal.flock.pairing.links import EqualLinks
 from shoal.flock.pairing.pairs import EarliestTwo, Holder
 from testbed.devices import Testbed, boards
 from testbed.namespaces import why_no_namespaces

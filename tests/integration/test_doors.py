@@ -24,7 +24,7 @@ from kit import WAIT_S, manager_in, run
 from shoal.errors import ShoalError, Unreachable
 from shoal.identity import certificates
 from shoal.identity.enrolment import Enrolled, enrol
-from shoal.identity.identity import Authority, channel_credentials, channel_options, server_credentials
+from shoal.identity.identity import Authority, channel_credentials, channel_options, renewable_server_credentials
 from shoal.identity.join_code import JoinCode
 from shoal.net.grpc import SERVICE, GrpcLink
 from shoal.runtime.operator import Operator
@@ -153,7 +153,7 @@ def test_a_compressed_answer_is_refused_unread(tmp_path: Path) -> None:
         server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)], compression=grpc.Compression.Gzip)
         handlers = {"Operate": grpc.unary_unary_rpc_method_handler(bomb)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        port = server.add_secure_port("127.0.0.1:0", server_credentials(rogue))
+        port = server.add_secure_port("127.0.0.1:0", renewable_server_credentials(lambda: rogue))
         await server.start()
         link = GrpcLink(caller, server_node="rogue", endpoint=f"127.0.0.1:{port}")
         try:

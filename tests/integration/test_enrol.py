@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 import pytest
+from memory_tokens import MemoryTokens
 
 from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
 from shoal.identity import certificates, reception
@@ -29,7 +30,6 @@ from shoal.identity.enrolment import (
     EnrolmentServer,
     Grant,
     JoinCode,
-    MemoryTokens,
     Newcomer,
     WrongCluster,
     enrol,
@@ -41,7 +41,7 @@ from shoal.identity.identity import (
     channel_credentials,
     channel_options,
     remote_from_auth_context,
-    server_credentials,
+    renewable_server_credentials,
 )
 from shoal.identity.join_code import new_secret
 from shoal.wire.limits import ENROL_CONNECTIONS_MAX, ENROL_MESSAGE_MAX_BYTES, ENROL_PER_ADDRESS
@@ -764,7 +764,7 @@ async def grpc_server(identity: Identity) -> AsyncIterator[int]:
     server = grpc.aio.server()
     handlers = {"WhoAmI": grpc.unary_unary_rpc_method_handler(who_am_i)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("shoal.Test", handlers),))
-    port = server.add_secure_port("127.0.0.1:0", server_credentials(identity))
+    port = server.add_secure_port("127.0.0.1:0", renewable_server_credentials(lambda: identity))
     await server.start()
     try:
         yield port

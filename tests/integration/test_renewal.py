@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from kit import WAIT_S, manager_in, run
+from member_of import remote_of
 
 from shoal.errors import PeerViolation, Refused, Unreachable
 from shoal.identity import certificates
@@ -297,7 +298,7 @@ def test_a_member_cannot_renew_into_another_name_or_role(tmp_path: Path) -> None
             try:
                 # What the request says of itself counts for nothing.
                 answer = await link.renew(certificates.new_request("operator").pem.decode())
-                assert certificates.remote_of(answer.certificate_pem.encode()).uri == "shoal://shoal/node/pi"
+                assert remote_of(answer.certificate_pem.encode()).uri == "shoal://shoal/node/pi"
                 with pytest.raises(Refused, match="cannot be read"):
                     await link.renew("no request at all")
             finally:

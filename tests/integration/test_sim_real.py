@@ -15,6 +15,7 @@ import torch
 from clouds_task import Clouds
 from torch import nn
 
+from dst.encoded import Encoded
 from shoal.learning.schedule import Schedule
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Save
@@ -26,7 +27,6 @@ from shoal.sim.observe import Mark, Step
 from shoal.sim.rates import Steady
 from shoal.sim.real import close, simulated_job
 from shoal.sim.trace import TraceWriter
-from shoal.sim.wire_size import Encoded
 from shoal.sim.world import Settings, World
 from shoal.trainer.package import ReadyTask, make_ready
 

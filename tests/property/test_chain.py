@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from benchmarks.chain_bound import lower_bound_s, lower_bound_unequal_s
 from benchmarks.chain_exact import exact_equal, exact_schedule
+from benchmarks.chain_links import EqualLinks, TableLinks
 from benchmarks.chain_schedule import Schedule, play, ring, tree
 from shoal.flock.pairing.ahead import LookAhead
 from shoal.flock.pairing.exact import exact
-from shoal.flock.pairing.links import EqualLinks, TableLinks
 from shoal.flock.pairing.pairs import EarliestTwo, Holder
 from shoal.learning.partial import Partial
 

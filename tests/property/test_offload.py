@@ -5,21 +5,14 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mask_error import error_bound
 
+from benchmarks.offload_layer_shuffle import dynamic_layer_shuffle
 from benchmarks.offload_order import sum_in_order
 from papers.dcl.lagrange import Coding, compute, decode, encode
-from shoal.offload.masking import (
-    combined,
-    error_bound,
-    mask,
-    masked,
-    quantise_fixed,
-    quantise_right,
-    restored,
-    share_product,
-)
+from shoal.offload.masking import combined, mask, masked, quantise_fixed, quantise_right, restored, share_product
 from shoal.offload.shares import MeasuredExecutor, ends_s, split
-from shoal.offload.shuffle import dynamic_layer_shuffle, shuffle_left, unshuffle
+from shoal.offload.shuffle import shuffle_left, unshuffle
 from shoal.offload.tiling import assemble, product, rows_each, tiles
 from shoal.offload.verify import Freivalds, FreivaldsExact
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import Misuse
-from shoal.scheduling.batches import WINDOW_SHARDS, WindowShuffle, batch_count, window_order, window_shards
+from shoal.scheduling.batches import WINDOW_SHARDS, Indices, WindowShuffle, batch_count, window_shards
 
 ROWS = st.lists(st.integers(0, 9), min_size=1, max_size=14)
 SEEDS = st.integers(0, 2**32)
@@ -81,3 +82,8 @@ def test_what_is_no_window():
         WindowShuffle([3], seed=0, window=0)
     with pytest.raises(Misuse, match="batch 2 does not exist: the epoch has 2 batches of 2"):
         WindowShuffle([3], seed=0, window=1).batch(0, 2, 2)
+
+
+def window_order(rows: Sequence[int], *, seed: int, epoch: int, window: int) -> Indices:
+    """Return the order in which an epoch visits the examples of shards with these rows, as ``WindowShuffle`` does."""
+    return WindowShuffle(rows, seed=seed, window=window).indices(epoch, 0, sum(rows))

@@ -16,8 +16,8 @@ from benchmarks.chain_broadcast import (
     soonest,
     told_s,
 )
+from benchmarks.chain_links import EqualLinks, TableLinks
 from shoal.errors import Misuse
-from shoal.flock.pairing.links import EqualLinks, TableLinks
 from shoal.flock.pairing.pairs import Holder
 from shoal.topology.cluster import ClusterNode
 

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.chain_bound import lower_bound_s, lower_bound_unequal_s
 from benchmarks.chain_exact import exact_equal, exact_schedule
+from benchmarks.chain_links import EqualLinks, TableLinks
 from benchmarks.chain_schedule import (
     Energy,
     follow,
@@ -22,7 +23,7 @@ from benchmarks.chain_schedule import (
 from shoal.errors import Misuse
 from shoal.flock.pairing.ahead import LookAhead
 from shoal.flock.pairing.exact import exact
-from shoal.flock.pairing.links import EqualLinks, Links, TableLinks
+from shoal.flock.pairing.links import Links
 from shoal.flock.pairing.pairs import EarliestTwo, Holder, Pair
 
 ONE_S = EqualLinks(each_s=1.0)

@@ -37,7 +37,7 @@ def test_maui_has_one_slope_for_all() -> None:
     maui.observed(device("quick"), 100, 1.0)
     maui.observed(device("slow"), 100, 3.0)
     # (100 · 1 + 100 · 3) / (100² + 100²) = 0.02.
-    assert maui.size_for(device("quick"), 1.0) == maui.size_for(device("slow"), 1.0) == 50
+    assert maui.decide(device("quick"), 1.0).examples == maui.decide(device("slow"), 1.0).examples == 50
     assert maui.decide(device(), 1.0).reason == "0.02 s per example (warm: one slope for all devices, of 2 tasks)"
 
 
@@ -66,8 +66,8 @@ def taught(*, as_published: bool) -> IProf:
 
 def test_as_published_a_quick_device_is_asked_for_endless_work() -> None:
     nearly_ten = device("new", mhz=9999.0)
-    assert taught(as_published=True).size_for(nearly_ten, 3.0) > 500_000
-    assert taught(as_published=True).size_for(device("new", mhz=15_000.0), 3.0) == 1
+    assert taught(as_published=True).decide(nearly_ten, 3.0).examples > 500_000
+    assert taught(as_published=True).decide(device("new", mhz=15_000.0), 3.0).examples == 1
     # Mended: never less than half the least slope seen, 0.01.
     sizing = taught(as_published=False).decide(nearly_ten, 3.0)
     assert sizing.examples == 300
@@ -81,9 +81,9 @@ def test_epsilon_as_published_is_a_different_share_on_every_device() -> None:
         iprof = IProf(as_published=as_published)
         for _ in range(3):
             iprof.observed(device(), 1000, 0.05)
-        before = iprof.size_for(device(), 1.0)
+        before = iprof.decide(device(), 1.0).examples
         iprof.observed(device(), 1000, 0.10)
-        sizes[as_published] = before / iprof.size_for(device(), 1.0)
+        sizes[as_published] = before / iprof.decide(device(), 1.0).examples
     assert sizes[True] == 1.0
     assert sizes[False] == pytest.approx(1.9, rel=0.01), "to within 5 % of twice"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dst.encoded import Encoded
 from dst.toy_task import FIRST_MODEL, LAYOUT, Toy
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
@@ -17,7 +18,6 @@ from shoal.sim.jobs import SimulatedJob, bare_spec
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rates import Steady
-from shoal.sim.wire_size import Encoded
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.messages import Message
 

@@ -24,9 +24,8 @@ SIGNATURE_BYTES = 64
 _UNTIL_BYTES = 8
 CARD_BYTES = KEY_BYTES + _UNTIL_BYTES + SIGNATURE_BYTES
 
-#: How long a card is valid where nobody says otherwise, and at most. Devices do not hear of revocations: a revoked
-#: device is out of sealed groups when its card has run out.
-CARD_DAYS = 90.0
+#: How long a card is valid at most. Devices do not learn of revocations: a revoked device is out of sealed groups when
+#: its card has run out.
 CARD_DAYS_MAX = 366.0
 
 #: Clocks of devices differ: what ran out less than this long ago is still accepted.

@@ -193,11 +193,6 @@ def _authority(pair: KeyPair) -> tuple[ec.EllipticCurvePrivateKey, x509.Certific
     return key, x509.load_pem_x509_certificate(pair.pem)
 
 
-def remote_of(certificate_pem: bytes) -> RemoteIdentity:
-    """Return the member that a certificate names. Does not check who signed it."""
-    return _peer(_parse_der(_der(certificate_pem)))
-
-
 def authenticate(
     certificate_der: bytes, *, root_der: bytes, now_s: float | None, slack_s: float = 0.0
 ) -> RemoteIdentity:
@@ -405,13 +400,6 @@ def _parse_der(der: bytes) -> x509.Certificate:
     try:
         return x509.load_der_x509_certificate(der)
     except Exception as error:  # as above: whatever the parser dislikes, the peer sent it
-        raise PeerViolation("the certificate cannot be read") from error
-
-
-def _der(pem: bytes) -> bytes:
-    try:
-        return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
-    except ValueError as error:
         raise PeerViolation("the certificate cannot be read") from error
 
 

@@ -34,7 +34,7 @@ from shoal.identity.join_code import JoinCode, endpoint
 from shoal.identity.listening import listen
 from shoal.identity.names import RemoteIdentity, check_name, is_name
 from shoal.identity.reception import GOODBYE_S, Reception, close, drop, receive, send
-from shoal.identity.tokens import ENROLLABLE_ROLES, Denial, Grant, MemoryTokens, Renewals, Tokens
+from shoal.identity.tokens import ENROLLABLE_ROLES, Denial, Grant, Renewals, Tokens
 from shoal.wire.limits import (
     ENROL_AUTHORITY_MAX_BYTES,
     ENROL_CONNECTIONS_MAX,
@@ -52,7 +52,6 @@ __all__ = [
     "EnrolmentServer",
     "Grant",
     "JoinCode",
-    "MemoryTokens",
     "Newcomer",
     "Tokens",
     "WrongCluster",

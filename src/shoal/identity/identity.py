@@ -77,14 +77,6 @@ def certificate_sha256(pem: bytes) -> str:
         raise PeerViolation("the certificate cannot be read") from error
 
 
-def remote_from_certificate(pem: bytes) -> RemoteIdentity:
-    """Return the member that a certificate names. Does not check who signed it, and imports `cryptography`; servers use
-    the context."""
-    from shoal.identity import certificates
-
-    return certificates.remote_of(pem)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
     """A member's key and certificate, and the authority that it trusts."""
@@ -303,13 +295,9 @@ class Authority:
         )
 
 
-def server_credentials(identity: Identity) -> grpc.ServerCredentials:
-    """Serve as this member, to members of the same cluster only."""
-    return renewable_server_credentials(lambda: identity)
-
-
 def renewable_server_credentials(current: Callable[[], Identity]) -> grpc.ServerCredentials:
-    """The same, with whatever identity is the current one when someone connects. `current` is asked in any thread."""
+    """Serve members of the same cluster only. `current` gives the identity to serve as, is asked again for each
+    connection, and in any thread."""
     import grpc
 
     shown = current()

@@ -28,27 +28,6 @@ EPSILON_MAX = 1e6
 _KEPT = 1024
 
 
-def gaussian_ratio(*, multiplier: float, participations: int) -> float:
-    """μ = √m / z of m participations with noise afresh for each."""
-    _check(multiplier, participations)
-    return math.sqrt(participations) / multiplier
-
-
-def tree_ratio(*, multiplier: float, participations: int, updates: int) -> float:
-    """μ of m participations anywhere among ``updates`` with noise along a tree.
-
-    A unit is in one node of each of ⌊log₂ T⌋ + 1 levels for every participation. At a level of nodes of s updates no
-    node has more than min(m, s) of its parts, and all of them together m, so that the squares sum to at most
-    m·min(m, s): for m = 1 that is the number of levels (Kairouz et al. 2021), for more it is a bound.
-    """
-    _check(multiplier, participations)
-    if updates < participations:
-        raise Misuse(f"{participations} participations in {updates} updates: there are at least as many updates")
-    levels = updates.bit_length()
-    squares = sum(participations * min(participations, 2**level) for level in range(levels))
-    return math.sqrt(squares) / multiplier
-
-
 def delta_of(ratio: float, *, epsilon: float) -> float:
     """δ(ε) = Φ(μ/2 - ε/μ) - e^ε·Φ(-μ/2 - ε/μ), exactly   (Balle and Wang 2018)."""
     if not ratio > 0:
@@ -93,28 +72,9 @@ def ratio_for(epsilon: float, *, delta: float) -> float:
     return low
 
 
-def concentrated(ratio: float) -> float:
-    """ρ = μ²/2 of zero-concentrated privacy; those of several mechanisms add up   (Bun and Steinke 2016)."""
-    return ratio * ratio / 2
-
-
-def epsilon_of_concentrated(rho: float, *, delta: float) -> float:
-    """ε = ρ + 2·√(ρ·ln(1/δ)): never below the exact one   (Bun and Steinke 2016, proposition 1.3)."""
-    if not 0 < delta < 1 or not rho >= 0:
-        raise Misuse(f"a delta is between 0 and 1 and rho is 0 or more, not {delta} and {rho}")
-    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
-
-
 def _log_normal(value: float) -> float:
     """ln Φ(x); far below zero by Mills' ratio, where Φ itself is too small to be written."""
     if value > -30:
         return math.log(0.5 * math.erfc(-value / math.sqrt(2)))
     square = value * value
     return -square / 2 - math.log(-value * math.sqrt(2 * math.pi)) + math.log1p(-1 / square + 3 / square**2)
-
-
-def _check(multiplier: float, participations: int) -> None:
-    if not 0 < multiplier < math.inf:
-        raise Misuse(f"a noise multiplier is above 0, not {multiplier}")
-    if participations < 1:
-        raise Misuse(f"a unit takes part at least once, not {participations} times")

@@ -50,17 +50,12 @@ def _macro_f1(counts: Sequence[float]) -> float | None:
 def area_under_curve(counts: Sequence[float]) -> float | None:
     """The share of pairs of a positive and a negative in which the positive scores higher; half of a tie.
 
-    Scores of one bin are ties, so it differs from the exact AUC by at most ``auc_error_max``.
+    Scores of one bin are ties, so it differs from the exact AUC by at most half of the share of pairs that lie in one
+    bin.
     """
     positives, negatives = _halves(counts)
     below = np.cumsum(negatives) - negatives
     return _quotient(float(positives @ (below + negatives / 2)), float(positives.sum() * negatives.sum()))
-
-
-def auc_error_max(counts: Sequence[float]) -> float:
-    """Half of the share of pairs that lie in one bin: no order within the bins moves the AUC by more."""
-    positives, negatives = _halves(counts)
-    return _quotient(float(positives @ negatives) / 2, float(positives.sum() * negatives.sum())) or 0.0
 
 
 def average_precision(counts: Sequence[float]) -> float | None:

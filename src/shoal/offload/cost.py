@@ -236,22 +236,3 @@ def _time(seconds: float) -> str:
 def link_rate(mbps: float, home: Home) -> float:
     """Return the bytes per second of a link of ``mbps``, including this device's own work for them."""
     return 1 / (8 / (mbps * 1e6) + home.byte_s)
-
-
-def crossover_columns(
-    rows: int, inner: int, *, secret: Secret, home: Home, pool: Advert, privacy: Privacy, verify: Verify
-) -> int | None:
-    """Return from how many columns on it pays to send a product of this many rows, or None if it never does."""
-    most = 1 << 20
-
-    def pays(columns: int) -> bool:
-        shape = Shape(rows=rows, inner=inner, columns=columns)
-        return worth(shape, secret, home=home, pool=pool, privacy=privacy, verify=verify).sends
-
-    if not pays(most):
-        return None
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if pays(middle) else (middle, high)
-    return high

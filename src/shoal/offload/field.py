@@ -32,11 +32,6 @@ def reduced(values: np.ndarray) -> np.ndarray:
     return np.where(values == PRIME, 0, values)
 
 
-def centred(values: np.ndarray) -> np.ndarray:
-    """Return the representative of each residue that is nearest to 0: -(2^30 - 1) to 2^30 - 1."""
-    return np.where(values > LARGEST, values - PRIME, values)
-
-
 def matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """``left @ right`` modulo PRIME, exactly, of whole numbers in int64."""
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
@@ -47,13 +42,6 @@ def matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         high, low = left >> _HALF_BITS, left & ((1 << _HALF_BITS) - 1)
         return reduced(reduced(_by_limbs(high, right) << _HALF_BITS) + _by_limbs(low, right))
     return _by_limbs(left, right)
-
-
-def inverse(value: int) -> int:
-    """1 / value modulo PRIME."""
-    if value % PRIME == 0:
-        raise Misuse("0 has no inverse in a field")
-    return pow(value, -1, PRIME)
 
 
 def uniform(shape: tuple[int, ...], chance: np.random.Generator) -> np.ndarray:

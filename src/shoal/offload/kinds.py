@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.offload.outer import execute
 from shoal.offload.tiling import product
 
 Tensors = Mapping[str, np.ndarray]
@@ -37,6 +36,11 @@ class Kind:
     result: str
     compute: Callable[[Tensors, int, int], np.ndarray]
     seed_bytes: int = 0
+
+
+def execute(column: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """The outer product: one rounding an entry, so that its bits are the same on every processor. (DCL Figure 3.8)"""
+    return np.multiply.outer(column.astype(np.float32, copy=False), row.astype(np.float32, copy=False))
 
 
 def _product(tensors: Tensors, rows: int, inner: int) -> np.ndarray:
@@ -98,12 +102,6 @@ def check_inputs(kind: str, tensors: Tensors, *, rows: int, inner: int, columns:
     found = {name: (array.dtype.name, array.shape) for name, array in tensors.items()}
     if found != wanted:
         raise PeerViolation(f"a {kind} of {_shown(wanted)} came with {_shown(found)}")
-
-
-def check_right(kind: str, right: np.ndarray, *, inner: int, columns: int) -> None:
-    of = _known(kind)
-    if (right.dtype.name, right.shape) != (of.right, (inner, columns)):
-        raise PeerViolation(f"the right side is {right.dtype.name} {right.shape}, not {of.right} {(inner, columns)}")
 
 
 def check_result(kind: str, tensors: Tensors, *, rows: int, columns: int) -> np.ndarray:

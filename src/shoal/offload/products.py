@@ -9,8 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -87,27 +86,3 @@ def check(left: Array, right: Array) -> None:
             raise Misuse(f"{side} is {matrix.dtype} of shape {matrix.shape}; a product takes two float32 matrices")
     if left.shape[1] != right.shape[0]:
         raise Misuse(f"{left.shape} times {right.shape}: the inner sizes differ")
-
-
-class AtHome:
-    """Every product in this process, with numpy: the baseline, and the fallback."""
-
-    def __init__(self, *, clock: Callable[[], float] = lambda: 0.0) -> None:
-        self._clock = clock
-        self._report = Report()
-
-    def multiply(self, left: Array, right: Array, *, secret: Secret, name: str) -> Array:
-        check(left, right)
-        began_s = self._clock()
-        result: Array = left @ right
-        self._report = replace(
-            self._report,
-            products=self._report.products + 1,
-            operations_home=self._report.operations_home + left.shape[0] * left.shape[1] * right.shape[1],
-            seconds=self._report.seconds + self._clock() - began_s,
-        )
-        return result
-
-    @property
-    def report(self) -> Report:
-        return self._report

@@ -39,20 +39,6 @@ def permutation(seed: bytes, purpose: str, size: int) -> np.ndarray:
     return np.argsort(bits, kind="stable")
 
 
-def static_layer_shuffle(
-    seed: bytes, *, layer: int, rows: int, inner: int, columns: int, task: int | None = None
-) -> Shuffle:
-    """SLS: one shuffle a layer, used whenever it is computed. With a ``task``, one for each of them. (DCL §3.4)"""
-    return _shuffle(seed, f"layer {layer}", rows, inner, columns, task)
-
-
-def dynamic_layer_shuffle(
-    seed: bytes, *, layer: int, computation: int, rows: int, inner: int, columns: int, task: int | None = None
-) -> Shuffle:
-    """DLS: another shuffle each time a layer is computed, from the same seed. (DCL §3.4)"""
-    return _shuffle(seed, f"layer {layer} computation {computation}", rows, inner, columns, task)
-
-
 def shuffle_left(left: np.ndarray, shuffle: Shuffle) -> np.ndarray:
     return np.ascontiguousarray(left[np.ix_(shuffle.rows, shuffle.inner)])
 
@@ -61,23 +47,8 @@ def shuffle_right(right: np.ndarray, shuffle: Shuffle) -> np.ndarray:
     return np.ascontiguousarray(right[np.ix_(shuffle.inner, shuffle.columns)])
 
 
-def shuffle_task(column: np.ndarray, row: np.ndarray, shuffle: Shuffle) -> tuple[np.ndarray, np.ndarray]:
-    """One feature's task: its values in all examples, its weights to all neurons. (DCL Figure 3.7)"""
-    return column[shuffle.rows], row[shuffle.columns]
-
-
 def unshuffle(result: np.ndarray, shuffle: Shuffle) -> np.ndarray:
     """A product or an outer product, with rows and columns where they were. (DCL Figure 3.9)"""
     out = np.empty_like(result)
     out[np.ix_(shuffle.rows, shuffle.columns)] = result
     return out
-
-
-def _shuffle(seed: bytes, purpose: str, rows: int, inner: int, columns: int, task: int | None) -> Shuffle:
-    each = purpose if task is None else f"{purpose} task {task}"
-    return Shuffle(
-        rows=permutation(seed, f"rows of {each}", rows),
-        # Which task is which feature's is one secret for all of them.
-        inner=permutation(seed, f"inner of {purpose}", inner),
-        columns=permutation(seed, f"columns of {each}", columns),
-    )

@@ -7,7 +7,6 @@ import hashlib
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.offload.field import PRIME
 from shoal.sealing import stream
 
 SEED_BYTES = 16
@@ -19,13 +18,3 @@ def words(seed: bytes, purpose: str, count: int) -> np.ndarray:
         raise Misuse(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
     # The key depends only on this seed and purpose.
     return stream.words(hashlib.sha256(b"shoal offload " + purpose.encode() + b"\0" + seed).digest(), count)
-
-
-def residues(seed: bytes, purpose: str, count: int) -> np.ndarray:
-    """Return ``count`` uniform numbers modulo PRIME: those of 31 bits, except PRIME itself."""
-    # One in 2^31 is left out: a few more than needed are enough but for one seed in 2^200 or so.
-    drawn = words(seed, purpose, count + 8 + count // 1_000_000) & np.uint32(PRIME)
-    kept = drawn[drawn < PRIME][:count]
-    if len(kept) < count:
-        raise Misuse("this seed drew more numbers to leave out than there can be: take another")
-    return kept.astype(np.int64)

@@ -89,11 +89,6 @@ def window_shards(*, cache_bytes: int, shard_bytes: int) -> int:
     return max(1, min(WINDOW_SHARDS, cache_bytes // (2 * max(1, shard_bytes))))
 
 
-def window_order(rows: Sequence[int], *, seed: int, epoch: int, window: int) -> Indices:
-    """Return the order in which an epoch visits the examples of shards with these rows, as ``WindowShuffle`` does."""
-    return WindowShuffle(rows, seed=seed, window=window).indices(epoch, 0, sum(rows))
-
-
 class WindowShuffle:
     """An epoch in windows: shards in a shuffled order, with the rows of every ``window`` shards shuffled together.
 

@@ -169,10 +169,6 @@ class Intake:
             own = {key.removeprefix(start): array for key, array in learned.items() if key.startswith(start)}
             each.profiler.restore(own)
 
-    def come_again_s(self, device: str, *, now_s: float, draw: float) -> float:
-        """Return the seconds until a device that has done its work should ask for more."""
-        return self._steering.appoint(device, now_s=now_s, draw=draw)
-
     def _size(self, request: WorkRequest) -> tuple[int, str]:
         budgets = {name: each.budget for name, each in self._budgets.items()} | dict(request.budgets)
         sizings = {

@@ -43,11 +43,6 @@ class GraphShape:
     def is_complete(self) -> bool:
         return self.neighbours == self.devices - 1
 
-    @property
-    def losses_borne(self) -> int:
-        """Number of devices of a complete group that may vanish at the worst moment."""
-        return self.devices - 1 - self.threshold
-
     def least(self, said: int) -> int:
         """Return the fewest members of a sum that may be opened, if the plan asks for at least ``said``. It takes two
         honest members to hide each other, and a ring stays connected only if no more are missing than the plan

@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from shoal.errors import PeerViolation
 
-PUBLIC_BYTES = 32
 PRIVATE_BYTES = 32
 SEED_BYTES = 16
 MAC_BYTES = 16

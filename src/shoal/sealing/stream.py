@@ -31,12 +31,6 @@ def words(key: bytes, count: int) -> np.ndarray:
     return np.frombuffer(stream(key).update(bytes(4 * count)), dtype="<u4")
 
 
-def add_words(to: np.ndarray, key: bytes, *, take_off: bool = False, start: int = 0) -> None:
-    """Add the words of this key to a vector, in place. ``start`` is the index at which this part of the vector
-    begins."""
-    add_all(to, [(key, take_off)], start=start)
-
-
 def add_all(to: np.ndarray, keys: Sequence[tuple[bytes, bool]], *, start: int = 0) -> None:
     """Add the words of each key, or subtract them if its flag is True, modulo 2^32 or 2^16 by the vector's type. A
     block of the vector stays in the cache until every key is added."""

@@ -26,8 +26,6 @@ from shoal.wire.messages import Tensors
 SYNC_S = 0.01
 BYTES_PER_S = 40e6
 
-FATES = ("safe", "lost", "torn")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiskCheckpoint:

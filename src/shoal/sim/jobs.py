@@ -17,8 +17,6 @@ from shoal.wire.messages import Dataset, JobSpec
 
 _NOTHING = "0" * 64
 
-#: The name of a simulated job's exported training step, which nobody fetches.
-GRAPHS = _NOTHING
 
 #: The evaluation of one new example if nothing is trained.
 _NOTHING_LEARNED = judged_sums(examples=1, loss_sum=0.0, correct=0)

@@ -59,9 +59,6 @@ class Stream:
     def pick(self, choices: Sequence[_T]) -> _T:
         return choices[self.below(len(choices))]
 
-    def exponential(self, mean: float) -> float:
-        return -mean * math.log1p(-self.random())
-
     def normal(self) -> float:
         """Draw a normal number with mean 0 and deviation 1 (Box and Muller 1958)."""
         return math.sqrt(-2.0 * math.log1p(-self.random())) * math.cos(2.0 * math.pi * self.random())

@@ -310,7 +310,9 @@ def test_a_clock_that_is_off_is_seen_in_the_managers_certificate(
     """A manager whose certificate was made in another time, as this device's clock sees it."""
     import asyncio
 
-    from shoal.identity.enrolment import EnrolmentServer, MemoryTokens
+    from memory_tokens import MemoryTokens
+
+    from shoal.identity.enrolment import EnrolmentServer
     from shoal.identity.identity import Authority
 
     made_s = time.time() - made_days_ago * DAY_S

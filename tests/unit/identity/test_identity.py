@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from member_of import remote_of
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
 from shoal.identity import certificates
@@ -25,7 +26,6 @@ from shoal.identity.identity import (
     Identity,
     channel_options,
     remote_from_auth_context,
-    remote_from_certificate,
 )
 from shoal.identity.names import RemoteIdentity, remote_from_uris
 from shoal.store.files import DiskFull
@@ -118,10 +118,10 @@ def test_loading_an_identity_needs_no_cryptography(authority: Authority, tmp_pat
     authority.identity(node="pi-4", role="node", now_s=NOW_S).save(tmp_path)
     program = (
         "import pathlib, sys\n"
-        "from shoal.identity.identity import Identity, channel_credentials, server_credentials\n"
+        "from shoal.identity.identity import Identity, channel_credentials, renewable_server_credentials\n"
         "import shoal.identity.enrolment\n"
         "identity = Identity.load(pathlib.Path(sys.argv[1]))\n"
-        "channel_credentials(identity), server_credentials(identity)\n"
+        "channel_credentials(identity), renewable_server_credentials(lambda: identity)\n"
         "print(identity.node, 'cryptography' in sys.modules)\n"
     )
     ran = subprocess.run(
@@ -159,13 +159,13 @@ def test_a_certificate_says_who_and_what_for(authority: Authority, role: str, se
     expected = {ExtendedKeyUsageOID.CLIENT_AUTH} | ({ExtendedKeyUsageOID.SERVER_AUTH} if serves else set())
     assert usages == expected
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    assert remote_from_certificate(identity.certificate_pem) == RemoteIdentity(node="hub", role=role, cluster="pond")
+    assert remote_of(identity.certificate_pem) == RemoteIdentity(node="hub", role=role, cluster="pond")
 
 
 def test_only_the_key_of_a_request_is_used(authority: Authority) -> None:
     request = certificates.new_request("manager-i-wish")
     pem = authority.issue(node="pi-4", role="node", csr_pem=request.pem, now_s=NOW_S)
-    assert remote_from_certificate(pem).node == "pi-4"
+    assert remote_of(pem).node == "pi-4"
     assert b"manager-i-wish" not in der(pem)
     assert certificates.belongs_to(der(pem), request.key_pem)
     assert not certificates.belongs_to(der(pem), certificates.new_request("other").key_pem)
@@ -211,7 +211,7 @@ def test_bad_names_are_refused_everywhere(authority: Authority, name: str, tmp_p
 
 def test_the_longest_name_works(authority: Authority) -> None:
     node = "a" + "-" * 62
-    assert remote_from_certificate(authority.identity(node=node, role="node", now_s=NOW_S).certificate_pem).node == node
+    assert remote_of(authority.identity(node=node, role="node", now_s=NOW_S).certificate_pem).node == node
 
 
 def test_no_host_may_look_like_a_node(authority: Authority) -> None:
@@ -266,9 +266,9 @@ def test_garbage_is_no_certificate(authority: Authority) -> None:
     with pytest.raises(PeerViolation):
         certificates.authenticate(b"garbage", root_der=authority.certificate_der, now_s=NOW_S)
     with pytest.raises(PeerViolation):
-        remote_from_certificate(b"garbage")
+        remote_of(b"garbage")
     with pytest.raises(PeerViolation, match="no Shoal identity"):
-        remote_from_certificate(authority.certificate_pem)
+        remote_of(authority.certificate_pem)
 
 
 # Who is calling

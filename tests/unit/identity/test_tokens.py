@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from memory_tokens import MemoryTokens, free_name, secret_hash
 
 from shoal.errors import Misuse
-from shoal.identity.tokens import Denial, Grant, MemoryTokens, free_name, secret_hash
+from shoal.identity.tokens import Denial, Grant
 
 
 def denied(answer: Grant | Denial) -> str:

@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 from dp_accounting import pld
 
+from benchmarks.privacy_ratios import concentrated, epsilon_of_concentrated, gaussian_ratio, tree_ratio
 from shoal.errors import Misuse
-from shoal.learning.accountant import (
-    concentrated,
-    delta_of,
-    epsilon_of,
-    epsilon_of_concentrated,
-    gaussian_ratio,
-    ratio_for,
-    tree_ratio,
-)
+from shoal.learning.accountant import delta_of, epsilon_of, ratio_for
 
 
 def test_delta_of_one_gaussian_by_a_table_of_the_normal() -> None:

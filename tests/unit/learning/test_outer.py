@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.momentum_step import momentum_step
 from shoal.errors import Misuse
-from shoal.learning.outer import OuterState, momentum_step, outer_change, outer_step
+from shoal.learning.outer import OuterState, outer_change, outer_step
 from shoal.learning.outer_rule import ADAPTIVE, OuterRule
 
 

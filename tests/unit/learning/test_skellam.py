@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from dp_accounting import rdp
 
+from benchmarks.privacy_ratios import gaussian_ratio
 from shoal.errors import Misuse
-from shoal.learning.accountant import epsilon_of, gaussian_ratio
+from shoal.learning.accountant import epsilon_of
 from shoal.learning.skellam import renyi, shares_for, skellam_epsilon
 
 

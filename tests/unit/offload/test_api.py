@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import shoal
+from benchmarks.offload_at_home import AtHome
 from shoal.errors import Misuse
-from shoal.offload.products import AtHome
 from shoal.offload.torch.wrap import offloading
 
 

@@ -5,22 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shoal.errors import Misuse
-from shoal.offload.cost import (
-    MARGIN,
-    Home,
-    Shape,
-    Traffic,
-    crossover_columns,
-    link_rate,
-    own_seconds,
-    pool_seconds,
-    traffic,
-    worth,
-)
+from shoal.offload.cost import MARGIN, Home, Shape, Traffic, link_rate, own_seconds, pool_seconds, traffic, worth
 from shoal.offload.products import Advert
 
 HOME = Home(
@@ -147,28 +134,3 @@ def test_misuse() -> None:
         worth(WIDE, "left", home=HOME, pool=POOL, privacy="none", verify="vote")  # type: ignore[arg-type]
     with pytest.raises(Misuse, match="has no values"):
         Shape(rows=0, inner=1, columns=1)
-
-
-@given(
-    rows=st.integers(1, 4096),
-    inner=st.integers(1, 4096),
-    mbps=st.floats(1, 1e5),
-    speed=st.floats(1e8, 1e12),
-    masked=st.booleans(),
-)
-def test_the_crossover_is_where_it_begins_to_pay(
-    rows: int, inner: int, mbps: float, speed: float, masked: bool
-) -> None:
-    pool = replace(POOL, bytes_per_s=mbps * 1e6 / 8, operations_per_s=speed)
-    privacy = "mask" if masked else "none"
-
-    def pays(columns: int) -> bool:
-        shape = Shape(rows=rows, inner=inner, columns=columns)
-        return worth(shape, "left", home=HOME, pool=pool, privacy=privacy, verify="freivalds").sends
-
-    found = crossover_columns(rows, inner, secret="left", home=HOME, pool=pool, privacy=privacy, verify="freivalds")
-    if found is None:
-        assert not pays(1 << 20)
-        return
-    assert pays(found)
-    assert found == 1 or not pays(found - 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from papers.dcl.residues import centred, inverse, residues
 from shoal.errors import Misuse
-from shoal.offload.field import LARGEST, PRIME, centred, inverse, matmul, reduced
-from shoal.offload.stream import residues, words
+from shoal.offload.field import LARGEST, PRIME, matmul, reduced
+from shoal.offload.stream import words
 
 
 @pytest.mark.parametrize("size", [10, 2**10, 2**20, 2**31 - 1, 2**40, 2**62])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from mask_error import error_bound
 
 from shoal.errors import Misuse
 from shoal.offload.masking import (
     combined,
-    error_bound,
     liars,
     mask,
     masked,

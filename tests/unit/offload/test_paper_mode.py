@@ -7,18 +7,11 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from benchmarks import offload_outer as outer
+from benchmarks.offload_layer_shuffle import dynamic_layer_shuffle, shuffle_task, static_layer_shuffle
 from benchmarks.offload_order import chained_orders, dynamic_layer_order, static_layer_order, sum_in_order
 from shoal.errors import Misuse
-from shoal.offload import outer
-from shoal.offload.shuffle import (
-    dynamic_layer_shuffle,
-    permutation,
-    shuffle_left,
-    shuffle_right,
-    shuffle_task,
-    static_layer_shuffle,
-    unshuffle,
-)
+from shoal.offload.shuffle import permutation, shuffle_left, shuffle_right, unshuffle
 
 SEED = b"a seed"
 #: MNIST's first layer: a, b, c.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.offload_at_home import AtHome
 from shoal.errors import Misuse
-from shoal.offload.products import AtHome, Report
+from shoal.offload.products import Report
 
 
 def test_at_home_multiplies_and_counts() -> None:

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.offload_outer import issued_bytes, returned_bytes
 from shoal.errors import Misuse
-from shoal.offload.outer import issued_bytes, returned_bytes
 from shoal.offload.tiling import Tile, assemble, moved_bytes, product, rows_each, tiles
 
 

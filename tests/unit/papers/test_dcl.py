@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import offload_outer as outer
 from benchmarks.offload_modes import MODES, Centralised, Masked, Paper, Tiles, drawn, made
 from papers.dcl import analyst, brute_force, communication, headline, paper, same, tables
 from papers.dcl.__main__ import PAPER
 from papers.dcl.experiments import EXPERIMENTS
 from shoal.errors import Misuse
-from shoal.offload import outer
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from member_of import remote_of
 
 from shoal.errors import Misuse, Refused
 from shoal.identity import certificates
@@ -420,7 +421,7 @@ def test_a_member_has_a_new_certificate_under_its_own_name(
         renew(roll, pi)
     roll.sign_with(authority)
     renewed = renew(roll, pi)
-    assert certificates.remote_of(renewed.certificate_pem.encode()) == pi
+    assert remote_of(renewed.certificate_pem.encode()) == pi
     assert renewed.expires_s - renewed.issued_s == pytest.approx(30 * 86400, abs=2)
     assert [row.sha256 for row in registry.certificates("pi")] == [
         pi.certificate,

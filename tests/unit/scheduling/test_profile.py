@@ -154,11 +154,11 @@ def test_first_tasks_have_a_margin_of_their_own() -> None:
         pytest.approx(0.524, abs=1e-3),
         pytest.approx(1.282, abs=1e-3),
     )
-    examples = profiler.size_for(device("a"), 10.0)
+    examples = profiler.decide(device("a"), 10.0).examples
     profiler.observed(device("a"), examples, 30.0)
     assert profiler.margin.q == pytest.approx(0.524 + 0.1 * 0.7, abs=1e-3), "it was over"
     assert profiler.cold_margin.q == pytest.approx(1.282, abs=1e-3)
-    examples = profiler.size_for(device("new"), 10.0)
+    examples = profiler.decide(device("new"), 10.0).examples
     profiler.observed(device("new"), examples, 0.1)
     assert profiler.cold_margin.q == pytest.approx(1.282 - 0.1 * 0.1, abs=1e-3), "it was not"
     assert profiler.margin.q == pytest.approx(0.524 + 0.1 * 0.7, abs=1e-3)

@@ -157,7 +157,7 @@ def test_who_is_lent_work_has_a_place_when_it_is_done_and_who_is_refused_has_non
 
 def test_done_with_a_task_it_asks_again_in_its_turn() -> None:
     door = intake(per_s=1.0)
-    first, second = (door.come_again_s(name, now_s=0.0, draw=0.0) for name in "ab")
+    first, second = (door._steering.appoint(name, now_s=0.0, draw=0.0) for name in "ab")
     assert second == first + 1.0
 
 

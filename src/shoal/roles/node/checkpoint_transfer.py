@@ -54,11 +54,6 @@ class StoredVersion:
         return tuple(view_of(row) for row in self.state["evaluations"])
 
 
-def gaps_in(state: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Return pairs of versions with no history between them: the training went back from the second to the first."""
-    return tuple((int(kept), int(again)) for kept, again in state.get("went_back", ()))
-
-
 def version_of(save: Save) -> StoredVersion:
     """Return the checkpoint of a save, with its history inside."""
     rows, names = with_rows(save.applied)

@@ -88,9 +88,6 @@ class Profiler(ABC):
             return Sizing(examples=FIRST_EXAMPLES, reason=f"no device was measured yet: {FIRST_EXAMPLES} to begin with")
         return self.sized(prediction, budget, margin=0.0)
 
-    def size_for(self, features: Features, budget: float) -> int:
-        return self.decide(features, budget).examples
-
     def sized(self, prediction: CostPrediction, budget: float, *, margin: float) -> Sizing:
         """``margin``: the logarithm of how many times the predicted cost an example may take."""
         bound = prediction.per_example * math.exp(margin)

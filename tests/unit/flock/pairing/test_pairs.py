@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.chain_links import EqualLinks, NodeLinks, TableLinks
 from shoal.errors import Misuse
 from shoal.flock.pairing.ahead import DEVICES_PLANNED, LookAhead
-from shoal.flock.pairing.links import EqualLinks, NodeLinks, TableLinks, table_s
+from shoal.flock.pairing.links import table_s
 from shoal.flock.pairing.pairs import EarliestTwo, Holder, Pair, directed, earliest_two
 from shoal.topology.cluster import ClusterNode
 

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks.offload_at_home import AtHome
 from shoal.errors import Misuse
 from shoal.offload.cost import Shape, Verdict
-from shoal.offload.products import Advert, Array, AtHome, Secret
+from shoal.offload.products import Advert, Array, Secret
 from shoal.offload.torch.desk import HOLDS, PASSES, SECRET, Desk, Pass, shape_of
 from shoal.offload.torch.wrap import bring_home, offload, offloading
 

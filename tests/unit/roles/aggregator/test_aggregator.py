@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from benchmarks.momentum_step import momentum_step
 from shoal.errors import PeerViolation
-from shoal.learning.outer import OuterState, momentum_step, outer_step
+from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.roles.actions import Action, End, Record, Send
 from shoal.roles.aggregator.aggregator import Aggregator

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from leader_story import Story
 
+from dst.oracles import gaps_in
 from shoal.plan import Until
 from shoal.roles.actions import Save
 from shoal.roles.events import Saved
-from shoal.roles.node.checkpoint_transfer import gaps_in, packed, unpacked, version_of
+from shoal.roles.node.checkpoint_transfer import packed, unpacked, version_of
 from shoal.wire.messages import Failed, JobSpec, UpdateRefused, Wait, Work
 
 Start = Callable[..., Story]

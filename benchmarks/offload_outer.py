@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import Misuse
+from shoal.offload.kinds import execute
 
 #: D of a float32.
 FLOAT_BYTES = 4
@@ -22,11 +23,6 @@ FLOAT_BYTES = 4
 def task(left: np.ndarray, right: np.ndarray, feature: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the column and the row that are sent for one feature. (DCL §3.4)"""
     return np.ascontiguousarray(left[:, feature]), np.ascontiguousarray(right[feature, :])
-
-
-def execute(column: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """The outer product: one rounding an entry, so that its bits are the same on every processor. (DCL Figure 3.8)"""
-    return np.multiply.outer(column.astype(np.float32, copy=False), row.astype(np.float32, copy=False))
 
 
 def at_home(left: np.ndarray, right: np.ndarray, order: np.ndarray) -> np.ndarray:
