@@ -19,7 +19,6 @@ from shoal.cli.commands import (
     authority,
     backup,
     check,
-    console,
     demo,
     doctor,
     files,
@@ -65,7 +64,25 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_START, _WORK, _LOOK, _KEEP = "Start", "Train", "Look", "Keep"
+_START, _WORK, _LOOK, _KEEP, _ADDED = "Start", "Train", "Look", "Keep", "From other packages"
+
+
+def _add_feature(feature: str, panel: str, *, name: str | None = None) -> None:
+    """Add a feature's command, if it is there and has one."""
+    if feature not in {each.name for each in features.described() if each.command is not None}:
+        return
+    try:
+        command = features.provided("command", by=feature)
+    # Code of others: without it, every other command works.
+    except (Exception, SystemExit) as error:
+        features.skip(feature, f"its command cannot be imported ({type(error).__name__}: {error})")
+        return
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name or feature, rich_help_panel=panel)
+    else:
+        app.command(name or feature, rich_help_panel=panel)(command)
+
+
 app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_START)(up.up)
 app.command(rich_help_panel=_START)(join.join)
@@ -78,16 +95,16 @@ app.command(rich_help_panel=_WORK)(files.files)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(run_script.run)
 app.command(rich_help_panel=_WORK)(attach.attach)
-app.add_typer(features.provided("command", by="flock"), name="flock", rich_help_panel=_WORK)
+_add_feature("flock", _WORK)
 app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(plan.app, name="plan", rich_help_panel=_WORK)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)
-app.add_typer(features.provided("command", by="browser"), name="browser", rich_help_panel=_WORK)
-app.add_typer(features.provided("command", by="offload"), name="offload", rich_help_panel=_WORK)
+_add_feature("browser", _WORK)
+_add_feature("offload", _WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
-app.command(rich_help_panel=_LOOK)(console.console)
+_add_feature("console", _LOOK)
 app.command(rich_help_panel=_LOOK)(logs.logs)
-app.add_typer(features.provided("command", by="exporter"), name="metrics", rich_help_panel=_LOOK)
+_add_feature("exporter", _LOOK, name="metrics")
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
 app.add_typer(managers.app, name="managers", rich_help_panel=_LOOK)
@@ -104,6 +121,20 @@ def version() -> None:
     Example:  `shoal version`
     """
     _print_version(True)
+
+
+def _add_others() -> None:
+    """Add the commands of features that other packages bring. None takes the name of one of ours."""
+    ours = {each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands}
+    ours |= {str(each.name) for each in app.registered_groups}
+    for feature in features.described():
+        if feature.name in ours - features.OWN.keys():
+            features.skip(feature.name, "Shoal has a command of this name")
+        elif feature.name not in features.OWN:
+            _add_feature(feature.name, _ADDED)
+
+
+_add_others()
 
 
 def _print_version(wanted: bool) -> None:
