@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from mutants import MUTANTS, OF_CHECK_INS, OF_CROSSINGS, UNCAUGHT
+from mutants import CAUGHT_BY_A_STORY, MUTANTS, OF_CHECK_INS, OF_CROSSINGS
 
 from dst.fuzz import fuzz
 from shoal.errors import Misuse
 from shoal.sim.invariants import Violation
+
+ROOT = Path(__file__).parents[2]
 
 #: Mutant -> seeds that are known to catch it, to be tried first: ``python -m benchmarks.protocol_seeds --find``.
 KNOWN: dict[str, list[int]] = json.loads(Path(__file__).with_name("mutant_seeds.json").read_text())
@@ -145,7 +149,7 @@ def first_seed(name: str, said: str, *, profile: str = "plain") -> int | None:
 
 def test_every_mutant_is_looked_for() -> None:
     assert set(SAID) == set(MUTANTS)
-    assert not set(MUTANTS) & set(UNCAUGHT)
+    assert not set(MUTANTS) & set(CAUGHT_BY_A_STORY)
 
 
 def test_the_table_of_seeds_is_of_these_mutants() -> None:
@@ -187,12 +191,23 @@ def test_a_mutant_where_two_features_meet_is_caught(name: str) -> None:
     fuzz("any", seed)
 
 
-@pytest.mark.parametrize("name", UNCAUGHT)
-def test_what_no_check_sees_yet_still_plays(name: str) -> None:
-    """A mutant that fits the code no more raises something else than a violation."""
-    for seed in range(2):
-        with UNCAUGHT[name](), contextlib.suppress(Violation):
-            fuzz("plain", seed)
+@pytest.mark.full
+@pytest.mark.timeout(450)
+@pytest.mark.parametrize("name", CAUGHT_BY_A_STORY)
+def test_a_mutant_is_caught_by_its_story(name: str) -> None:
+    """The story is a test that passes elsewhere. With the mutant in its code it must fail, in a pytest of its own."""
+    _, story = CAUGHT_BY_A_STORY[name]
+    paths = [str(ROOT / "tests" / "simulation"), str(ROOT / "tests" / "kits"), *filter(None, sys.path)]
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rf", "--tb=no", "-p", "under_mutant", "-p", "no:cacheprovider", story],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SHOAL_MUTANT": name},
+        capture_output=True,
+        text=True,
+    )
+    # Other codes are of tests that were not found or could not run.
+    assert told.returncode == pytest.ExitCode.TESTS_FAILED, told.stdout + told.stderr
+    assert f"FAILED {story}" in told.stdout, told.stdout
 
 
 #: Mutant of devices that check in -> a part of what is said of it.

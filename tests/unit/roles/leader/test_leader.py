@@ -1140,6 +1140,19 @@ def test_a_round_is_finished_made_durable_and_then_handed_over(begin: Start) -> 
     assert (work.version, work.batches) == (1, (2,)), "the next begins where this one ended"
 
 
+def test_a_leader_that_parts_uses_no_number_of_the_other_side(begin: Start) -> None:
+    """Another leader made versions up to 8 beyond a cut. What this one hands over is newer, whatever it counted."""
+    story = begin(examples=8)
+    story.ready("a")
+    lease = story.work("a")
+    story.says("home", HandOver(job="digits", term=1, reason="a cut", version_least=9))
+    story.update("a", lease)
+    save = story.save()
+    assert save.version == 9
+    story.happens(Saved(version=9))
+    assert stepped_down(story) == ["handed over at version 9"]
+
+
 def test_who_comes_meanwhile_is_told_why_there_is_no_work(begin: Start) -> None:
     story = begin(examples=8)
     story.ready("a")

@@ -676,6 +676,16 @@ def test_a_huge_update_is_refused_by_those_who_see_it(kind: str, codec: str) -> 
     assert "d" not in [member.node for member in troupe.leader._workers.able()]
 
 
+def test_a_shard_begins_with_what_was_held_back() -> None:
+    troupe = formed("shard", codec_down="top50%")
+    formations, training = troupe.leader._formations, troupe.leader._training
+    held_back = training.residual = np.arange(1, troupe.layout.size + 1, dtype=np.float32)
+    assert formations.now is not None
+    for share in formations.now.shares:
+        sent = formations._form(formations.now, share, with_part=True).tensors["residual"]
+        assert sent.tolist() == held_back[share.start : share.stop].tolist()
+
+
 @pytest.mark.parametrize("down", ["dense", "top50%"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_aggregator_that_lies_about_a_sum_is_not_believed(kind: str, down: str) -> None:

@@ -21,6 +21,7 @@ from shoal.roles.events import (
     Started,
     TimerFired,
     Trained,
+    TrainerFailed,
 )
 from shoal.roles.worker.worker import Worker
 from shoal.wire.coded import code, decode
@@ -269,6 +270,15 @@ def test_changes_from_what_the_trainer_has_begin_anew(routed: Device) -> None:
     routed.hears(values(2, 0, 4, base=0), "pi")
     stage = routed.one(StageModel)
     assert (stage.anew, len(stage.changes)) == (True, 2)
+
+
+def test_parts_made_of_a_model_that_was_lost_with_its_trainer_do_not_count(routed: Device) -> None:
+    routed.hears(values(1, 0, 4, base=0), "pi")
+    assert routed.one(StageModel)
+    routed.happens(TrainerFailed(lease=0, reason="out of memory"))
+    routed.happens(Prepared(sizes=SIZES))
+    routed.hears(values(2, 0, 4, base=1), "pi")
+    assert not [action for action in routed.actions if isinstance(action, StageModel)]
 
 
 def test_a_part_of_which_nothing_can_be_made_is_not_waited_for(routed: Device) -> None:
