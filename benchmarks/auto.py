@@ -181,10 +181,10 @@ class Watcher:
         lent = len(self.lent_s)
         for action in step.actions:
             match action:
-                case Record(kind="expired"):
+                case Record(kind="lease.expired"):
                     self.expired += 1
-                case Record(kind="topology" | "pace" as kind, reason=reason):
-                    setattr(self, "pace" if kind == "pace" else "shape", reason.split()[0].strip(":,"))
+                case Record(kind="topology.changed" | "pace.changed" as kind, reason=reason):
+                    setattr(self, "pace" if kind == "pace.changed" else "shape", reason.split()[0].strip(":,"))
                     self.changes += 1
                     self.changed_at = len(self.lent_s)
                 case Send(message=Work(kind="train", version=version)):

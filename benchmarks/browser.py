@@ -136,7 +136,7 @@ def from_history(paths: Paths, job: str) -> dict[str, Any]:
         lost, twice = lost_and_twice(registry, job, batches=epochs * of_epoch)
         leases = {(row.node, row.version, row.lease) for row in rows if row.node.startswith("tab")}
         events = registry.events_after(job, 0, limit=EVENTS_MANY)
-        reasons = sorted({event.text for event in events if event.kind == "refused"})
+        reasons = sorted({event.text for event in events if event.kind == "update.rejected"})
         shares = {name: sum(row.node == name for row in rows) for name in sorted({row.node for row in rows})}
     return {
         "updates_from_tabs": len(leases),

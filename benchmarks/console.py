@@ -219,7 +219,7 @@ def played() -> dict[str, Any]:
         page = browser.page(player.url)
         page.wait_for("document.querySelectorAll('[data-device]').length === 5")
         began_s = time.monotonic()
-        player.push({"nodes": {"porch-pi5": {"state": "lost", "does": "lost", "reason": "the connection was cut"}}})
+        player.push({"nodes": {"porch-pi5": {"state": "lost", "does": "lost", "reason": "connection closed"}}})
         while not names(page, "porch-pi5") and time.monotonic() - began_s < PATIENCE_S:
             time.sleep(0.02)
         shown_s = time.monotonic() - began_s

@@ -44,7 +44,9 @@ class Ends:
 
     def step(self, step: Step) -> None:
         if step.role == "leader":
-            self.at_s += [step.at_s for action in step.actions if isinstance(action, Record) and action.kind == "epoch"]
+            self.at_s += [
+                step.at_s for action in step.actions if isinstance(action, Record) and action.kind == "epoch.done"
+            ]
 
     def mark(self, mark: Mark) -> None:
         pass

@@ -58,7 +58,7 @@ class Watched(Versions):
             self._messages += isinstance(step.event, Received)
             self._messages += sum(isinstance(action, Send) for action in step.actions)
         for action in step.actions:
-            if isinstance(action, Record) and action.kind == "topology":
+            if isinstance(action, Record) and action.kind == "topology.changed":
                 self.before, self.topology = len(self.made_s), action.reason.partition(",")[0]
 
     def figures(self) -> tuple[float, float, float]:

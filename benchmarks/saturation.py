@@ -76,7 +76,7 @@ class Watch:
         if step.role != "leader":
             return
         for action in step.actions:
-            if isinstance(action, Record) and action.kind == "saturation":
+            if isinstance(action, Record) and action.kind == "saturation.estimated":
                 self.told.append(action.reason)
             if isinstance(action, Send) and isinstance(action.message, Progress):
                 self.progress = action.message

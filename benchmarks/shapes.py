@@ -204,7 +204,7 @@ class _Versions(Versions):
 
     def step(self, step: Step) -> None:
         super().step(step)
-        if any(isinstance(action, Record) and action.kind == "topology" for action in step.actions):
+        if any(isinstance(action, Record) and action.kind == "topology.changed" for action in step.actions):
             self.before = len(self.made_s)
         self.said_by += [self._said.copy()] * (len(self.made_s) - len(self.said_by))
         if step.role != "manager":

@@ -123,8 +123,8 @@ class Count:
                 count["leases"] += type(message) is Work
                 count["refused"] += type(message) is UpdateRefused
                 count["sent_away"] += type(message) is Welcome and message.come_s > 0
-            elif type(action) is Record and action.kind in ("expired", "lost"):
-                count[action.kind] += 1
+            elif type(action) is Record and action.kind in ("lease.expired", "worker.lost"):
+                count[action.kind.partition(".")[2]] += 1
 
     def mark(self, mark: Mark) -> None:
         pass

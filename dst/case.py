@@ -133,7 +133,7 @@ def case(profile: str, seed: int, *, has_cuts: bool = True) -> FuzzCase:
         faults += of_formations(shapes, workers)
         targeted = tuple(targeted_fault(shapes, moments=drawn.moments) for _ in range(shapes.below(3)))
     is_tight = is_shaped and shapes.happens(0.6)
-    if strike_at == "handed-over":
+    if strike_at == "leader.resigned":
         faults += (TransferFault(who=LEADER, at=AtRound(1 + stream.below(6))),)
     if has_two_managers:
         faults += of_managers(stores)

@@ -40,17 +40,17 @@ FAULTS_UNTIL_S = 30.0
 
 #: Decisions of a leader after which a strike is worth a try.
 _MOMENTS = (
-    "started",
-    "resumed",
-    "joined",
-    "epoch",
-    "evaluated",
-    "ending",
-    "expired",
-    "lost",
-    "refused",
-    "failed",
-    "handed-over",
+    "job.started",
+    "job.resumed",
+    "device.joined",
+    "epoch.done",
+    "job.evaluated",
+    "end.decided",
+    "lease.expired",
+    "worker.lost",
+    "update.rejected",
+    "lease.failed",
+    "leader.resigned",
     # No records: a version is to be kept, and that it is done.
     "save",
     "end",
@@ -124,12 +124,12 @@ def draw_strike(stream: Stream, *, prefers_devices: bool) -> tuple[str, str]:
     if prefers_devices and stream.happens(0.3):
         if stream.happens(0.4):
             return "store", stream.pick(("line", "leader"))
-        return stream.pick(("end", "handed-over")), stream.pick(("line", "lines", "home"))
+        return stream.pick(("end", "leader.resigned")), stream.pick(("line", "lines", "home"))
     if stream.happens(0.1):
         return "told", "lines"
     if stream.happens(0.1):
         # What is lost with a failed save counts most when it is one of the last.
-        return stream.pick(("save", "evaluated", "ending")), "disk"
+        return stream.pick(("save", "job.evaluated", "end.decided")), "disk"
     if not stream.happens(0.35):
         return "", ""
     return stream.pick(_MOMENTS), stream.pick(("home", "leader", "both", "line")) if prefers_devices else "home"

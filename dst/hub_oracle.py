@@ -73,7 +73,7 @@ class HubOracle:
                 pass
         workers = here - self._hubs
         for action in step.actions:
-            if isinstance(action, Record) and action.kind == "released":
+            if isinstance(action, Record) and action.kind == "device.released":
                 here.discard(action.reason.partition(" ")[0])
             if not isinstance(action, Send):
                 continue

@@ -43,8 +43,8 @@ MOMENTS = (
     "ReduceResult",
     "ModelShard",
     "Work",
-    "forming",
-    "topology",
+    "topology.planned",
+    "topology.changed",
 )
 
 #: Where updates are sealed, these too.

@@ -131,7 +131,7 @@ class _Watch:
         from shoal.wire.messages import Work
 
         for action in step.actions:
-            if isinstance(action, Record) and action.kind == "expired" and not self.told["expired_s"]:
+            if isinstance(action, Record) and action.kind == "lease.expired" and not self.told["expired_s"]:
                 self.told["expired_s"] = round(step.at_s, 2)
             if step.role != "leader" or not isinstance(action, Send) or not isinstance(action.message, Work):
                 continue

@@ -129,7 +129,7 @@ class Life:
             return Received(sender=self._leader, message=self._leader_says())
         if roll < 0.65:
             self._is_connected = False
-            return Disconnected(node=self._leader, reason="the connection was cut")
+            return Disconnected(node=self._leader, reason="connection closed")
         if roll < 0.72 and self._timers:
             return TimerFired(name=self._timers[int(self._draw.integers(len(self._timers)))])
         if roll < 0.80:
@@ -167,7 +167,7 @@ class Life:
         if roll < 0.96:
             holds = self._some_lease() if self._draw.random() < 0.5 else 0
             return UpdateRefused(job=JOB, term=term, lease=self._some_lease(), reason="the lease ran out", holds=holds)
-        return Finished(job=JOB, reason="all 3 epochs are done")
+        return Finished(job=JOB, reason="3 of 3 epochs")
 
     def _work(self, term: int) -> Work:
         self._lease += 1

@@ -101,7 +101,7 @@ export class Blobs {
       frame: (frame) => this.due?.take(frame),
       closed: (_, reason) => {
         this.socket = null;
-        this.due?.fail(reason || "the connection was cut");
+        this.due?.fail(reason || "connection closed");
       },
     });
     let socket: WebSocket;

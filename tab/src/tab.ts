@@ -144,7 +144,7 @@ class Tab {
     this.isDialling = true;
     this.tell({ state: "connecting", reason: "calling the cluster" });
     const { identity, incarnation } = this;
-    const lost = (_: number, reason: string) => this.lost(reason || "the connection was cut");
+    const lost = (_: number, reason: string) => this.lost(reason || "connection closed");
     let work: Lane | null = null, control: Lane | null = null;
     try {
       work = await Lane.open(identity, "Work", incarnation, { message: (message) => this.received(message), closed: lost });

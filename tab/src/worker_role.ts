@@ -155,9 +155,9 @@ export class Worker {
     // came.
     if (this.held && isOf(this.held, refused) && this.held.result) {
       this.held = null;
-      this.become("waiting", `the update was refused: ${refused.reason}`);
+      this.become("waiting", `update rejected: ${refused.reason}`);
     }
-    this.record("refused", refused.reason);
+    this.record("update.rejected", refused.reason);
     const [term, lease] = this.newest;
     const isNewer = refused.term > term || (refused.term === term && refused.holds > lease);
     if (refused.holds && refused.term === this.term && isNewer) this.askForWork();
@@ -204,7 +204,7 @@ export class Worker {
 
   private onDiverged(held: Held, reason: string): void {
     this.held = null;
-    this.record("diverged", reason);
+    this.record("training.diverged", reason);
     if (this.isConnected) {
       this.send("Failed", { job: this.job, term: held.work.term, lease: held.work.lease, reason, traceback: "", diverged: true });
     }
@@ -216,7 +216,7 @@ export class Worker {
     this.holds = NOTHING_HELD;
     this.failures += 1;
     this.cancel(DEADLINE);
-    this.record("trainer-failed", reason);
+    this.record("trainer.failed", reason);
     const held = this.held;
     this.held = null;
     if (held && held.work.lease === lease && this.isConnected) this.failed(held.work.term, lease, reason, traceback);
@@ -225,7 +225,7 @@ export class Worker {
 
   private onPrepareFailed(reason: string, traceback: string): void {
     this.failures += 1;
-    this.record("prepare-failed", reason);
+    this.record("preparation.failed", reason);
     // No worker ever holds lease 0: the leader counts the failure and shows the reason.
     if (this.isConnected) this.failed(this.term, 0, reason, traceback);
     this.retry(reason);

@@ -99,7 +99,7 @@ FRAMES_A_LIAR = 100
 DOOR_SHARE = 10
 
 #: A stream that ended for this reason was not refused: it is played again, so often at most.
-LET_GO = "not back within"
+LET_GO = "no reconnect within"
 TRIES = 3
 
 #: Liars that call at the same time.
@@ -109,7 +109,7 @@ AT_ONCE = 2
 WAIT_S = 60.0
 
 _BUG = re.compile(r"Traceback|failed to handle an event|could not be handled")
-_NAMED = re.compile(r"(?:refused: (?:update of )?|^(?=\S+ broke))(liar-[0-9]+)")
+_NAMED = re.compile(r"(?:(?:refused|rejected): |^(?=\S+ broke))(liar-[0-9]+)")
 
 
 @dataclass(slots=True)

@@ -179,7 +179,7 @@ async def _one_lie(
         log = site.log()
     progress = view.progress
     version, reached = (progress.version, progress.accuracy or 0.0) if progress is not None else (0, 0.0)
-    blamed = len(re.findall(r"refused: update of device-[0-9]", log))
+    blamed = len(re.findall(r"update\.rejected: device-[0-9]", log))
     # Where all honest updates are infinite until the model is gone back to, some are refused on the way.
     fair = blamed == 0 or lie is not huge
     if not evil.sent:

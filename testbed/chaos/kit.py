@@ -405,7 +405,7 @@ def lost_and_twice(registry: Registry, job: str, *, batches: int) -> tuple[int, 
     audits = registry.audit(job)
     # The history refuses a batch a second time, and then the save that brings it fails.
     refused = sum(
-        event.kind == "save-failed" and "must not apply it again" in event.text
+        event.kind == "save.failed" and "must not apply it again" in event.text
         for event in registry.events_after(job, 0, limit=EVENTS_MANY)
     )
     return batches - sum(audit.distinct for audit in audits), sum(a.batches - a.distinct for a in audits) + refused

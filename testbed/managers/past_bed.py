@@ -384,7 +384,7 @@ class PastBed(Bed):
         give_up_s = time.monotonic() + SAID_WITHIN_S
         while time.monotonic() < give_up_s:
             events = self.registry.events_after("cluster", 0, limit=10_000)
-            if any(event.kind == "store-went-back" and event.at_s >= since for event in events):
+            if any(event.kind == "store.reverted" and event.at_s >= since for event in events):
                 return True
             await asyncio.sleep(0.5)
         return False

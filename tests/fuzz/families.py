@@ -152,7 +152,7 @@ def sound_messages() -> list[Message]:
         Leads(job="echo", term=1, endpoint="127.0.0.1:7070"),
         SteppedDown(job="echo", term=1, reason="handed over", failed=True),
         LeaderUnreachable(job="echo", term=1, reason="it does not answer"),
-        LogRecord(job="echo", term=1, kind="resumed", reason="from version 3"),
+        LogRecord(job="echo", term=1, kind="job.resumed", reason="from version 3"),
         AskCheckpoint(job="echo", term=1),
         Checkpoint(job="echo", term=1, version=3, tensors={"file": np.arange(40, dtype=np.uint8)}),
         Admit(job="echo", term=1, nodes=("device-1", "device-2")),

@@ -351,7 +351,7 @@ class Site:
         again = [event for event in self.events(job) if "must not apply it again" in event.text]
         assert not again, again
         if not self.may_lose_the_manager:
-            assert not [event for event in self.events(job) if event.kind == "save-failed"]
+            assert not [event for event in self.events(job) if event.kind == "save.failed"]
         return rows
 
     async def tallied_once(

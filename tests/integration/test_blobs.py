@@ -92,7 +92,7 @@ def test_a_device_that_is_asked_to_lead_has_what_it_needs(cluster: SharedCluster
         await site.mid_epoch(job, applied=5)
         leader = sorted(site.cluster.agents)[0]
         await site.operator.transfer(job, leader)
-        await site.event(job, "leader", f"led by {leader}")
+        await site.event(job, "leader.appointed", f"{leader}, term ")
         await site.ended(job)
         await site.tallied_once(job, batches=200)
 

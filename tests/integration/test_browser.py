@@ -141,7 +141,11 @@ def test_a_tab_computes_by_webgpu_until_that_fails(tmp_path: Path) -> None:
             await site.ended(job)
             site.exactly_once(job, batches=15, epochs=6)
             assert (site.evaluations(job)[-1].accuracy or 0.0) >= 0.95
-            assert not [event.text for event in site.events(job) if event.kind in ("failed", "expired", "refused")]
+            assert not [
+                event.text
+                for event in site.events(job)
+                if event.kind in ("lease.failed", "lease.expired", "update.rejected")
+            ]
 
     run(story())
 
@@ -254,7 +258,7 @@ def test_a_tab_refuses_a_graph_with_an_operation_that_is_not_on_the_list(
                 job = await site.operator.prepare_and_submit(
                     str(HERE / "clouds_task.py"), plan={"batch_size": 16, "until": {"epochs": 1}}, portable=True
                 )
-                await site.event(job, "failed", 'tab: a graph has the operation "Loop"')
+                await site.event(job, "lease.failed", 'tab: a graph has the operation "Loop"')
                 assert not site.history(job)[0]
                 await site.operator.stop(job)
 
@@ -284,7 +288,11 @@ def test_a_tab_that_slows_down_loses_its_lease_and_no_batch(tmp_path: Path) -> N
 
                 async def is_late() -> bool:
                     """The tab ends the lease itself, or the leader takes it back."""
-                    told = [event.text for event in site.events(job)[began:] if event.kind in ("failed", "expired")]
+                    told = [
+                        event.text
+                        for event in site.events(job)[began:]
+                        if event.kind in ("lease.failed", "lease.expired")
+                    ]
                     given_up = f"tab: no result within the lease's {LEASE_S} s"
                     return any(given_up in text or "of tab after" in text for text in told)
 

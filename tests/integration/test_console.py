@@ -99,7 +99,7 @@ async def _watched(site: Site, seen: Seen, job: str, browser: Browser, log: Path
     assert before["jobs"][job]["topology"]["kind"] == "star"
     assert sorted(before["jobs"][job]["workers"]) == ["device-1", "device-2"]
     assert {node["does"] for node in before["nodes"].values()} <= {"train", "upload", "wait", "evaluate"}
-    assert any(event["kind"] == "joined" for event in before["jobs"][job]["events"])
+    assert any(event["kind"] == "device.joined" for event in before["jobs"][job]["events"])
 
     await site.kill(site.cluster.agents["device-2"])
     await seen.until("device-2 is lost", lambda state: state["nodes"]["device-2"]["state"] == "lost")
@@ -112,7 +112,7 @@ async def _watched(site: Site, seen: Seen, job: str, browser: Browser, log: Path
     then = (await asyncio.to_thread(browser.get, f"/api/replay?at={before['at_s']}")).json
     assert then == before, "what was seen then is what is replayed now"
     bar = (await asyncio.to_thread(browser.get, "/api/replay")).json
-    assert [mark for mark in bar["marks"] if mark["kind"] == "lost" and "device-2" in mark["text"]]
+    assert [mark for mark in bar["marks"] if mark["kind"] == "device.lost" and "device-2" in mark["text"]]
     lanes = (await asyncio.to_thread(browser.get, "/api/lanes")).json["lanes"]
     assert lanes["device-2"][-1][2] == "lost"
     series = (await asyncio.to_thread(browser.get, f"/api/series?job={job}")).json

@@ -169,11 +169,11 @@ def test_a_patch_changes_the_page_without_a_reload(browser: Chromium) -> None:
         page = opened(browser, player, "cluster")
         page.evaluate("window.notReloaded = true")
         sentence = "porch-pi5 is lost; training goes on with 3."
-        lost = {"state": "lost", "does": "lost", "reason": "the connection was cut"}
+        lost = {"state": "lost", "does": "lost", "reason": "connection closed"}
         player.push({"cluster": {"sentence": sentence, "tone": "trouble"}, "nodes": {"porch-pi5": lost}})
         page.wait_for("document.querySelector('h1').textContent.includes('porch-pi5 is lost')", seconds=60)
         row = "[...document.querySelectorAll('tr.bad')].find((each) => each.textContent.startsWith('porch-pi5'))"
-        page.wait_for(f"{row}?.textContent.includes('the connection was cut')", seconds=60)
+        page.wait_for(f"{row}?.textContent.includes('connection closed')", seconds=60)
         assert page.evaluate("window.notReloaded") is True
         # What a patch takes away is gone.
         player.push({"nodes": {"porch-pi5": None}})

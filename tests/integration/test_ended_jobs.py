@@ -137,7 +137,7 @@ def test_old_jobs_go_and_the_record_says_why(tmp_path: Path, ready: ReadyTask, m
             assert (act.kind, act.operator) == ("remove a job", "manager")
             assert f"--keep-jobs {kept_hours}h keeps no job for longer" in act.text
             async with asyncio.timeout(60):
-                while not [event for event in (await operator.status()).events if event.kind == "removed"]:
+                while not [event for event in (await operator.status()).events if event.kind == "job.removed"]:
                     await asyncio.sleep(0.1)
             # What the others are made of stays.
             assert await operator.submit(ready, plan={})

@@ -63,8 +63,8 @@ def _pids(site: Site) -> dict[str, list[int]]:
 
 
 async def _resumed_at(site: Site, job: str, term: int) -> int:
-    resumed = await site.event(job, "resumed", f"term {term}")
-    found = re.search(r"durable version (\d+)", resumed.text)
+    resumed = await site.event(job, "job.resumed", f"term {term}")
+    found = re.search(r"saved version (\d+)", resumed.text)
     assert found is not None
     return int(found[1])
 
@@ -79,10 +79,14 @@ def test_a_planned_transfer_loses_no_round_and_restarts_no_worker(cluster: Share
             assert told.endswith(f"hands over to {leader}")
             await _led_by(site, job, leader, term=term)
             version = await _resumed_at(site, job, term)
-            await site.event(job, "handed-over", f"handed over at version {version}")
+            await site.event(job, "leader.resigned", f"at version {version:,}")
         assert _pids(site) == before
         # Nobody lost a lease to any of it. Later, leases are of milliseconds, and a busy machine is late with some.
-        assert not [e for e in site.events(job) if e.kind in ("lost", "expired", "refused", "lease-returned")]
+        assert not [
+            e
+            for e in site.events(job)
+            if e.kind in ("device.lost", "lease.expired", "update.rejected", "lease.returned")
+        ]
         assert await _finish(site, job) == {"device-1", "device-2", "device-3"}
 
     cluster.run(story)
@@ -141,10 +145,10 @@ def test_training_goes_on_while_the_manager_is_away_and_nothing_of_it_is_lost(tm
             assert view.progress is not None
             # Thirty rounds would fit; a leader that waited for its manager would have made none.
             assert view.progress.version >= progress.version + 8
-            await site.event(job, "leader", "device-1 still leads at")
+            await site.event(job, "leader.connected", "device-1 still leads at")
             assert _pids(site) == before
             await _finish(site, job, epochs=3)
-            assert not [event for event in site.events(job) if event.kind == "lost"]
+            assert not [event for event in site.events(job) if event.kind == "device.lost"]
 
     run(story())
 
@@ -170,7 +174,7 @@ def test_a_drained_leader_hands_over(cluster: SharedCluster) -> None:
         await site.operator.drain_node("device-2", "an update")
         await _led_by(site, job, "manager", term=3)
         await _finish(site, job)
-        assert not [event for event in site.events(job) if event.kind in ("lost", "expired")]
+        assert not [event for event in site.events(job) if event.kind in ("device.lost", "lease.expired")]
         await site.operator.undrain_node("device-2")
 
     cluster.run(story)
@@ -194,7 +198,7 @@ def test_a_revoked_worker_is_shut_out_by_a_leader_elsewhere(tmp_path: Path) -> N
             job = await _training(site, workers=3, leader="device-1")
             last = max(event.seq for event in site.events(job))
             await site.operator.revoke_node("device-3", "stolen")
-            await site.event(job, "lost", "device-3", after=last)
+            await site.event(job, "device.lost", "device-3", after=last)
             at = (await site.view(job)).progress.version
             await _finish(site, job)
             rows, _ = site.history(job)
@@ -224,7 +228,7 @@ def test_a_device_leads_on_the_port_it_was_given(tmp_path: Path) -> None:
         async with cluster_in(tmp_path, workers=0) as site:
             await site.cluster.start_agent("device-1", "--lead-port", str(port))
             job = await _training(site, workers=1, leader="device-1", epochs=1)
-            await site.event(job, "leader", f"device-1 leads at 127.0.0.1:{port}, term 2")
+            await site.event(job, "leader.connected", f"device-1 leads at 127.0.0.1:{port}, term 2")
             await _finish(site, job, epochs=1)
 
     run(story())

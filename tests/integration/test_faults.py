@@ -48,10 +48,10 @@ def test_a_killed_worker_is_replaced_and_comes_back_under_its_name(tmp_path: Pat
             job = await _training(site, workers=2)
             (trainer,) = site.trainers("device-2")
             await site.kill(site.cluster.agents["device-2"])
-            lost = await site.event(job, "lost", "device-2")
+            lost = await site.event(job, "device.lost", "device-2")
             assert not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE
             await site.cluster.start_agent("device-2")
-            await site.event(job, "joined", "device-2", after=lost.seq)
+            await site.event(job, "device.joined", "device-2", after=lost.seq)
             await site.works(job, "device-2")
             assert await _finish(site, job) == {"device-1", "device-2", "device-3"}
 
@@ -64,7 +64,7 @@ def test_a_killed_trainer_is_started_again_by_its_agent(cluster: SharedCluster) 
         agent = site.cluster.agents["device-1"]
         (trainer,) = site.trainers("device-1")
         trainer.kill()
-        failed = await site.event(job, "failed", "device-1: the trainer was killed by SIGKILL")
+        failed = await site.event(job, "lease.failed", "device-1: the trainer was killed by SIGKILL")
 
         async def started_again() -> bool:
             return [child.pid for child in site.trainers("device-1")] not in ([], [trainer.pid])
@@ -72,7 +72,7 @@ def test_a_killed_trainer_is_started_again_by_its_agent(cluster: SharedCluster) 
         await site.until("another trainer", started_again)
         assert agent.returncode is None
         await _finish(site, job)
-        assert not [e for e in site.events(job) if e.seq > failed.seq and e.kind in ("lost", "failed")]
+        assert not [e for e in site.events(job) if e.seq > failed.seq and e.kind in ("device.lost", "lease.failed")]
 
     cluster.run(story)
 
@@ -87,8 +87,8 @@ def test_a_killed_manager_continues_from_its_durable_version_and_no_worker_resta
             progress = await site.mid_epoch(job, applied=20)
             await site.kill_manager()
             await site.cluster.start_manager()
-            resumed = await site.event(job, "resumed", "from durable version")
-            version = int(re.search(r"durable version (\d+)", resumed.text)[1])
+            resumed = await site.event(job, "job.resumed", "from saved version")
+            version = int(re.search(r"saved version (\d+)", resumed.text)[1])
             assert version >= progress.durable_version > 0
             assert "term 2" in resumed.text
             for name in names:
@@ -108,7 +108,7 @@ def test_a_manager_killed_again_and_again_still_finishes(tmp_path: Path) -> None
             for term in (2, 3, 4):
                 await site.kill_manager()
                 await site.cluster.start_manager()
-                await site.event(job, "resumed", f"term {term}")
+                await site.event(job, "job.resumed", f"term {term}")
                 for name in site.cluster.agents:
                     await site.works(job, name)
             await _finish(site, job, epochs=1)
@@ -130,12 +130,12 @@ def test_a_worker_stopped_for_ten_seconds_is_done_without_and_takes_part_again(t
             began_s = time.monotonic()
             for process in frozen:
                 process.suspend()
-            lost = await site.event(job, "lost", "device-3: silent for")
+            lost = await site.event(job, "device.lost", "device-3: silent for")
             await asyncio.sleep(max(0.0, began_s + 10 - time.monotonic()))
             before = await site.mid_epoch(job)
             for process in frozen:
                 process.resume()
-            await site.event(job, "assigned", "device-3", after=lost.seq)
+            await site.event(job, "device.assigned", "device-3", after=lost.seq)
             await site.works(job, "device-3")
             assert agent.returncode is None
             assert before.epoch == 0
@@ -148,7 +148,7 @@ def test_a_worker_that_joins_mid_epoch_takes_part_in_it(cluster: SharedCluster) 
     async def story(site: Site) -> None:
         job = await _training(site, workers=1)
         await site.cluster.start_agent("latecomer")
-        await site.event(job, "joined", "latecomer")
+        await site.event(job, "device.joined", "latecomer")
         await site.works(job, "latecomer")
         await _finish(site, job)
         first_epoch = {row.node for row in site.history(job)[0] if row.epoch == 0}
@@ -164,9 +164,9 @@ def test_a_worker_that_leaves_politely_is_not_waited_for(tmp_path: Path) -> None
             leaver = site.cluster.agents["device-1"]
             leaver.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(leaver.wait(), 90) == 0
-            await site.event(job, "lost", "device-1: left: the agent was stopped")
+            await site.event(job, "device.lost", "device-1: left: the agent was stopped")
             assert "device-2" in await _finish(site, job)
-            assert not [event for event in site.events(job) if event.kind == "expired"]
+            assert not [event for event in site.events(job) if event.kind == "lease.expired"]
 
     run(story())
 
@@ -187,10 +187,10 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> 
             content[len(content) // 2] ^= 1
             newest.write_bytes(content)
             await site.cluster.start_manager()
-            told = await site.event(job, "checkpoint", "cannot be used")
+            told = await site.event(job, "checkpoint.damaged", "cannot be used")
             assert newest.name in told.text
             assert "the one before" in told.text
-            await site.event(job, "resumed", f"from durable version {int(before.name.split('-')[0])},")
+            await site.event(job, "job.resumed", f"from saved version {int(before.name.split('-')[0]):,},")
             await _finish(site, job)
 
     run(story())
@@ -218,7 +218,7 @@ def test_a_hang_in_user_code_is_reported_by_name_and_does_not_stop_the_job(
             marker = tmp_path / "hung"
             plan = {"batch_size": 10, "workers_min": 2, "lease_s": 6.0, "until": {"epochs": 1}}
             job = await site.submit_task(FAULTY, kwargs={"marker": str(marker)}, **plan)
-            failed = await site.event(job, "failed", "stuck in Faulty.loss")
+            failed = await site.event(job, "lease.failed", "stuck in Faulty.loss")
             assert f"Faulty.loss (faulty_task.py:{_line_of('time.sleep')})" in failed.text
             await site.ended(job)
             assert marker.exists()

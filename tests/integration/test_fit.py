@@ -292,9 +292,9 @@ def test_a_handle_follows_and_stops_a_job_of_a_running_cluster(tmp_path: Path) -
         kinds = []
         for event in job.events():
             kinds.append(event.kind)
-            if event.kind == "evaluated" and kinds.count("evaluated") == 2:
+            if event.kind == "job.evaluated" and kinds.count("job.evaluated") == 2:
                 job.stop("seen enough")
-        assert kinds.count("evaluated") >= 2
+        assert kinds.count("job.evaluated") >= 2
         assert job.status().state == "stopped"
         found = shoal.job(job.id[:-1], cluster=home, task=Clouds())
         result = found.result(save=tmp_path / "model.safetensors")

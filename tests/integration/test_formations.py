@@ -451,8 +451,10 @@ def test_aggregators_sum_up_every_batch_once(shape: str, cluster: SharedCluster)
         moved = (after.bytes_down - before.bytes_down) / model_bytes / models
         assert made - 1 <= moved <= made + 1, "what goes between devices is counted too"
         assert await _finish(site, job) == set(site.cluster.agents)
-        assert not [event for event in site.events(job) if event.kind in ("lost", "failed", "aggregator")]
-        assert len([event for event in site.events(job) if event.kind == "topology"]) == 1
+        assert not [
+            event for event in site.events(job) if event.kind in ("device.lost", "lease.failed", "sum.rejected")
+        ]
+        assert len([event for event in site.events(job) if event.kind == "topology.changed"]) == 1
 
     cluster.run(story)
 
@@ -465,7 +467,7 @@ def test_a_killed_aggregator_loses_no_batch(shape: str, tmp_path: Path) -> None:
             last = max(event.seq for event in site.events(job))
             name = _doors(site)[0]
             await site.kill(site.cluster.agents.pop(name))
-            await site.event(job, "topology", f"{name}, an aggregator, is ", after=last)
+            await site.event(job, "topology.changed", f"{name}, an aggregator, is ", after=last)
             await _shaped(site, job, shape, workers=3)
             await site.cluster.start_agent(name)
             await site.works(job, name)

@@ -19,8 +19,8 @@ def test_a_command_is_told_of_a_lost_device_and_the_journal_of_a_hook_that_fails
     words = json.dumps([sys.executable, "-c", PROGRAM, str(told)])
     file = home / "hooks.toml"
     file.write_text(
-        f'[[hook]]\non = ["device-lost"]\ncommand = {words}\n\n'
-        '[[hook]]\non = ["device-lost"]\ncommand = ["/no/such/program"]\n'
+        f'[[hook]]\non = ["device.lost"]\ncommand = {words}\n\n'
+        '[[hook]]\non = ["device.lost"]\ncommand = ["/no/such/program"]\n'
     )
     file.chmod(0o600)
 
@@ -34,13 +34,13 @@ def test_a_command_is_told_of_a_lost_device_and_the_journal_of_a_hook_that_fails
                 return json.loads(text) if text.endswith("\n") else None
 
             event = await site.until("the command is told", heard)
-            assert (event["event"], event["node"], event["kind"]) == ("device-lost", "device-1", "node")
-            assert event["reason"].startswith("device-1 is lost: ")
-            failed = await site.event("cluster", "hook-failed", "command program: it could not be started")
-            lost = await site.event("cluster", "node", "device-1 is lost")
+            assert (event["event"], event["node"]) == ("device.lost", "device-1")
+            assert event["reason"].startswith("device-1: ")
+            failed = await site.event("cluster", "hook.failed", "command program: it could not be started")
+            lost = await site.event("cluster", "device.lost", "device-1: ")
             assert event["seq"] == lost.seq < failed.seq
             log = (home / "manager.log").read_text()
-            assert " WARNING hook-failed: command program: it could not be started" in log
+            assert " WARNING hook.failed: command program: it could not be started" in log
             assert " INFO hook: command " in log
 
     run(story())

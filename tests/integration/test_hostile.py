@@ -138,7 +138,9 @@ def test_one_who_lies_again_and_again_is_turned_away_for_a_while(cluster: Shared
                 assert "turned away for" in told
                 assert "last for: a chunk was sent where a message was expected" in told
             await site.event(
-                "cluster", "refused", "liar broke the contract: a chunk was sent where a message was expected; is"
+                "cluster",
+                "device.refused",
+                "liar broke the contract: a chunk was sent where a message was expected; is",
             )
             # The honest one notices nothing.
             job = await site.submit_tally(batches=10)
@@ -152,7 +154,9 @@ def test_one_who_lies_again_and_again_is_turned_away_for_a_while(cluster: Shared
             await site.until("liar may come again", is_let_in)
             assert time.monotonic() - since_s > 8
             # Each knock was not written down: ten lies, the verdict, and no more.
-            lines = [event for event in site.events("cluster") if event.kind == "refused" and "liar" in event.text]
+            lines = [
+                event for event in site.events("cluster") if event.kind == "device.refused" and "liar" in event.text
+            ]
             assert len(lines) == OFFENCES_MAX + 1
 
     cluster.run(story)
@@ -170,7 +174,7 @@ def test_commands_of_a_node_are_refused_named_and_counted(tmp_path: Path) -> Non
                 assert {code for code, _ in answers} == {grpc.StatusCode.PERMISSION_DENIED}
                 assert "turned away" in answers[-1][1]
             await site.event(
-                "cluster", "refused", "liar broke the contract: a node may not call Operate; is turned away"
+                "cluster", "device.refused", "liar broke the contract: a node may not call Operate; is turned away"
             )
 
     run(story())
@@ -365,7 +369,7 @@ def test_a_checkpoint_of_one_that_does_not_lead_is_refused_and_written_down(tmp_
         told = await device.hears(CheckpointRefused, job=reign.job, term=term, version=7)
         assert told.reason == "its term is over"
         assert why in (await device.hears(StepDown, job=reign.job, term=term)).reason
-        await reign.event(reign.job, "fenced", f"version 7 of {device.node}: term {term} is over")
+        await reign.event(reign.job, "version.fenced", f"version 7 of {device.node}: term {term} is over")
         assert reign.disk() == before
 
     async def story() -> None:
@@ -464,7 +468,7 @@ def test_a_checkpoint_too_large_is_refused_before_any_of_it_comes(tmp_path: Path
                 assert code is grpc.StatusCode.INVALID_ARGUMENT
                 assert re.search(f"broke the contract: Checkpoint has {size_bytes} bytes of tensors; {limit}", told)
             told = f"rival broke the contract: Checkpoint has {1 << 29} bytes of tensors"
-            await reign.event("cluster", "refused", told)
+            await reign.event("cluster", "device.refused", told)
             assert reign.disk() == before
 
     run(story())

@@ -51,7 +51,7 @@ def test_a_killed_hub_loses_no_batch(tmp_path: Path) -> None:
                 assert not site.trainers(name), "a hub has no trainer"
             last = max(event.seq for event in site.events(job))
             await site.kill(site.cluster.agents.pop("hub-1"))
-            await site.event(job, "topology", "hub-1, an aggregator, is ", after=last)
+            await site.event(job, "topology.changed", "hub-1, an aggregator, is ", after=last)
             await _over(site, job, 1)
             await site.cluster.start_agent("hub-1", "--hub", "--hub-mbps", "1000")
             await _over(site, job, 2)

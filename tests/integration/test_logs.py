@@ -41,7 +41,7 @@ def test_logs_have_a_date_and_a_level_and_a_check_has_a_code(tmp_path: Path) -> 
             following = await start(site, "logs", job, "-f")
             await site.works(job, "device-2")
             await site.kill(site.cluster.agents["device-2"])
-            await site.event(job, "lost", "device-2")
+            await site.event(job, "device.lost", "device-2")
             code, printed, _ = await shoal(site, "status", "--check")
             assert code == 1
             assert printed.startswith("attention: device-2 is lost (")
@@ -52,15 +52,15 @@ def test_logs_have_a_date_and_a_level_and_a_check_has_a_code(tmp_path: Path) -> 
             lines = printed_job.decode().splitlines()
             assert all(LINE.fullmatch(line) and f"[{job}]" in line for line in lines), lines
             assert any("WARNING" in line and "lost: device-2" in line for line in lines)
-            assert any("job: finished" in line for line in lines)
+            assert any("job.finished: " in line for line in lines)
             assert len(lines) == len(set(lines)), "no event twice"
 
             _, printed, said = await shoal(site, "logs", "device-2", "--lines", "50")
             own = (site.cluster.home / "device-2.log").read_text().strip().splitlines()
             told = printed.splitlines()
             assert told[-1] == " ".join(own[-1].split())
-            assert any("node: device-2 " in line for line in told)
-            assert not any("device-1 is ready" in line for line in told)
+            assert any("device.connected: device-2 " in line for line in told)
+            assert not any("device-1 ready" in line for line in told)
             assert "device-2.log" in said
             (site.cluster.home / "device-2.log").unlink()
             _, _, said = await shoal(site, "logs", "device-2")
@@ -82,13 +82,13 @@ def test_json_logs_of_manager_and_agents_tell_what_is_known(tmp_path: Path) -> N
         async with cluster_in(tmp_path, workers=1) as site:
             job = await site.submit_tally(batches=20)
             await site.ended(job)
-            await site.event(job, "job", "finished")
+            await site.event(job, "job.finished", "")
             text = (site.cluster.home / "manager.log").read_text()
             lines = [json.loads(line) for line in text.splitlines()]
             secret = site.cluster.join_line.rpartition("/")[2]
             assert secret[:20] not in text
-            assert {line["event"] for line in lines} <= KINDS | {"log"}
-            joined = next(line for line in lines if line["event"] == "joined")
+            assert {line["event"] for line in lines} <= {*KINDS, "log"}
+            joined = next(line for line in lines if line["event"] == "device.joined")
             assert (joined["job"], joined["node"], joined["term"]) == (job, "device-1", 1)
             assert joined["cluster"] == (await site.operator.status()).cluster
             # A line and the journal's event are one thing.

@@ -129,7 +129,7 @@ def test_an_error_in_a_loop_is_told_with_its_place_and_traceback(cluster: Shared
         job = await _submit(site, "plain.py", "2", "fail", workers_min=1, until={"epochs": 1}, epoch_leases=4)
         source = (LOOPS / "plain.py").read_text().splitlines()
         line = next(number for number, text in enumerate(source, start=1) if "raise ValueError" in text)
-        event = await site.event(job, "failed", "the loop broke")
+        event = await site.event(job, "lease.failed", "the loop broke")
         assert f"ValueError: the loop broke, at main (plain.py:{line})" in event.text
         told = await site.operator.status(job, tracebacks=True)
         assert any(f'File "plain.py", line {line}, in main' in event.traceback for event in told.events)

@@ -84,11 +84,11 @@ def test_a_revoked_device_is_out_within_a_heartbeat_and_its_work_is_done_by_othe
             assert said.startswith("shoal: permission denied: device-1: shut out: revoked on 20")
             assert "(by operator: stolen): ask for a new line, and join with `shoal join LINE --anew`" in said
 
-            lost = await site.event(job, "lost", "device-1: revoked on")
-            revoked = await site.event("cluster", "revoked", "device-1 was revoked on")
+            lost = await site.event(job, "device.lost", "device-1: revoked on")
+            revoked = await site.event("cluster", "device.revoked", "device-1 was revoked on")
             # By the manager's clock: how long a process takes to end says more of the machine.
             assert lost.at_s - revoked.at_s < Patience().heartbeat_s
-            assert "not back within" not in lost.text, "its leases return at once, not after a time-out"
+            assert "no reconnect within" not in lost.text, "its leases return at once, not after a time-out"
             site.pace(0.0)
             await site.ended(job)
             rows = await site.tallied_once(job, batches=60)
@@ -270,12 +270,16 @@ def test_a_drained_device_finishes_its_lease_and_returns_when_it_is_wanted(tmp_p
             await site.works(job, "device-2")
             before = len([row for row in site.history(job)[0] if row.node == "device-1"])
             await site.operator.drain_node("device-1", "update")
-            await site.event(job, "released", "device-1 is drained")
+            await site.event(job, "device.released", "device-1 is drained")
             view = await node_view(site.operator, "device-1", standing="drained", job="")
             assert view.state == "alive"
             # Nothing it had trained was lost, and nobody waited for it.
             events = site.events(job)
-            assert not [e for e in events if e.kind in ("lease-returned", "refused", "lost") and "device-1" in e.text]
+            assert not [
+                e
+                for e in events
+                if e.kind in ("lease.returned", "update.rejected", "device.lost") and "device-1" in e.text
+            ]
             await asyncio.sleep(1.0)
             after = (await site.view(job)).progress.workers
             assert [worker.node for worker in after] == ["device-2"]

@@ -221,7 +221,7 @@ def test_one_in_five_lies_and_is_named(tmp_path: Path) -> None:
 
             async def written() -> bool:
                 events = (await site.operator.status()).events
-                return any(event.kind == "caught" and "liar-0" in event.reason for event in events)
+                return any(event.kind == "executor.excluded" and "liar-0" in event.reason for event in events)
 
             await site.until("it is written down", written)
 

@@ -11,6 +11,7 @@ import pytest
 from kit import WAIT_S, Site, cluster_in, manager_in, run
 
 from shoal.cli.commands import join
+from shoal.runtime.event_kinds import device_of
 from shoal.runtime.journal import CLUSTER
 from shoal.runtime.tenancy import LOCK_FILE
 
@@ -27,12 +28,12 @@ async def says(site: Site, name: str, words: str, *, times: int = 1) -> None:
 
 
 def alarms(site: Site) -> list[str]:
-    return [event.text for event in site.events(CLUSTER) if event.kind == "alarm"]
+    return [event.text for event in site.events(CLUSTER) if event.kind == "key.misused"]
 
 
 def changes(site: Site, node: str) -> list[str]:
     """What the manager wrote down of a node's coming and going."""
-    return [event.text for event in site.events(CLUSTER) if event.kind == "node" and event.text.startswith(f"{node} ")]
+    return [event.text for event in site.events(CLUSTER) if device_of(event.kind, event.text) == node]
 
 
 def test_a_newer_start_from_the_same_home_takes_the_place_of_the_older(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_a_newer_start_from_the_same_home_takes_the_place_of_the_older(tmp_path:
             assert f"an agent runs from this home (process {older.pid}): it is asked to end" in log
             assert f"was started again from this home (process {newer.pid}): this agent ends" in log
             # It took over once: nobody is thrown out after that.
-            await site.event(CLUSTER, "node", "device-1 restarted")
+            await site.event(CLUSTER, "device.connected", "device-1 restarted")
             seen = len(changes(site, "device-1"))
             await asyncio.sleep(3.0)
             assert newer.returncode is None

@@ -57,8 +57,8 @@ async def _restored_elsewhere(site: Site, file: Path, other: Path) -> BackupSumm
 
 
 async def _resumed_at(site: Site, job: str, term: int) -> int:
-    resumed = await site.event(job, "resumed", f"term {term}")
-    found = re.search(r"durable version (\d+)", resumed.text)
+    resumed = await site.event(job, "job.resumed", f"term {term}")
+    found = re.search(r"saved version (\d+)", resumed.text)
     assert found is not None
     return int(found[1])
 
@@ -184,7 +184,7 @@ def test_two_hundred_jobs_end_and_the_disk_stays_under_its_quota(tmp_path: Path)
             assert [view.state for view in status.jobs] == ["finished"] * ENDS
             # The oldest went first, each with a line that says so; the newest can be fetched.
             assert not list(Paths(site.cluster.home).checkpoints(jobs[0]).glob("*"))
-            await site.event(jobs[0], "evicted", "the disk quota of 20.0 MB lacks")
+            await site.event(jobs[0], "files.removed", "the disk quota of 20.0 MB lacks")
             assert (await site.model(jobs[-1]))["flat"].shape == (50_000,)
             with pytest.raises(Refused, match="the disk quota cost it"):
                 await site.operator.pull_model(jobs[0], tmp_path / "old.safetensors")

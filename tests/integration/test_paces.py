@@ -18,8 +18,8 @@ async def _epoch_s(site: Site, **plan: object) -> tuple[str, float]:
     """A job of one epoch on everyone, and how long its epoch took once everyone had come."""
     job = await site.submit_tally(batches=BATCHES, workers_min=3, **plan)
     await site.ended(job)
-    over = await site.event(job, "epoch", "epoch 1")
-    joined_s = max(event.at_s for event in site.events(job) if event.kind == "joined")
+    over = await site.event(job, "epoch.done", "epoch 1")
+    joined_s = max(event.at_s for event in site.events(job) if event.kind == "device.joined")
     return job, over.at_s - joined_s
 
 

@@ -99,7 +99,7 @@ def test_devices_without_pytorch_train_beside_others_and_one_is_killed(tmp_path:
             (trainer,) = site.trainers(without[0])
             assert not [each for each in trainer.memory_maps() if "libtorch" in each.path]
             trainer.kill()
-            await site.event(job, "failed", f"{without[0]}: the trainer was killed by SIGKILL")
+            await site.event(job, "lease.failed", f"{without[0]}: the trainer was killed by SIGKILL")
             await site.ended(job)
             site.exactly_once(job, batches=250, epochs=12)
             assert site.evaluations(job)[-1].accuracy >= 0.95

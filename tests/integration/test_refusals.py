@@ -216,8 +216,8 @@ def test_an_update_larger_than_the_model_ends_the_session_and_not_the_job(cluste
         told = await asyncio.wait_for(link.run(liar), WAIT_S)
         reason = f"broke the contract: Update has {values * 4} bytes of tensors; the maximum is 80"
         assert reason in told
-        await site.event("cluster", "refused", f"{name} {reason}")
-        await site.event(job, "lost", name)
+        await site.event("cluster", "device.refused", f"{name} {reason}")
+        await site.event(job, "device.lost", name)
         await site.cluster.start_agent("honest")
         await site.ended(job)
         assert {row.node for row in await site.tallied_once(job, batches=20)} == {"device-1", "honest"}
@@ -232,7 +232,7 @@ def test_a_node_cannot_speak_for_another(cluster: SharedCluster) -> None:
         link = GrpcLink(await enrolled(site, "posing"), server_node="manager", endpoint=site.cluster.endpoint)
         told = await asyncio.wait_for(link.run(Caller(says_it_is="device-1")), WAIT_S)
         assert "broke the contract: Hello.node is device-1" in told
-        await site.event("cluster", "refused", "posing broke the contract: Hello.node is device-1")
+        await site.event("cluster", "device.refused", "posing broke the contract: Hello.node is device-1")
         assert [node.node for node in (await site.operator.status()).nodes] == before
 
     cluster.run(story)

@@ -117,7 +117,7 @@ def test_a_member_renews_over_its_session_with_a_new_key(tmp_path: Path) -> None
 
 def alarms(home: Path) -> list[str]:
     with Registry(Paths(home).registry) as registry:
-        return [event.text for event in registry.events_after(CLUSTER, 0, limit=1000) if event.kind == "alarm"]
+        return [event.text for event in registry.events_after(CLUSTER, 0, limit=1000) if event.kind == "key.misused"]
 
 
 @pytest.mark.gate("replaced keys")

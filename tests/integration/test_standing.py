@@ -43,7 +43,7 @@ def test_status_and_jobs_tell_of_a_job_that_waits(tmp_path: Path) -> None:
             for words in (["status"], ["jobs"], ["status", job]):
                 printed = await _shoal(site, *words)
                 assert "● waiting" in printed, printed
-                assert "1 of at least 2 workers are here" in printed, printed
+                assert "1 of 2 required devices connected" in printed, printed
                 assert "● running" not in printed, printed
             await site.cluster.start_agent("device-2")
             await site.ended(job)
@@ -62,11 +62,11 @@ def test_attach_tells_what_is_so_when_the_manager_that_leads_is_killed(tmp_path:
                 await _line_with(watching, "training")
                 await site.kill_manager()
                 told = await _line_with(watching, "the manager does not answer")
-                assert "if the manager is down, the job stands until it is back, then resumes from durable" in told
+                assert "if the manager is down, the job is paused; it resumes from saved" in told
                 await site.cluster.start_manager()
                 site.pace(0.0)
                 await site.ended(job)
-                await _line_with(watching, "finished: all 1 epochs are done")
+                await _line_with(watching, "finished: 1 of 1 epochs")
                 assert await asyncio.wait_for(watching.wait(), WAIT_S) == 0
             finally:
                 if watching.returncode is None:

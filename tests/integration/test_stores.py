@@ -233,10 +233,10 @@ def test_a_manager_goes_on_from_a_database_that_was_restored(
             await asyncio.to_thread(_put_back, server, url, dump)
             if not is_running:
                 await site.cluster.start_manager()
-            told = await site.event("cluster", "store-went-back", "revoked again: device-3")
+            told = await site.event("cluster", "store.reverted", "revoked again: device-3")
             assert "terms jump ahead" in told.text
             assert f"ended again: {over}" in told.text
-            await site.event(job, "store-went-back", "goes on from version")
+            await site.event(job, "store.reverted", "goes on from version")
             now = await site.progress(job, "it goes on", lambda now: now.durable_version > before.durable_version)
             assert now.term > TERMS_PASSED_OVER
             site.pace(0.0)

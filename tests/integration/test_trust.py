@@ -47,7 +47,7 @@ def test_a_fifth_of_the_devices_lie_and_the_job_reaches_its_target(
         assert "reached" in view.reason, view.reason
 
         async def often() -> list[str] | None:
-            down = [event.text for event in site.events(job) if event.kind == "weighed-down"]
+            down = [event.text for event in site.events(job) if event.kind == "update.down-weighted"]
             return [text for text in down if text.startswith(f"{LIAR} is") and " times so far" in text] or None
 
         # The manager writes events down a moment after they happen.
@@ -78,7 +78,7 @@ def test_a_formation_outvotes_the_liar_too(tmp_path: Path, cluster: SharedCluste
         await site.operator.stop(job)
         await site.ended(job, "stopped")
         told = site.events(job)
-        assert not [event.text for event in told if event.kind == "aggregator"]
+        assert not [event.text for event in told if event.kind == "sum.rejected"]
         rows, _ = site.history(job)
         assert len({(row.epoch, row.batch) for row in rows}) == len(rows), "every batch counts once all the same"
         if trust == "robust":
@@ -93,6 +93,6 @@ def test_where_everyone_is_believed_the_liar_wins(tmp_path: Path, cluster: Share
     async def story(site: Site) -> None:
         job = await _started(site, tmp_path)
         view = await site.ended(job)
-        assert "all 15 epochs are done" in view.reason, view.reason
+        assert "15 of 15 epochs" in view.reason, view.reason
 
     cluster.run(story)

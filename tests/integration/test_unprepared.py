@@ -25,7 +25,7 @@ def test_a_job_that_no_device_can_prepare_fails_and_frees_its_devices(tmp_path: 
             assert "on each of 2 devices" in failed.reason
             for name in ("device-1", "device-2"):
                 # The last of them is written down a moment after the job's end is told.
-                await site.event(job, "unprepared", f"{name} could not prepare it")
+                await site.event(job, "preparation.deferred", f"{name} gets the job again in")
             await site.ended(other)
 
     run(story())

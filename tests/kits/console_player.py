@@ -27,7 +27,7 @@ STATIC = HERE.parents[1] / "src" / "shoal" / "console" / "static"
 RECORDING = HERE / "console_recording.json.gz"
 SIMULATION = HERE / "console_simulation.json.gz"
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
-MARKED = ("lost", "suspect", "published", "rolled-back", "evaluated")
+MARKED = ("device.lost", "device.suspected", "version.published", "version.reinstated", "job.evaluated")
 
 State = dict[str, Any]
 

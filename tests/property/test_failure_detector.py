@@ -79,7 +79,7 @@ class Plain:
             if peer.state is LOST:
                 continue
             if peer.closed_s is not None and now_s - peer.closed_s >= self.patience.reconnect_s:
-                gone = f"{peer.reason}; not back within {self.patience.reconnect_s:g} s"
+                gone = f"{peer.reason}, no reconnect within {self.patience.reconnect_s:g} s"
                 changes.append(self.change(node, LOST, gone))
             elif counted_s >= self.patience.lost_after_s + more_s:
                 changes.append(self.change(node, LOST, f"silent for {silent_s:.1f} s"))

@@ -1066,7 +1066,7 @@ def last_epoch_left_out() -> Patched:
 
     def decide_early(self: Leader) -> None:
         if self._training.ledger.epoch + 1 == self._spec.plan.until.epochs:
-            self._end("finished", f"all {self._spec.plan.until.epochs} epochs are done")
+            self._end("finished", f"{self._spec.plan.until.epochs} of {self._spec.plan.until.epochs} epochs")
         else:
             decide(self)
 

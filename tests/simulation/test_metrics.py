@@ -103,12 +103,12 @@ def test_a_plateau_ends_a_job(seed: int) -> None:
     # Two versions an epoch: 64 / 4, / 16, / 64, and then three that are no better.
     assert [point.metrics for point in outcome.evaluations] == [{"mae": error} for error in (16, 4, 1, 1, 1, 1)]
     assert {point.accuracy for point in outcome.evaluations} == {None}
-    told = [reason for kind, reason in records.told if kind == "evaluated"]
-    assert told[0] == "version 2 after epoch 1: mae 16 on 3500 held-out examples"
+    told = [reason for kind, reason in records.told if kind == "job.evaluated"]
+    assert told[0] == "epoch 1: mae 16 (version 2, 3,500 held-out examples)"
 
 
 def test_a_goal_ends_a_job_and_an_unknown_one_is_told_once() -> None:
     outcome, records = played((metric("mae") <= 4) | (metric("f1") >= 0.9), seed=1)
     assert (outcome.state, outcome.reason) == ("finished", "mae reached 4, the goal was mae <= 4")
     unknown = "the job is to end by f1, which its evaluations do not report; they report mae"
-    assert [reason for kind, reason in records.told if kind == "goal"] == [unknown]
+    assert [reason for kind, reason in records.told if kind == "goal.unmeasured"] == [unknown]

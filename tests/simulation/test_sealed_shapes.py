@@ -106,7 +106,7 @@ def a_group_is_made_again_in_the_same_tree() -> None:
         troupe._works(name, Disconnected(node=HOME, reason="cut"))
         troupe._works(name, Connected(node=HOME))
     troupe.is_exact(versions=2)
-    if not any(record.kind == "void" for record in troupe.records):
+    if not any(record.kind == "group.voided" for record in troupe.records):
         raise AssertionError("no group was made again")
 
 

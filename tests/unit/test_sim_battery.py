@@ -41,7 +41,7 @@ class Leases:
         for action in step.actions if step.role == "leader" else ():
             if isinstance(action, Send) and isinstance(action.message, Work) and action.message.kind == "train":
                 self.examples[action.to].append(action.message.examples)
-            if isinstance(action, Record) and action.kind == "budget":
+            if isinstance(action, Record) and action.kind == "budget.ignored":
                 self.told.append(action.reason)
 
     def mark(self, mark: Mark) -> None:

@@ -61,7 +61,7 @@ class Count:
                 self.of[type(action.message).__name__] += 1
             if isinstance(action, Send) and isinstance(action.message, Welcome):
                 self.of["sent away"] += action.message.come_s > 0
-            if isinstance(action, Record) and action.kind in ("expired", "lost", "failed"):
+            if isinstance(action, Record) and action.kind in ("lease.expired", "worker.lost", "lease.failed"):
                 self.of[action.kind] += 1
 
     def mark(self, mark: Mark) -> None:

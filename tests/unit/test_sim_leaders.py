@@ -120,9 +120,9 @@ def test_a_role_that_is_moved_goes_on_where_it_was() -> None:
     assert watch.nodes[3] != HOME
     # What was said is what was done: the invariants watch that nothing was lost in between.
     ends = [
-        int(reason.rsplit(" ", 1)[1])
+        int(reason.rsplit(" ", 1)[1].replace(",", ""))
         for role, kind, reason in watch.records
-        if (role, kind) == ("leader", "handed-over")
+        if (role, kind) == ("leader", "leader.resigned")
     ]
     assert ends == [version for _, _, version in watch.led[1:]]
 
@@ -144,7 +144,11 @@ def test_a_leader_that_is_back_as_a_new_process_is_missed_at_once() -> None:
 def test_a_manager_that_starts_anew_finds_the_leader_it_had() -> None:
     _, watch = play("restart(home, at=6)")
     assert watch.led == [("w1", 1, -1)]
-    assert any("still leads" in reason for role, kind, reason in watch.records if (role, kind) == ("manager", "leader"))
+    assert any(
+        "still leads" in reason
+        for role, kind, reason in watch.records
+        if (role, kind) == ("manager", "leader.connected")
+    )
 
 
 def test_a_leader_that_only_its_workers_hear_is_followed_and_fenced() -> None:
@@ -157,7 +161,7 @@ def test_a_leader_that_only_its_workers_hear_is_followed_and_fenced() -> None:
 def test_workers_that_cannot_reach_their_leader_get_another() -> None:
     _, watch = play("apart({w1, w2}, at=0)\napart({w1, w3}, at=0)")
     assert watch.nodes == ["w1", HOME]
-    assert any(kind == "unreachable" for _, kind, _ in watch.records)
+    assert any(kind == "link.broken" for _, kind, _ in watch.records)
 
 
 def test_a_process_that_does_not_lead_refuses_to_be_dialled() -> None:

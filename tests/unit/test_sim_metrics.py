@@ -93,7 +93,7 @@ class Watch:
         if step.role == "worker" and isinstance(step.event, Started):
             self.started_s.setdefault(step.node, step.at_s)
         for action in step.actions:
-            if isinstance(action, Record) and step.role == "leader" and action.kind == "evaluated":
+            if isinstance(action, Record) and step.role == "leader" and action.kind == "job.evaluated":
                 self.evaluated_s.append(step.at_s)
             if isinstance(action, Keep) and action.state == "finished":
                 self.over_s = step.at_s
@@ -182,7 +182,7 @@ def test_two_even_devices_share_the_work() -> None:
     run(world)
     outcome = metrics.outcome(world, "job")
 
-    assert (outcome.state, outcome.reason) == ("finished", f"all {EPOCHS} epochs are done")
+    assert (outcome.state, outcome.reason) == ("finished", f"{EPOCHS} of {EPOCHS} epochs")
     assert outcome.seconds == watch.over_s - SUBMIT_S
     # Each version takes one batch of each device.
     assert (outcome.rounds, outcome.epochs) == (BATCHES * EPOCHS / 2, EPOCHS)
@@ -359,7 +359,7 @@ def test_evaluations_of_versions_that_a_crash_lost_are_not_told() -> None:
             # The leader is back at version 5: fewer devices are left, and the epoch ends with another version.
             metrics.mark(Mark(30.0, HOME, "led", {"job": "job", "term": 2, "version": 5}))
         view = EvaluationView(version=version, epoch=1, accuracy=0.01 * version, loss=1.0, examples=1, seconds=at_s)
-        metrics.step(leader_step(at_s, version, Record(kind="evaluated", reason="", job="job")))
+        metrics.step(leader_step(at_s, version, Record(kind="job.evaluated", reason="", job="job")))
         # It is saved a little later.
         metrics.step(leader_step(at_s + 1, version, Save(version=version, tensors={}, state={}, evaluations=(view,))))
     outcome = metrics.outcome(world, "job")

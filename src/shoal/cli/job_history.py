@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shoal.cli.drift import Drift, drift_of
+from shoal.cli.foremost import foremost
 from shoal.cli.standing import JobStanding, standing
 from shoal.errors import Misuse
 from shoal.roles.manager.preparation import kind_of
@@ -41,7 +41,7 @@ class Story:
     manager: str = ""
     job: JobView | None = None
     nodes: tuple[NodeView, ...] = ()
-    events: deque[EventView] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
+    events: list[EventView] = field(default_factory=list)
     evaluations: dict[int, EvaluationView] = field(default_factory=dict)
     last_event: int = 0
     #: How long the manager has not answered: what is known of the job is as old.
@@ -55,7 +55,7 @@ class Story:
         self.cluster, self.manager, self.job, self.nodes = status.cluster, status.manager, job, status.nodes
         self.unanswered_s = 0.0
         events = tuple(event for event in status.events if event.seq > self.last_event)
-        self.events.extend(events)
+        self.events = foremost([*self.events, *events], EVENTS_KEPT)
         self.last_event = max((event.seq for event in events), default=self.last_event)
         evaluations = tuple(view for view in status.evaluations if view.version not in self.evaluations)
         for view in evaluations:

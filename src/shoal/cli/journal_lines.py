@@ -28,7 +28,7 @@ def names_node(event: EventView, node: str) -> bool:
 
 def event_line(event: EventView, *, job: str = "") -> str:
     """As the manager's own log has it."""
-    level = logging.getLevelName(level_of(event.kind, event.reason))
+    level = logging.getLevelName(level_of(event.kind))
     told = one_line(without_secrets(f"{f'[{job}] ' if job else ''}{event.kind}: {event.reason}"))
     return f"{stamp(event.at_s)} {level} {told}"
 
@@ -36,7 +36,7 @@ def event_line(event: EventView, *, job: str = "") -> str:
 def event_json(event: EventView, *, job: str = "", cluster: str = "") -> dict[str, Any]:
     told = {
         "ts": stamp(event.at_s),
-        "level": logging.getLevelName(level_of(event.kind, event.reason)).lower(),
+        "level": logging.getLevelName(level_of(event.kind)).lower(),
         "event": event_of(event.kind),
         "cluster": cluster,
         "job": job,

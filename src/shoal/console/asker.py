@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from shoal.cli.foremost import foremost
 from shoal.console.feed import Feed
 from shoal.console.flows import Flows
 from shoal.console.state import EVENTS_SHOWN, JOBS_SHOWN, JobDetails, Look, shown_jobs, state_of
@@ -169,7 +170,7 @@ class Asker:
         known = self._details.get(job.job) or JobDetails()
         last = known.events[-1].seq if known.events else 0
         told = await operator.status(job.job, last)
-        events = [*known.events, *(event for event in told.events if event.seq > last)][-EVENTS_SHOWN:]
+        events = foremost([*known.events, *(event for event in told.events if event.seq > last)], EVENTS_SHOWN)
         served = next((view.served for view in told.jobs if view.job == job.job), None)
         versions = known.versions
         if versions is None or served != known.served or self._round % VERSIONS_EVERY == 0:

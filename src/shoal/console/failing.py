@@ -20,13 +20,14 @@ LATELY_S = 120.0
 #: A device that failed once and trains again has recovered; one that failed this often lately has not.
 FAILURES_MIN = 2
 REASON_CHARS = 240
+_FAILURES = ("lease.failed", "preparation.failed")
 
 
 def failing_devices(job: JobView, *, events: Sequence[EventView], at_s: float) -> dict[str, str]:
     """Return why each device of a running job fails, by its name; empty if none does."""
     if job.state is not JobState.RUNNING or job.progress is None:
         return {}
-    recent = [event for event in events if event.kind == "failed" and at_s - event.at_s <= LATELY_S]
+    recent = [event for event in events if event.kind in _FAILURES and at_s - event.at_s <= LATELY_S]
     found: dict[str, str] = {}
     for worker in job.progress.workers:
         own = [event.reason for event in recent if event.reason.startswith(f"{worker.node}: ")]

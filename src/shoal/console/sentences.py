@@ -13,6 +13,7 @@ from shoal.cli.render.format import clean, metric_text, plural, span_text
 from shoal.cli.standing import standing, without_manager
 from shoal.console.failing import LATELY_S, REASON_CHARS, common_reason, is_failing_everywhere, is_stuck
 from shoal.roles.manager.publishing import measure
+from shoal.runtime.event_kinds import device_of
 from shoal.states import JobState
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ NAMES_MAX = 3
 FAILED_TOLD_S = 86_400.0
 
 #: Kinds of events that report what was done about a lost node.
-_REMEDIES = ("lease-returned", "assigned", "leader", "topology", "aggregator")
+_REMEDIES = ("lease.returned", "device.assigned", "leader.appointed", "topology.changed")
 
 #: Why each device of a job fails, by the job and by the device.
 Failing = Mapping[str, Mapping[str, str]]
@@ -129,7 +130,7 @@ def _matters(node: NodeView, status: Status, events: Sequence[EventView], at_s: 
 
 
 def _is_about(event: EventView, node: str) -> bool:
-    return event.kind in ("node", "lost") and event.reason.startswith((f"{node} is lost", f"{node}:"))
+    return event.kind == "device.lost" and device_of(event.kind, event.reason) == node
 
 
 def _lost_sentence(lost: Sequence[str], status: Status, events: Sequence[EventView], at_s: float) -> str:
@@ -140,7 +141,7 @@ def _lost_sentence(lost: Sequence[str], status: Status, events: Sequence[EventVi
     if running := [job for job in status.jobs if job.state is JobState.RUNNING]:
         left = [node for node in status.nodes if node.job == running[0].job and node.state != "lost"]
         name = clean(running[0].name or running[0].job, 40)
-        told += f"; {name} goes on with {len(left)}" if left else f"; {name} has no worker left"
+        told += f"; {name} continues on {plural(len(left), 'device')}" if left else f"; {name} has no worker left"
     if done := _remedy(lost[0], events, at_s):
         told += f". {done}"
     return told
@@ -153,7 +154,7 @@ def _remedy(node: str, events: Sequence[EventView], at_s: float) -> str:
     if after is None:
         return ""
     for event in recent[after + 1 :]:
-        if event.kind in _REMEDIES and (node in event.reason or event.kind in ("assigned", "leader")):
+        if event.kind in _REMEDIES and (node in event.reason or event.kind in ("device.assigned", "leader.appointed")):
             return clean(event.reason, REASON_CHARS)
     return ""
 

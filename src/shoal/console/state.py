@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shoal.cli.drift import drift_of
+from shoal.cli.foremost import foremost
 from shoal.cli.render.plain_json import to_plain
 from shoal.cli.render.topologies import kind_of
 from shoal.cli.render.view import until_text
@@ -156,7 +157,7 @@ def _cluster(name: str, headline: Headline, look: Look, events: Sequence[EventVi
         "manager_node": clean(look.status.manager, NAME_CHARS) if look.status is not None else None,
         "ended_unlisted": _ended_unlisted(look.status),
         "since_s": coarse_s(look.since_s),
-        "events": [_event(event) for event in list(events)[-CLUSTER_EVENTS_SHOWN:]],
+        "events": [_event(event) for event in foremost(events, CLUSTER_EVENTS_SHOWN)],
     }
 
 
@@ -201,7 +202,7 @@ def _job(job: JobView, look: Look, status: Status, failing: Failing) -> Document
         "choices": [to_plain(choice) | {"detail": clean(choice.detail, 400)} for choice in _choices(progress)],
         **_plan(job.plan),
         "evaluations": [_evaluation(view) for view in list(details.evaluations)[-EVALUATIONS_SHOWN:]],
-        "events": [_event(event) for event in list(details.events)[-EVENTS_SHOWN:]],
+        "events": [_event(event) for event in foremost(details.events, EVENTS_SHOWN)],
         "versions": [_version(each) for each in details.versions.versions] if details.versions is not None else [],
         "served": _served(served) if served is not None else None,
     }

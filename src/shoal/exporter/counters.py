@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shoal.runtime.event_kinds import lost_node
+from shoal.roles.node.failure_detector import NO_RECONNECT, SILENT
+from shoal.runtime.event_kinds import device_of
 from shoal.states import WorkerState
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 SPAN_MAX_S = 120.0
 
 #: The outcome of a lease, by the kind of event that reports it.
-OUTCOMES = {"expired": "expired", "lease-returned": "returned", "failed": "failed"}
+OUTCOMES = {"lease.expired": "expired", "lease.returned": "returned", "lease.failed": "failed"}
 
 #: How a device spends its time, by the state of its worker. Any other state is a wait.
 WAIT = "wait"
@@ -29,10 +30,10 @@ PHASES: dict[str, str] = {
 
 
 def loss_cause(reason: str) -> str:
-    """Return why the manager declared a device lost: ``silent``, ``cut`` or ``left``. Its event's text tells which."""
-    if reason.startswith("silent for"):
+    """Return why the manager declared a device lost: ``silent``, ``cut`` or ``left``, by the cause of its event."""
+    if reason.startswith(SILENT):
         return "silent"
-    return "cut" if "not back within" in reason else "left"
+    return "cut" if NO_RECONNECT in reason else "left"
 
 
 def examples_of(job: JobView, progress: Progress) -> int | None:
@@ -103,9 +104,9 @@ class JobCounters:
     def on_event(self, event: EventView) -> None:
         if (outcome := OUTCOMES.get(event.kind)) is not None:
             self.leases[outcome] += 1
-        elif event.kind == "topology":
+        elif event.kind == "topology.changed":
             self.formations += 1
-        elif event.kind == "evaluated":
+        elif event.kind == "job.evaluated":
             self.evaluated_s = event.at_s
 
 
@@ -145,14 +146,15 @@ class Counters:
         if seen is None:
             # What was before the exporter is nobody's rate; when the model was last evaluated is still of use.
             for event in new:
-                if job is not None and event.kind == "evaluated":
+                if job is not None and event.kind == "job.evaluated":
                     job.evaluated_s = event.at_s
             return new[-1].seq if new else 0
         if new:
             self.missed += max(0, new[-1].seq - seen - len(new))
         for event in new:
-            if lost_node(event.kind, event.reason):
-                self.losses[loss_cause(event.reason.partition(" is lost: ")[2])] += 1
+            if event.kind == "device.lost":
+                device = device_of(event.kind, event.reason)
+                self.losses[loss_cause(event.reason.removeprefix(f"{device}: "))] += 1
             if job is not None:
                 job.on_event(event)
         return new[-1].seq if new else seen

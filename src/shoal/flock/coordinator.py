@@ -203,7 +203,7 @@ class Coordinator:
         is_few = 2 * here < flock
         if is_few and not self.is_halted:
             self._note(
-                "waits", f"{here} of the {flock} that made version {self._base.version} are here: half is needed"
+                "quorum.lost", f"{here} of the {flock} that made version {self._base.version} are here: half is needed"
             )
         self.is_halted = is_few
         return is_few
@@ -224,7 +224,7 @@ class Coordinator:
         # one with more holders.
         best = max(others, key=lambda each: (each.version, each.made_of, held[each], each.digest))
         if current is not None and best.version > current.version and self._root is not None:
-            self._note("version", f"version {best.version} of {best.made_of} updates, merged by {self._root}")
+            self._note("version.adopted", f"version {best.version} of {best.made_of} updates, merged by {self._root}")
         self._current = best
         self._fetches.clear()
         self._begin()
@@ -271,7 +271,7 @@ class Coordinator:
                 self._apart.add((merge.sender, merge.receiver))
                 call = self._call(merge.receiver, CommandKind.KEEP, reason=reason, again=True)
                 merge.voided = call.number
-                self._note("merge undone", f"merge {merge.number} into {merge.receiver}: {reason}")
+                self._note("merge.undone", f"merge {merge.number} into {merge.receiver}: {reason}")
 
     def _spoilt_by(self, merge: _Merge, sender: PeerStatus | None, receiver: PeerStatus) -> str | None:
         """Return why a merge fails, or None while it may succeed."""
@@ -345,7 +345,7 @@ class Coordinator:
             merge = _Merge(self._merge_number, pair.sender, pair.receiver, self._now_s)
             self._merges.append(merge)
             self._call(pair.receiver, CommandKind.TAKE, merge=merge.number, other=pair.sender, reason=pair.reason)
-            self._note("pair", f"round {self.round}: {pair.sender} gives to {pair.receiver}: {pair.reason}")
+            self._note("merge.started", f"round {self.round}: {pair.sender} gives to {pair.receiver}: {pair.reason}")
             del free[pair.sender], free[pair.receiver]
             del idle[pair.sender], idle[pair.receiver]
         if self._merges or any(not self._is_up_to_date(name, each) for name, each in peers.items()):
@@ -387,7 +387,7 @@ class Coordinator:
             return
         (root,) = useful
         if self._root != root:
-            self._note("root", f"{root} holds all {len(useful[root].of)} updates of round {self.round}")
+            self._note("root.chosen", f"{root} holds all {len(useful[root].of)} updates of round {self.round}")
         self._root = root
         self._call(root, CommandKind.MAKE, names_version=True)
 
@@ -396,7 +396,7 @@ class Coordinator:
         if not peers or self._now_s - self._began_s < self._settings.patience_s:
             return
         self._begin()
-        self._note("round again", f"no peer has an update for round {self.round}")
+        self._note("round.repeated", f"no peer has an update for round {self.round}")
         for name in peers:
             self._call(name, CommandKind.TRAIN, names_version=True, again=True)
 
@@ -412,10 +412,10 @@ class Coordinator:
         if len(idle) > 1 and not self._is_hurried:
             self._is_hurried = True
             busy = ", ".join(sorted(name for name, each in idle.items() if not each.is_free))
-            self._note("hurried", f"merged although busy, since they were busy for longer than a round waits: {busy}")
+            self._note("merge.forced", f"busy for longer than a round waits: {busy}")
         elif training:
             self.left_out.update(training)
-            self._note("left out", f"round {self.round} continues without {', '.join(sorted(training))}: too late")
+            self._note("peer.excluded", f"round {self.round} continues without {', '.join(sorted(training))}: too late")
 
     # Commands --------------------------------------------------------------------------------------------
 

@@ -183,7 +183,7 @@ class Peer(Machine):
                 self.timer(BEAT, self._settings.beat_s)
             case Prepared():
                 if not self._is_ready:
-                    self._note("ready", f"has version {self.version.number}; waiting for its peers")
+                    self._note("peer.prepared", f"has version {self.version.number}; waiting for its peers")
                 self._is_ready = True
             case PrepareFailed():
                 self.act(End(reason=f"the task does not run here: {event.reason}"))
@@ -211,7 +211,7 @@ class Peer(Machine):
             case StopRequested():
                 self.act(End(reason=event.reason))
             case SaveFailed():
-                self._note("not saved", event.reason)
+                self._note("save.failed", event.reason)
             case Saved():
                 pass
             case _:
@@ -345,10 +345,10 @@ class Peer(Machine):
                 size_bytes=VALUE_BYTES * self.version.model.size,
                 now_s=self.now_s,
             )
-            self._note("conducts", f"{self.node} coordinates in term {self.term}: {why}")
+            self._note("coordinator.elected", f"{self.node} coordinates in term {self.term}: {why}")
 
     def _follow(self, coordinator: str, term: int) -> None:
-        self._note("follows", f"{coordinator} coordinates in term {term}")
+        self._note("coordinator.followed", f"{coordinator} coordinates in term {term}")
         self._enter_term(term, coordinator)
         self._coordinating = None
 
@@ -404,13 +404,13 @@ class Peer(Machine):
         if status.plan != self._plan:
             if sender not in self._strangers:
                 self._strangers.add(sender)
-                self._note("stranger", f"{sender} has another task or plan, and trains with others")
+                self._note("peer.refused", f"{sender} has another task or plan, and trains with others")
             return
         other = self._others.get(sender)
         if other is None:
             other = self._others[sender] = _Heard()
             self._newcomer_s = self.now_s
-            self._note("met", f"{sender}, which has version {status.version}")
+            self._note("peer.joined", f"{sender}, which has version {status.version}")
         if self.now_s - other.at_s > self._settings.lost_after_s:
             # The peer is back, and may lack the last version.
             self._over_beats = 0
@@ -459,7 +459,7 @@ class Peer(Machine):
                 self._ask(call)
             case CommandKind.OVER if not self._is_over:
                 self._is_over = True
-                self._note("over", call.reason)
+                self._note("job.finished", call.reason)
                 self._test()
             case _:
                 pass
@@ -563,7 +563,7 @@ class Peer(Machine):
             return
         self._failures += 1
         self._phase = PeerPhase.FAILED
-        self._note("failed", f"round {self._round}: {failed.reason}")
+        self._note("training.failed", f"round {self._round}: {failed.reason}")
         if self._failures >= FAILURES_MAX:
             self.act(End(reason=f"training failed {self._failures} times in a row: {failed.reason}"))
         else:
@@ -574,7 +574,7 @@ class Peer(Machine):
             metrics = views_of(done.metrics)
             self._tested = _TestResult(self._testing, metrics, done.examples)
             told = f"{figures_text(metrics)} on {done.examples} held-out examples here"
-            self._note("tested", f"version {self._testing}: {told}")
+            self._note("job.evaluated", f"version {self._testing}: {told}")
 
     def _mean(self) -> np.ndarray:
         if self._partial is not None:
@@ -601,7 +601,7 @@ class Peer(Machine):
                 )
         except PeerViolation as error:
             self._merged, self._reason = _MergeOutcome(part.merge, is_taken=False), clip(error.reason)
-            self._note("not taken", f"merge {part.merge} of {sender}: {error.reason}")
+            self._note("merge.rejected", f"merge {part.merge} of {sender}: {error.reason}")
             return
         if self._partial is None:
             self._partial = Partial(mean.size)
@@ -620,7 +620,9 @@ class Peer(Machine):
     def _make_version(self) -> None:
         """Apply the mean of all updates, once, as the root."""
         model = self.version.model + self._mean()
-        self._note("made", f"version {self.version.number + 1} of {len(self._of)} updates: {', '.join(self._of)}")
+        self._note(
+            "version.made", f"version {self.version.number + 1} of {len(self._of)} updates: {', '.join(self._of)}"
+        )
         self._hold(Version(number=self.version.number + 1, model=model, made_of=len(self._of), of=self._of))
 
     def _on_model(self, given: ModelTransfer) -> None:
@@ -639,7 +641,7 @@ class Peer(Machine):
             if not np.isfinite(model).all():
                 raise PeerViolation("the model has values that are not finite")
         except PeerViolation as error:
-            self._note("not taken", f"version {given.version}: {error.reason}")
+            self._note("model.invalid", f"version {given.version}: {error.reason}")
             return
         self._hold(Version(number=given.version, model=model, digest=given.digest, made_of=given.made_of))
 

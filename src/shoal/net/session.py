@@ -121,7 +121,7 @@ class FrameSession:
         reading = asyncio.create_task(self._read_all(listener))
         writing = asyncio.create_task(self._write_all())
         listener.opened(self)
-        reason = "the connection was cut"
+        reason = "connection closed"
         try:
             ends: set[asyncio.Future[Any]] = {reading, writing, self._closing}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -151,7 +151,7 @@ class FrameSession:
                 if isinstance(error, PeerViolation):
                     return self._broke(error.reason)
                 return f"the connection broke ({_brief(error)})"
-        return "the connection was closed"
+        return "connection closed"
 
     def _broke(self, offence: str) -> str:
         """Why the session ends after a breach of the contract, which is counted here."""

@@ -54,11 +54,11 @@ def latest_within(views: Sequence[_Judged], *, most: int, figures_max: int = FIG
 
 
 def figure_text(metric: MetricView) -> str:
-    """Return ``97.00% right`` for an accuracy, or the name and four digits for other metrics."""
+    """Return ``accuracy 97.00 %``, or the name and four digits for other metrics."""
     if metric.value is None:
         return f"no {metric.name} yet"
     if metric.name == "accuracy" and 0 <= metric.value <= 1:
-        return f"{metric.value:.2%} right"
+        return f"accuracy {100 * metric.value:.2f} %"
     return f"{metric.name} {metric.value:.4g}"
 
 

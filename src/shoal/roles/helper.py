@@ -208,7 +208,7 @@ class Helper(WorkerMachine):
             self.send(self.leader, summed)
 
     def _refuse(self, group: int, reason: str) -> None:
-        self.record("seal-refused", f"group {group}: {reason}", job=self.job)
+        self.record("seal.refused", f"group {group}: {reason}", job=self.job)
         if self.is_connected:
             refused = SealRefused(job=self.job, term=self.term, group=group, reason=clip(reason))
             self.send(self.leader, refused)

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shoal.errors import Misuse
-from shoal.runtime.event_kinds import KINDS, is_job_failed, lost_node
+from shoal.runtime.event_kinds import KINDS, device_of
+from shoal.runtime.former_kinds import FORMER
 from shoal.runtime.journal import JournalEvent
 from shoal.runtime.log_lines import stamp
 from shoal.runtime.no_redirect import NoRedirect
@@ -34,10 +35,8 @@ log = logging.getLogger("shoal")
 
 HOOKS_FILE = "hooks.toml"
 
-#: Names for what the journal says in words of a kind.
-JOB_FAILED, DEVICE_LOST = "job-failed", "device-lost"
-#: Everything that a hook can be for. ``hook-failed`` is not: a hook that fails would call itself.
-EVENTS: frozenset[str] = (KINDS - {"hook-failed"}) | {JOB_FAILED, DEVICE_LOST}
+#: Everything that a hook can be for. ``hook.failed`` is not: a hook that fails would call itself.
+EVENTS: frozenset[str] = frozenset(KINDS) - {"hook.failed"}
 
 HOOKS_MAX = 20
 #: Events that wait for one hook; beyond it the newest are left out, and counted.
@@ -113,9 +112,11 @@ def _hook(told: Any, where: str) -> Hook:
         wrong(f"it has on, command or url, headers and timeout_s, not {min(unknown)!r}")
     on = told.get("on")
     if not isinstance(on, list) or not on or not all(isinstance(each, str) for each in on):
-        wrong(f'name events, such as on = ["{JOB_FAILED}", "{DEVICE_LOST}", "saturation"]')
+        wrong('name events, such as on = ["job.failed", "device.lost"]')
     if unknown := set(on) - EVENTS:
-        wrong(f"there is no event {min(unknown)[:40]!r}: docs/operations/logs.md lists them")
+        former = FORMER.get(min(unknown), ())
+        instead = f"write {' or '.join(map(repr, former))}" if former else "docs/operations/logs.md lists them"
+        wrong(f"there is no event {min(unknown)[:40]!r}: {instead}")
     command, url = told.get("command", []), told.get("url", "")
     if bool(command) == bool(url):
         wrong("give it either a command or a url")
@@ -152,23 +153,12 @@ def _is_web(url: str) -> bool:
 # Carrying them out -----------------------------------------------------------------------------------------
 
 
-def names_of(event: JournalEvent) -> frozenset[str]:
-    """What a hook may be for that wants this event."""
-    found = {event.kind}
-    if is_job_failed(event.kind, event.reason):
-        found.add(JOB_FAILED)
-    if lost_node(event.kind, event.reason):
-        found.add(DEVICE_LOST)
-    return frozenset(found)
-
-
-def body_of(event: JournalEvent, name: str, *, cluster: str) -> bytes:
+def body_of(event: JournalEvent, *, cluster: str) -> bytes:
     told = {
-        "event": name,
+        "event": event.kind,
         "cluster": cluster,
         "job": event.job or None,
-        "node": lost_node(event.kind, event.reason) or event.node or None,
-        "kind": event.kind,
+        "node": device_of(event.kind, event.reason) or event.node or None,
         "reason": event.reason,
         "seq": event.seq,
         "ts": stamp(event.at_s),
@@ -190,10 +180,9 @@ class Hooks:
 
     def __call__(self, event: JournalEvent) -> None:
         """Hear of an event. Never blocks."""
-        wanted = names_of(event)
-        for (_, name), lane in self._lanes.items():
-            if name in wanted:
-                lane.offer(body_of(event, name, cluster=self._cluster))
+        for (_, kind), lane in self._lanes.items():
+            if kind == event.kind:
+                lane.offer(body_of(event, cluster=self._cluster))
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Let go. What waits is not told; a command that runs is ended."""

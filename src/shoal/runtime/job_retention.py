@@ -110,5 +110,5 @@ class JobRetention:
             # Another manager was quicker.
             log.debug("job %s is gone already: %s", job, error)
             return None
-        self._note("", "removed", f"job {job}: {reason}")
+        self._note("", "job.removed", f"{job}: {reason}")
         return spec

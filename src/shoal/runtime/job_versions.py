@@ -91,7 +91,7 @@ class JobVersions:
             return None
         for name, reason in loaded.skipped:
             told = f"{name} cannot be used ({reason}): the job goes on from version {loaded.version}, {loaded.which}"
-            self._journal.add(job, "checkpoint", told)
+            self._journal.add(job, "checkpoint.damaged", told)
         version = StoredVersion(version=loaded.version, tensors=loaded.tensors, state=dict(loaded.state))
         # A database that went back may list a batch under a version that was given up since.
         self._journal.restore(job, version, is_file_right=self._registry.is_shared)
@@ -106,7 +106,7 @@ class JobVersions:
         except Exception as error:
             # The role must learn of any failure: until then no version of this job is kept, and nobody else leads it.
             if isinstance(error, PeerViolation):
-                self._journal.add(job, "refused", f"version {at} of its leader: {error.reason}")
+                self._journal.add(job, "version.refused", f"version {at} of its leader: {error.reason}")
             elif not isinstance(error, ShoalError | OSError):
                 log.exception("version %d of %s could not be kept", at, job)
             self._post(StoreFailed(job=job, term=term, version=at, reason=str(error)))
@@ -141,4 +141,4 @@ class JobVersions:
             # The checkpoint is durable, whatever failed, and its leader waits for that report.
             if not isinstance(error, ShoalError | OSError):
                 log.exception("version %d of %s could not be published", version.version, job)
-            self._journal.add(job, "publish-failed", f"version {version.version}: {error}; trying again")
+            self._journal.add(job, "publication.failed", f"version {version.version}: {error}; trying again")

@@ -14,6 +14,7 @@ from typing import Any
 
 from shoal.roles.actions import Record, Save
 from shoal.roles.node.checkpoint_transfer import StoredVersion
+from shoal.runtime.event_kinds import DETAILS
 from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.store.base import Away
 from shoal.store.registry import Registry
@@ -72,6 +73,9 @@ class Journal:
 
     def add(self, job: str, kind: str, reason: str, traceback: str = "") -> None:
         reason = clip(reason)
+        if kind in DETAILS:
+            log_event(log, kind, reason, job=job, **numbers_in(reason))
+            return
         at_s = time.time()
         with self._lock:
             seq = self._next_number(job or CLUSTER)

@@ -75,7 +75,7 @@ def log_event(log: logging.Logger, kind: str, reason: str, *, job: str = "", **f
     told = reason.replace("\n", "\n    ")
     known = {"event": event_of(kind), "job": job, "reason": reason, **fields}
     prefix = f"[{job}] " if job else ""
-    log.log(level_of(kind, reason), "%s%s: %s", prefix, kind, told, extra={_FIELDS: known})
+    log.log(level_of(kind), "%s%s: %s", prefix, kind, told, extra={_FIELDS: known})
 
 
 def numbers_in(reason: str) -> dict[str, int]:
@@ -105,7 +105,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 class LogAsText(logging.Formatter):
-    """``2026-11-15T21:07:37.061Z INFO [mnist-3fa2] joined: attic-pi4 is ready to work``."""
+    """``2026-11-15T21:07:37.061Z INFO [mnist-3fa2] device.joined: attic-pi4 ready``."""
 
     def format(self, record: logging.LogRecord) -> str:
         told = one_line(without_secrets(record.getMessage()))

@@ -166,7 +166,7 @@ class ManagerNode:
         #: Held while a job is submitted, and while files go that no job names.
         self._books = asyncio.Lock()
         self.register = MemberRegister(self.registry)
-        self.register.on_alarm = functools.partial(self._journal.add, "", "alarm")
+        self.register.on_alarm = functools.partial(self._journal.add, "", "key.misused")
         self._memory = ManagerMemory(remembered, self.registry, self.register)
         self._router = HostRouter(node=self._node, patience=self._patience)
         self._role_server = RoleServer(self._router, self)
@@ -336,7 +336,7 @@ class ManagerNode:
         return Figures(wants=wants, starving=starving, devices=self._router.membership.present)
 
     def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
-        self._journal.add("", "refused", f"{peer.node} {reason}")
+        self._journal.add("", "device.refused", f"{peer.node} {reason}")
 
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         return self._versions.most_bytes(checkpoint.job)
@@ -497,7 +497,7 @@ class ManagerNode:
             return await self._carry_out(peer, message)
         answer = await self._acts.carry_out(peer, act, lambda: self._carry_out(peer, message), run=asyncio.to_thread)
         if not isinstance(answer, Denied):
-            self._journal.add(act.job, "operator", f"{peer.node}: {act.told}")
+            self._journal.add(act.job, "operator.acted", f"{peer.node}: {act.told}")
         return answer
 
     async def _carry_out(self, peer: RemoteIdentity, message: Message) -> Message:

@@ -192,14 +192,14 @@ class _Start:
         telling = Hooks(
             run.hooks,
             cluster=self._identity.cluster,
-            on_failed=lambda name, why: node.note("hook-failed", f"{name}: {why}"),
+            on_failed=lambda name, why: node.note("hook.failed", f"{name}: {why}"),
         )
         for told in described(run.hooks):
             log.info("hook: %s", told)
         node.on_event(telling)
         run.vitals.went_back += bool(run.untold or why)
         for job, told in await asyncio.to_thread(to_note, run.untold, self._registry):
-            node.note("store-went-back", told, job=job)
+            node.note("store.reverted", told, job=job)
         run.untold.clear()
         await node.start()
         self._ending.push_async_callback(node.stop)

@@ -90,7 +90,7 @@ class Publisher:
                 raise Refused(f"the model of version {found.version:,} is damaged on this disk: take another")
             serving = publishing.after_rollback(serving, found, reason=reason or None, until_accuracy=until_accuracy)
             self._registry.serve(job, serving)
-        self._note(job, "rolled-back", f"version {found.version:,} is served again: {serving.hold}")
+        self._note(job, "version.reinstated", f"version {found.version:,}: {serving.hold}")
         return f"version {found.version:,} is served again; {serving.hold}"
 
     # What is served: nobody who asks waits for a model that is being written ----------------------------------
@@ -142,7 +142,7 @@ class Publisher:
         for old in {each.sha256 for each in before} - named:
             self._models.remove(old)
         judged = f", {publishing.describe(view, plan.judged_by)}" if view is not None else ""
-        self._note(job, "published", f"version {made.version:,}{judged}: {reason}")
+        self._note(job, "version.published", f"version {made.version:,}{judged}: {reason}")
 
 
 def put_model(blobs: BlobStore, job: str, version: int, tensors: Tensors) -> tuple[str, int]:

@@ -76,7 +76,7 @@ class Standings:
             return
         for gone in (node, *self._register.shut_out_with(node.node)):
             reason = self._register.why_revoked(gone)
-            self._note("", "revoked", f"{gone.node} was {reason}")
+            self._note("", "device.revoked", f"{gone.node} was {reason}")
             self._expel(gone.node, reason)
 
     def _expel(self, name: str, reason: str) -> None:

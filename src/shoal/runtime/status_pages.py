@@ -14,13 +14,14 @@ from shoal.roles.evaluation_rows import latest_within
 from shoal.roles.manager.manager import Manager
 from shoal.runtime.cluster_view import ClusterView, OwnView
 from shoal.runtime.ended_jobs import CALLED_SHOWN, EndedJobs
+from shoal.runtime.event_kinds import FAULTS
 from shoal.runtime.journal import CLUSTER
 from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.publisher import Publisher
 from shoal.runtime.shared_jobs import SharedJobs
 from shoal.runtime.stored_jobs import view_of
 from shoal.store.registry import Registry
-from shoal.store.rows import JobRow
+from shoal.store.rows import Event, JobRow
 from shoal.wire.messages import AskStatus, EvaluationView, EventView, ExecutorView, JobView, NodeView, Status
 
 #: The nodes of one status: a reply does not grow with the fleet. An operator asks for the next ones.
@@ -28,6 +29,9 @@ NODES_SHOWN = 4000
 
 #: The latest events of a job that one status holds.
 EVENTS_SHOWN = 50
+
+#: How many faults before those.
+FAULTS_SHOWN = 10
 
 #: The latest evaluations that one status holds: a job without an end has ever more.
 EVALUATIONS_SHOWN = 1000
@@ -99,10 +103,19 @@ class StatusPages:
         if ask.tracebacks:
             events = self._registry.tracebacks(ask.job)
         else:
-            events = self._registry.events_after(ask.job or CLUSTER, ask.after_event, limit=EVENTS_SHOWN)
+            events = self._latest_events(ask.job or CLUSTER, ask.after_event)
         return tuple(
             EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text, traceback=e.traceback) for e in events
         )
+
+    def _latest_events(self, journal: str, after: int) -> list[Event]:
+        """Return the latest events that a caller has not seen, and the faults before them that these leave no room
+        for: a job has an evaluation every few seconds."""
+        latest = self._registry.events_after(journal, after, limit=EVENTS_SHOWN)
+        if len(latest) < EVENTS_SHOWN:
+            return latest
+        faults = self._registry.events_of(journal, FAULTS, after=after, before=latest[0].seq, limit=FAULTS_SHOWN)
+        return [*faults, *latest]
 
     def _evaluations(self, job: str) -> tuple[EvaluationView, ...]:
         rows = self._registry.evaluations(job, latest=EVALUATIONS_SHOWN)

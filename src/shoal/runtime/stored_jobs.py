@@ -48,7 +48,7 @@ class StoredJobs:
                 # Where the bucket does not answer, the one that loads the job finds out.
                 row, why = self._kept.adopted(row)
                 if why:
-                    self._note(row.job, "store-went-back", why)
+                    self._note(row.job, "store.reverted", why)
         terms = {
             int(term): Term(node=node, began=began if began >= 0 else None)
             for term, (node, began) in json.loads(row.terms_json).items()
@@ -92,7 +92,7 @@ class StoredJobs:
             return row
         reason = f"{why_retired(*gone[0])}, and submit the job again"
         self._registry.set_job_state(row.job, JobState.FAILED, now_s=time.time(), reason=reason)
-        self._note(row.job, "job", f"failed: {reason}")
+        self._note(row.job, "job.failed", reason)
         return replace(row, state=JobState.FAILED, reason=reason)
 
     def _between(self, job: str, after: int | None, last: int) -> Side:

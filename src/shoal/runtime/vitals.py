@@ -131,7 +131,7 @@ class Vitals:
                 self._slow.add(name)
                 told = f"a call to the {name} has taken {used.waiting_s:.0f} s so far"
                 log.warning("%s", told)
-                self._note("store-slow", told)
+                self._note("store.slowed", told)
 
 
 def _view_of(name: str, used: Used) -> StoreView:

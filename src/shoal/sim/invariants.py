@@ -74,8 +74,20 @@ LONG_GONE_S = 40.0
 
 _ENDED = ("finished", "failed", "stopped")
 _LEASE = re.compile(r"lease (\d+) ")
-_TERM_OVER = re.compile(r"term (\d+) is over: ")
-_ADOPTS = re.compile(r"led on under term (\d+) .*; its history is adopted$")
+_TERM = re.compile(r"term (\d+): ")
+_LED_ON = re.compile(r"led on under term (\d+) ")
+
+
+def _term_ended(record: Record) -> int | None:
+    """Return the term that a manager ends by this event, or None if it is about something else."""
+    found = _TERM.match(record.reason) if record.kind == "term.ended" else None
+    return int(found[1]) if found is not None else None
+
+
+def _adopted(record: Record) -> int | None:
+    """Return the term whose history a manager adopts by this event, or None if it is about something else."""
+    found = _LED_ON.search(record.reason) if record.kind == "history.adopted" else None
+    return int(found[1]) if found is not None else None
 
 
 def _is_of_nothing(event: object) -> bool:
@@ -85,8 +97,8 @@ def _is_of_nothing(event: object) -> bool:
 
 def _is_let_go(step: Step, node: str) -> bool:
     """Whether the manager takes a worker back, by telling it that the job is over for it."""
-    let_go = [action.reason for action in step.actions if isinstance(action, Record) and action.kind == "released"]
-    return any(reason.startswith(f"{node} ") for reason in let_go)
+    records = (action for action in step.actions if isinstance(action, Record))
+    return any(each.kind == "device.released" and each.reason.startswith(f"{node} ") for each in records)
 
 
 def _is_refused(step: Step, lease: int) -> bool:
@@ -154,9 +166,9 @@ class Invariants:
         for action in step.actions:
             if isinstance(action, Keep):
                 kept.add((action.job, action.term))
-            elif isinstance(action, Record) and (ended := _TERM_OVER.match(action.reason)) is not None:
-                self._courses[action.job].term_over = int(ended[1])
-            elif isinstance(action, Record) and self._managers.has_gone_back and _ADOPTS.search(action.reason):
+            elif isinstance(action, Record) and (ended := _term_ended(action)) is not None:
+                self._courses[action.job].term_over = ended
+            elif isinstance(action, Record) and self._managers.has_gone_back and action.kind == "history.adopted":
                 # An earlier leader leads on under a term that jumped, and nobody waited for it.
                 self._courses[action.job].deposed = self._courses[action.job].led_term
             elif isinstance(action, Store):
@@ -297,23 +309,23 @@ class Invariants:
                     self._said(course, tenure, step, action)
                 case Save():
                     self._saving(course, tenure, step, action)
-                case Record(kind="expired" | "lease-returned"):
+                case Record(kind="lease.expired" | "lease.returned"):
                     found = _LEASE.match(action.reason)
                     if found:
                         self._opened(tenure, int(found[1]))
                         self._closed(tenure, int(found[1]))
-                case Record(kind="aggregator" | "spoilt") if not _is_of_nothing(step.event):
+                case Record(kind="sum.rejected" | "update.invalid" | "model.invalid") if not _is_of_nothing(step.event):
                     self._hold(not self._is_honest, step.at_s, f"everyone is honest, and {action.reason}")
-                case Record(kind="ending"):
+                case Record(kind="end.decided"):
                     tenure.is_closing = True
-                case Record(kind="went-back"):
+                case Record(kind="model.reverted"):
                     tenure.went_back = True
-                case Record(kind="pace"):
+                case Record(kind="pace.changed"):
                     self._hold(
                         len(course.spec.plan.paces) > 1, step.at_s, f"the plan has one pace, and {action.reason}"
                     )
                     tenure.changed_pace = True
-                case Record(kind="passed"):
+                case Record(kind="version.skipped"):
                     tenure.passed += 1
                 case End() if tenure.term == course.led_term:
                     course.vacant_s = step.at_s
@@ -811,8 +823,8 @@ class Invariants:
         others = [len(set().union(*(other.trained(after_s=0.0, until_s=math.inf) for other in later)))]
         if course.heard_s > course.broke_s:
             # The manager has its own history, and may adopt an older one that as many workers made.
-            records = (each.reason for each in step.actions if isinstance(each, Record) and each.job == message.job)
-            others += [course.claimed.get(int(found[1]), 0) for reason in records if (found := _ADOPTS.search(reason))]
+            records = (each for each in step.actions if isinstance(each, Record) and each.job == message.job)
+            others += [course.claimed.get(term, 0) for each in records if (term := _adopted(each)) is not None]
         most = max(others, default=0)
         self._hold(
             len(held) <= most,

@@ -289,11 +289,11 @@ class _Course:
             stint.turn(at_s, DeviceActivity.RECEIVING)
 
     def _recorded(self, kind: str, at_s: float) -> None:
-        if kind == "refused":
+        if kind == "update.rejected":
             self.refused += 1
-        elif kind == "expired":
+        elif kind == "lease.expired":
             self.expired += 1
-        elif kind == "evaluated":
+        elif kind == "job.evaluated":
             # The leased version is the one that is evaluated: nothing is trained meanwhile.
             self._evaluated_s[self.version] = at_s
 

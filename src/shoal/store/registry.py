@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -419,6 +419,16 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
         rows = self._database.rows(
             "SELECT seq, at_s, kind, text FROM events WHERE job = ? AND seq > ? ORDER BY seq DESC LIMIT ?",
             (job, seq, max(limit, 0)),
+        )
+        return [Event(**row) for row in reversed(rows)]
+
+    def events_of(self, job: str, kinds: Collection[str], *, after: int, before: int, limit: int) -> list[Event]:
+        """Return the latest events of some kinds between two others, oldest first."""
+        marks = ", ".join("?" * len(kinds))
+        rows = self._database.rows(
+            "SELECT seq, at_s, kind, text FROM events WHERE job = ? AND seq > ? AND seq < ?"  # noqa: S608
+            f" AND kind IN ({marks}) ORDER BY seq DESC LIMIT ?",
+            (job, after, before, *sorted(kinds), max(limit, 0)),
         )
         return [Event(**row) for row in reversed(rows)]
 

@@ -52,7 +52,7 @@ def job(**values: Any) -> JobView:
     return JobView(**(usual | values))
 
 
-def event(seq: int, kind: str = "joined", reason: str = "device-1 is ready") -> EventView:
+def event(seq: int, kind: str = "device.joined", reason: str = "device-1 is ready") -> EventView:
     return EventView(seq=seq, at_s=1_790_000_000.0 + seq, kind=kind, reason=reason)
 
 

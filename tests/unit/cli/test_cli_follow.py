@@ -40,7 +40,7 @@ def followed(answers: Sequence[Status | Exception], **options: float) -> tuple[S
 
 FINISHED = status(
     job(state=JobState.FINISHED, reason="reached 98.10%", progress=progress(state=JobState.FINISHED, accuracy=0.981)),
-    events=(event(1), event(2, "epoch", "epoch 2: done")),
+    events=(event(1), event(2, "epoch.done", "epoch 2: done")),
     evaluations=(evaluation(1, 0.9677), evaluation(2, 0.981)),
 )
 
@@ -49,10 +49,9 @@ def test_a_job_is_followed_to_its_end() -> None:
     story, printed = followed([status(), status(), FINISHED])
     assert story.state == "finished"
     assert printed.splitlines() == [
-        "joined: device-1 is ready",
+        "device.joined: device-1 is ready",
         "epoch 1: accuracy 96.77 %, loss 0.2, version 59, 10 s",
         "training",
-        "epoch: epoch 2: done",
         "epoch 2: accuracy 98.10 %, loss 0.2, version 118, 20 s",
         "finished: reached 98.10%",
     ]

@@ -41,9 +41,9 @@ LOST = NodeView(node="cellar", state="lost", reason="silent for 12.0 s")
         (status(job("a", JobState.FINISHED)), Check.WELL, "all well: 0 devices alive, 0 open jobs"),
         (status(nodes=(ALIVE, LOST)), Check.ATTENTION, "attention: cellar is lost (silent for 12.0 s)"),
         (
-            status(trains("a", "waiting", "1 of at least 2 workers are here")),
+            status(trains("a", "waiting", "1 of 2 required devices connected")),
             Check.ATTENTION,
-            "attention: a waits for 1 min 39 s (1 of at least 2 workers are here)",
+            "attention: a waits for 1 min 39 s (1 of 2 required devices connected)",
         ),
         (
             status(job("a", JobState.QUEUED, reason="no device is free")),
@@ -105,19 +105,19 @@ def test_an_unreachable_manager_has_a_code_of_its_own() -> None:
 # Lines -----------------------------------------------------------------------------------------------------
 
 
-def event(reason: str, *, seq: int = 1, at_s: float = 1.5, kind: str = "lost") -> EventView:
+def event(reason: str, *, seq: int = 1, at_s: float = 1.5, kind: str = "device.lost") -> EventView:
     return EventView(seq=seq, at_s=at_s, kind=kind, reason=reason)
 
 
 def test_an_event_is_a_line_of_the_managers_log() -> None:
     told = event("pi-1: silent\n2026-01-01T00:00:00Z ERROR forged")
     assert event_line(told, job="mnist-1") == (
-        "1970-01-01T00:00:01.500Z WARNING [mnist-1] lost: pi-1: silent 2026-01-01T00:00:00Z ERROR forged"
+        "1970-01-01T00:00:01.500Z WARNING [mnist-1] device.lost: pi-1: silent 2026-01-01T00:00:00Z ERROR forged"
     )
-    assert event_json(event("lease 4 of pi-1", kind="expired"), job="mnist-1", cluster="home") == {
+    assert event_json(event("lease 4 of pi-1", kind="lease.expired"), job="mnist-1", cluster="home") == {
         "ts": "1970-01-01T00:00:01.500Z",
         "level": "warning",
-        "event": "expired",
+        "event": "lease.expired",
         "cluster": "home",
         "job": "mnist-1",
         "lease": 4,

@@ -47,7 +47,7 @@ def outcome_of(devices: int, *, seconds: float = 252.0, learns: bool = True) -> 
     points = [Point(at_s=share * seconds, version=1, epoch=1, accuracy=share, loss=1.0) for share in (0.5, 0.8, 0.971)]
     return Outcome(
         state=JobState.FINISHED,
-        reason="all 3 epochs are done",
+        reason="3 of 3 epochs",
         seconds=seconds,
         rounds=30,
         epochs=3,

@@ -41,7 +41,7 @@ def outcome(**changes: object) -> Outcome:
     spans = (Span(DeviceActivity.PREPARING, 0.0, 40.0), Span(DeviceActivity.TRAINING, 40.0, 100.0))
     values = {
         "state": "finished",
-        "reason": "all 2 epochs are done",
+        "reason": "2 of 2 epochs",
         "seconds": 100.0,
         "rounds": 50,
         "epochs": 2,
@@ -72,7 +72,7 @@ def told(answers: list[tuple[str, Outcome]], topology: str = "") -> str:
 def test_what_came_out_is_told_in_words_and_units() -> None:
     text = told([("plan", outcome())])
     for part in (
-        "93.00 % right; finished: all 2 epochs are done",
+        "93.00 % right; finished: 2 of 2 epochs",
         "1 min 40 s, 2 epochs",
         "90.00 % after 1 min 15 s",
         "50 versions, 0.5 a second",

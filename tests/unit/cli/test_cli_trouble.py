@@ -71,10 +71,10 @@ def test_a_log_tells_of_trouble_once() -> None:
 
 
 def test_several_jobs_have_a_headline_each() -> None:
-    waits = job(job="two", progress=progress(state="waiting", reason="1 of at least 2 workers are here"))
+    waits = job(job="two", progress=progress(state="waiting", reason="1 of 2 required devices connected"))
     (first, second, third) = headlines((STALLED, waits, job(job="three")))
     assert first == (True, f"{JOB} does not progress: {TROUBLE}")
-    assert second == (False, "two is waiting: 1 of at least 2 workers are here")
+    assert second == (False, "two is waiting: 1 of 2 required devices connected")
     assert third[1].startswith("three is training on 2 devices, epoch ")
     assert headlines((job(),)) == [], "its row says the same"
     assert len(headlines((SOME,))) == 1

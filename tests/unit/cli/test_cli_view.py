@@ -36,7 +36,7 @@ def test_an_ordinary_job() -> None:
         "546/938 batches   58%",
         "accuracy 96.77 %",
         "loss 0.1034",
-        "version 412 (durable 400)",
+        "version 412 (saved 400)",
         "12.3 rounds/s",
         "3.2k examples/s",
         "2.3x slower",

@@ -280,7 +280,7 @@ def test_the_past_is_replayed(server: Server) -> None:
         server.take(told, 1000.0 + second, **{JOB: JobDetails(evaluations=[evaluation(1, 0.9)])})
     bar = browser.get("/api/replay").json
     assert (bar["from_s"], bar["to_s"]) == (1000.0, 1129.0)
-    assert [(mark["at_s"], mark["kind"]) for mark in bar["marks"]] == [(1100.0, "lost")]
+    assert [(mark["at_s"], mark["kind"]) for mark in bar["marks"]] == [(1100.0, "device.lost")]
     assert browser.get("/api/replay?at=1099").json["nodes"]["device-1"]["state"] == "alive"
     assert browser.get("/api/replay?at=1100.5").json["nodes"]["device-1"]["state"] == "lost"
     assert browser.get("/api/replay?at=999").status == 404

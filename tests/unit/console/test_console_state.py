@@ -44,23 +44,24 @@ def test_when_all_is_well_the_sentence_says_how_good_the_job_is() -> None:
 
 
 def test_a_lost_device_is_named_with_the_reason_and_what_was_done() -> None:
-    lost = devices(state="lost", reason="the connection was cut; not back within 1.5 s", job="")
+    lost = devices(state="lost", reason="connection closed, no reconnect within 1.5 s", job="")
     happened = (
-        event(40, "node", "device-1 is lost: the connection was cut; not back within 1.5 s"),
-        event(41, "lost", "device-1: the connection was cut"),
-        event(42, "lease-returned", "lease 85 was taken back: device-1 was lost; its batches are free"),
+        event(40, "device.lost", "device-1: connection closed, no reconnect within 1.5 s"),
+        event(42, "lease.returned", "lease 85 was taken back: device-1 is lost; its batches are free"),
     )
     tone, said = sentence(status(nodes=lost), *happened)
     assert tone == "trouble"
-    assert said.startswith("device-1 is lost: the connection was cut; not back within 1.5 s; mnist goes on with 1. ")
-    assert said.endswith("lease 85 was taken back: device-1 was lost; its batches are free")
+    assert said.startswith(
+        "device-1 is lost: connection closed, no reconnect within 1.5 s; mnist continues on 1 device. "
+    )
+    assert said.endswith("lease 85 was taken back: device-1 is lost; its batches are free")
 
 
 BROKEN = "RuntimeError: no scale, at Sensors.loss (sensors.py:17)"
 
 
 def failure(seq: int, device: int, *, ago_s: float = 5.0) -> Any:
-    return type(event(1))(seq=seq, at_s=AT_S - ago_s, kind="failed", reason=f"device-{device}: {BROKEN}")
+    return type(event(1))(seq=seq, at_s=AT_S - ago_s, kind="lease.failed", reason=f"device-{device}: {BROKEN}")
 
 
 def test_a_job_whose_every_device_fails_is_trouble_and_says_what_to_do() -> None:
@@ -126,8 +127,8 @@ def test_of_several_jobs_the_worst_is_told_and_each_has_its_sentence() -> None:
 
 def test_a_device_that_left_long_ago_is_no_news() -> None:
     lost = devices(state="lost", reason="left", job="")
-    old = event(1, "node", "device-1 is lost: left")
-    tone, _ = sentence(status(nodes=lost), type(old)(seq=1, at_s=AT_S - 3600, kind="node", reason=old.reason))
+    old = event(1, "device.lost", "device-1: left")
+    tone, _ = sentence(status(nodes=lost), type(old)(seq=1, at_s=AT_S - 3600, kind=old.kind, reason=old.reason))
     assert tone == "ok"
 
 
@@ -175,9 +176,9 @@ def test_an_unreachable_manager_is_told_with_what_is_known_of_its_job() -> None:
 
 
 def test_a_job_says_what_stands_in_its_way() -> None:
-    waiting = job(progress=progress(state="waiting", reason="2 of at least 3 workers are here"))
+    waiting = job(progress=progress(state="waiting", reason="2 of 3 required devices connected"))
     assert told(status(waiting))["jobs"][JOB]["sentence"] == (
-        "mnist is at 96.77 %; it is waiting: 2 of at least 3 workers are here"
+        "mnist is at 96.77 %; it is waiting: 2 of 3 required devices connected"
     )
     drifting = JobDetails(evaluations=[evaluation(1, 0.95), evaluation(2, 0.80)])
     said = told(status(nodes=devices()), details={JOB: drifting})["jobs"][JOB]

@@ -247,15 +247,19 @@ def event(seq: int, kind: str, reason: str = "", at_s: float = 0.0) -> EventView
 def test_events_are_counted_once_and_those_before_the_exporter_are_not() -> None:
     counters = Counters()
     view = status(job())
-    counters.on_status(status(job(), events=(event(7, "node", "attic is lost: silent for 9.0 s"),)), now_s=0.0)
-    counters.on_job("mnist-1", status(job(), events=(event(3, "expired"), event(4, "evaluated", at_s=1e9))))
+    counters.on_status(status(job(), events=(event(7, "device.lost", "attic: silent for 9.0 s"),)), now_s=0.0)
+    counters.on_job("mnist-1", status(job(), events=(event(3, "lease.expired"), event(4, "job.evaluated", at_s=1e9))))
     assert not counters.losses
     later = (
-        event(7, "node", "attic is lost: silent for 9.0 s"),
-        event(8, "node", "shed is lost: the agent was stopped"),
+        event(7, "device.lost", "attic: silent for 9.0 s"),
+        event(8, "device.lost", "shed: the agent was stopped"),
     )
     counters.on_status(status(job(), events=later), now_s=1.0)
-    of_job = (event(5, "expired"), event(6, "lease-returned"), event(7, "node", "x is lost: cut; not back within 2 s"))
+    of_job = (
+        event(5, "lease.expired"),
+        event(6, "lease.returned"),
+        event(7, "device.lost", "x: cut, no reconnect within 2 s"),
+    )
     for _ in range(2):
         counters.on_job("mnist-1", status(job(), events=of_job))
     found = told(Snapshot(status=view, counters=counters))
@@ -272,7 +276,7 @@ def test_events_that_came_too_fast_are_told_as_missed() -> None:
     counters = Counters()
     counters.on_status(status(job()), now_s=0.0)
     counters.on_job("mnist-1", status(job()))
-    counters.on_job("mnist-1", status(job(), events=tuple(event(seq, "expired") for seq in range(71, 121))))
+    counters.on_job("mnist-1", status(job(), events=tuple(event(seq, "lease.expired") for seq in range(71, 121))))
     assert (counters.jobs["mnist-1"].leases["expired"], counters.missed) == (50, 70)
 
 
@@ -280,13 +284,15 @@ def test_a_job_that_came_later_is_counted_from_its_beginning() -> None:
     counters = Counters()
     counters.on_status(status(), now_s=0.0)
     counters.on_status(status(job()), now_s=1.0)
-    counters.on_job("mnist-1", status(job(), events=(event(1, "started"), event(2, "topology", "star: 2 workers"))))
+    counters.on_job(
+        "mnist-1", status(job(), events=(event(1, "job.started"), event(2, "topology.changed", "star: 2 workers")))
+    )
     assert told(Snapshot(status=status(job()), counters=counters))["shoal_formation_changes", "mnist-1"] == 1
 
 
 def test_what_a_loss_was_by_the_managers_words() -> None:
     assert loss_cause("silent for 12.0 s") == "silent"
-    assert loss_cause("the connection was cut; not back within 1.5 s") == "cut"
+    assert loss_cause("connection closed, no reconnect within 1.5 s") == "cut"
     assert loss_cause("the agent was stopped") == "left"
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
 from shoal.exporter.catalogue import CLUSTER, DEVICE
-from shoal.runtime.event_kinds import KINDS
+from shoal.runtime.event_kinds import KINDS, level_of
 from shoal.runtime.hooks import parse_hooks
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations"
@@ -27,7 +28,9 @@ def test_every_alert_says_where_to_look() -> None:
 
 def test_every_kind_of_event_is_listed() -> None:
     page = (OPERATIONS / "logs.md").read_text()
-    assert [kind for kind in sorted(KINDS) if f"`{kind}`" not in page] == []
+    rows = re.findall(r"^\| `([a-z]+\.[a-z-]+)` \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    levels = {kind: logging.getLevelName(level_of(kind)).lower() for kind in KINDS}
+    assert rows == [(kind, about, levels[kind]) for kind, about in sorted(KINDS.items())]
 
 
 def test_the_hooks_that_the_page_shows_are_hooks() -> None:
@@ -36,4 +39,4 @@ def test_the_hooks_that_the_page_shows_are_hooks() -> None:
     block = re.search(r"```toml\n(.*?)```", (OPERATIONS / "logs.md").read_text(), re.DOTALL)
     assert block is not None
     first, second = parse_hooks(tomllib.loads(block[1]), "the page")
-    assert (first.on, second.on) == ({"job-failed", "device-lost"}, {"saturation"})
+    assert (first.on, second.on) == ({"job.failed", "device.lost"}, {"saturation.estimated"})

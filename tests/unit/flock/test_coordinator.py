@@ -165,7 +165,7 @@ def test_a_busy_one_is_left_for_last_and_not_for_ever() -> None:
     flock.set(call.other, phase="resting", of=(), weight=0.0)
     assert flock.look(after_s=1.0) == {}
     flock.look(after_s=SETTINGS.patience_s)
-    assert "busy" in flock.notes["hurried"]
+    assert "busy" in flock.notes["merge.forced"]
     assert kinds(flock.look()).popitem()[1] == "take"
 
 
@@ -174,7 +174,7 @@ def test_who_takes_much_longer_than_most_is_left_out_with_the_reason() -> None:
     merged(flock)
     flock.look()
     flock.look(after_s=SETTINGS.patience_s + 1)
-    assert "round 1 continues without a" in flock.notes["left out"]
+    assert "round 1 continues without a" in flock.notes["peer.excluded"]
     assert kinds(flock.look()) == {"b": "make"}
 
 
@@ -194,7 +194,7 @@ def test_less_than_half_of_a_flock_waits_and_says_so() -> None:
     for name in "ab":
         flock.set(name, version=1, digest="d1", made_of=5)
     assert flock.look() == {}
-    assert "2 of the 5 that made version 1 are here" in flock.notes["waits"]
+    assert "2 of the 5 that made version 1 are here" in flock.notes["quorum.lost"]
     flock.peers["c"] = flock.peers["a"]
     assert set(kinds(flock.look()).values()) == {"train"}
 

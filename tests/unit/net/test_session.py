@@ -69,7 +69,7 @@ class Hearer:
 async def hear(hearer: Hearer, uploads: Uploads, *messages: Message) -> None:
     """One session that brings these messages and ends."""
     sent = [frame for message in messages for frame in frames(message)]
-    assert await end_of(sent, hearer, uploads) == "the connection was closed"
+    assert await end_of(sent, hearer, uploads) == "connection closed"
 
 
 async def end_of(sent: list[bytes], hearer: Hearer, uploads: Uploads) -> str:

@@ -180,7 +180,7 @@ def test_tensors_that_nobody_awaits_are_read_past_without_memory() -> None:
         hearer = Hearer(awaits=lambda: False)
         # Were memory taken for it, it would wait for what the other holds.
         reason = await session_of([*update_frames(), beat(2)], commons=commons, lane=Lane.WORK).run(hearer)
-        assert reason == "the connection was closed"
+        assert reason == "connection closed"
         update, after = hearer.heard
         assert isinstance(update, Update)
         assert not update.tensors
@@ -268,7 +268,7 @@ def test_a_refusal_after_we_held_an_update_up_is_no_offence(monkeypatch: pytest.
             commons.uploads.give(UPLOAD_BUDGET_BYTES // 2, peer="one")
         return await running
 
-    assert run(story(held_up=True)) == "the connection was closed"
+    assert run(story(held_up=True)) == "connection closed"
     assert "is turned away" in run(story(held_up=False))
 
 

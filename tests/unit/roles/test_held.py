@@ -247,10 +247,10 @@ def test_a_worker_with_a_lease_goes_when_its_update_is_merged_and_gets_no_other(
     assert story.let_go("a")
     assert story.leader.version == 1, "what it trained counts"
     assert told(story.actions, "a", Work) == []
-    assert [record.reason for record in story.actions if isinstance(record, Record) and record.kind == "released"] == [
-        "a is drained"
-    ]
-    assert not [a for a in story.actions if isinstance(a, Record) and a.kind == "lease-returned"]
+    assert [
+        record.reason for record in story.actions if isinstance(record, Record) and record.kind == "device.released"
+    ] == ["a is drained"]
+    assert not [a for a in story.actions if isinstance(a, Record) and a.kind == "lease.returned"]
 
 
 def test_a_worker_without_a_lease_goes_at_once(make_spec: Make) -> None:

@@ -94,7 +94,7 @@ def test_a_helper_that_begins_again_opens_sums_of_updates_that_are_trained_again
     troupe.helps()
     wanted = moved_by(troupe, 1)
     assert np.allclose(troupe.leader.model - troupe.first, wanted, atol=1e-6)
-    assert any(record.kind == "void" for record in troupe.records)
+    assert any(record.kind == "group.voided" for record in troupe.records)
 
 
 def test_a_session_of_the_helper_that_breaks_costs_nothing_if_the_answer_is_not_lost() -> None:
@@ -104,7 +104,7 @@ def test_a_session_of_the_helper_that_breaks_costs_nothing_if_the_answer_is_not_
     for event in (Disconnected(node=HOME, reason="a cable"), Connected(node=HOME)):
         troupe._works(HELPER, event)
     moved_by(troupe, 1)
-    assert not any(record.kind == "void" for record in troupe.records)
+    assert not any(record.kind == "group.voided" for record in troupe.records)
 
 
 @pytest.mark.parametrize("before", [Bind, AskMasks, MaskSum])
@@ -136,7 +136,7 @@ def test_a_roster_that_was_lost_with_a_session_comes_again_and_the_question_wait
     for event in (Disconnected(node=HOME, reason="a cable"), Connected(node=HOME)):
         troupe._works(HELPER, event)
     moved_by(troupe, 1)
-    assert not any(record.kind == "void" for record in troupe.records)
+    assert not any(record.kind == "group.voided" for record in troupe.records)
 
 
 def test_an_answer_that_is_lost_is_not_given_again() -> None:
@@ -261,7 +261,7 @@ def test_what_is_no_sum_of_masks_spoils_its_group_alone() -> None:
 
     troupe.lies = lies
     moved_by(troupe, 1)
-    (void,) = [record.reason for record in troupe.records if record.kind == "void"]
+    (void,) = [record.reason for record in troupe.records if record.kind == "group.voided"]
     assert "aide answered with what is not 35 words of 32 bits" in void
 
 

@@ -134,7 +134,7 @@ def test_in_a_shard_no_part_is_opened_without_the_others() -> None:
     troupe.loses(lost)
     troupe.run_to_word(lambda message: isinstance(message, Bind))
     assert len(troupe.said(Open)) == opened
-    assert any(record.kind == "void" for record in troupe.records)
+    assert any(record.kind == "group.voided" for record in troupe.records)
     troupe.is_exact(versions=1)
     assert rows_of(troupe, version + 1) == set(NAMES) - {lost}
 
@@ -174,7 +174,7 @@ def test_a_member_that_reports_words_which_it_did_not_send_spoils_one_group_alon
     troupe.lies = lies
     version = troupe.leader.version
     troupe.is_exact(versions=3)
-    assert sum(record.kind == "void" for record in troupe.records) == 1
+    assert sum(record.kind == "group.voided" for record in troupe.records) == 1
     assert rows_of(troupe, version + 1) == set(NAMES)
 
 
@@ -206,7 +206,7 @@ def test_an_aggregator_that_lies_about_its_sum_is_not_asked_again() -> None:
 
     troupe.lies = lies
     troupe.is_exact(versions=3)
-    assert any(record.kind == "aggregator" and liar in record.reason for record in troupe.records)
+    assert any(record.kind == "sum.rejected" and liar in record.reason for record in troupe.records)
     assert liar not in troupe.leader.aggregators
 
 

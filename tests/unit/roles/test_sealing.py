@@ -148,11 +148,9 @@ def test_a_session_that_breaks_after_the_upload_is_asked_again() -> None:
 def test_an_epoch_ends_where_too_little_is_left_for_another_sum() -> None:
     troupe = a_troupe(6, epoch_leases=15)
     troupe.run()
-    waived = [record.reason for record in troupe.records if record.kind == "waived"]
+    waived = [record.reason for record in troupe.records if record.kind == "lease.waived"]
     assert waived == ["3 of 15 leases: a sum is of 4"] * 2
-    assert [record.reason for record in troupe.records if record.kind == "ending"] == [
-        "finished: all 2 epochs are done"
-    ]
+    assert [record.reason for record in troupe.records if record.kind == "end.decided"] == ["finished: 2 of 2 epochs"]
 
 
 # A leader that lies ---------------------------------------------------------------------------------------------
@@ -251,8 +249,8 @@ def test_it_gives_two_models_and_gets_no_sum() -> None:
         return [message]
 
     troupe.lies = lies
-    troupe.run(lambda: bool([record for record in troupe.records if record.kind == "void"]))
-    void = [record.reason for record in troupe.records if record.kind == "void"]
+    troupe.run(lambda: bool([record for record in troupe.records if record.kind == "group.voided"]))
+    void = [record.reason for record in troupe.records if record.kind == "group.voided"]
     assert void
     assert troupe.leader.version == 1
 
@@ -321,8 +319,8 @@ def test_it_names_another_rate_or_size_and_the_lease_is_not_taken(changed: dict[
 def test_it_tells_a_device_another_epoch_or_version_and_gets_no_sum(changed: dict[str, object]) -> None:
     troupe = a_troupe()
     tells(troupe, **changed)
-    troupe.run(lambda: sum(record.kind == "void" for record in troupe.records) >= 2, most=4000)
-    assert sum(record.kind == "void" for record in troupe.records) >= 2
+    troupe.run(lambda: sum(record.kind == "group.voided" for record in troupe.records) >= 2, most=4000)
+    assert sum(record.kind == "group.voided" for record in troupe.records) >= 2
     assert troupe.leader.version == 0
 
 
@@ -390,7 +388,7 @@ def test_a_job_most_of_whose_trainings_diverge_fails_and_says_what_to_do() -> No
     troupe = a_troupe()
     troupe.diverges = set(NAMES)
     troupe.run()
-    ending = [record.reason for record in troupe.records if record.kind == "ending"]
+    ending = [record.reason for record in troupe.records if record.kind == "end.decided"]
     assert ending
     assert "try a lower learning rate" in ending[0]
 

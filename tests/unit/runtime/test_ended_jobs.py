@@ -159,7 +159,7 @@ def test_an_open_job_with_an_answer_that_was_retired_fails_and_says_what_to_set(
     assert row is not None
     assert row.state is JobState.FAILED
     assert row.reason == "Shoal no longer has work = 'blocks': set work = 'leased', and submit the job again"
-    assert books.noted == [("old", "job", f"failed: {row.reason}")]
+    assert books.noted == [("old", "job.failed", row.reason)]
 
 
 def test_an_ended_job_with_an_answer_that_was_retired_is_listed(books: Books) -> None:

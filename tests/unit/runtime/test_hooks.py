@@ -17,15 +17,17 @@ import pytest
 
 from shoal.errors import Misuse
 from shoal.runtime import hooks as module
-from shoal.runtime.hooks import WAITING_MAX, Hook, Hooks, described, load_hooks, names_of, parse_hooks
+from shoal.runtime.event_kinds import KINDS
+from shoal.runtime.former_kinds import FORMER
+from shoal.runtime.hooks import WAITING_MAX, Hook, Hooks, described, load_hooks, parse_hooks
 from shoal.runtime.journal import JournalEvent
 
 #: Patience on a busy machine.
 WAIT_S = 120.0
 
-LOST = JournalEvent(job="", seq=7, at_s=1.0, kind="node", reason="attic is lost: silent for 12.0 s")
-FAILED = JournalEvent(job="mnist-1", seq=3, at_s=2.0, kind="job", reason="failed: no device is left")
-SATURATED = JournalEvent(job="mnist-1", seq=4, at_s=3.0, kind="saturation", reason="saturated at 4 workers")
+LOST = JournalEvent(job="", seq=7, at_s=1.0, kind="device.lost", reason="attic: silent for 12.0 s")
+FAILED = JournalEvent(job="mnist-1", seq=3, at_s=2.0, kind="job.failed", reason="no device is left")
+SATURATED = JournalEvent(job="mnist-1", seq=4, at_s=3.0, kind="saturation.estimated", reason="saturated at 4 workers")
 
 
 def command(tmp_path: Path, program: str) -> tuple[str, ...]:
@@ -93,49 +95,48 @@ def running(*hooks: Hook) -> Iterator[tuple[Hooks, queue.Queue[tuple[str, str]]]
 
 
 def test_a_command_gets_the_event_on_its_standard_input(tmp_path: Path) -> None:
-    wanted = frozenset({"job-failed", "device-lost", "saturation"})
+    wanted = frozenset({"job.failed", "device.lost", "saturation.estimated"})
     with running(Hook(on=wanted, command=command(tmp_path, APPEND))) as (telling, failed):
         for event in (
             LOST,
             FAILED,
             SATURATED,
-            JournalEvent(job="", seq=8, at_s=4.0, kind="node", reason="x connected"),
+            JournalEvent(job="", seq=8, at_s=4.0, kind="device.connected", reason="x connected"),
         ):
             telling(event)
         told = {each["event"]: each for each in lines(tmp_path / "told", 3)}
         assert failed.empty()
-    assert set(told) == {"device-lost", "job-failed", "saturation"}
-    assert told["device-lost"] == {
-        "event": "device-lost",
+    assert set(told) == {"device.lost", "job.failed", "saturation.estimated"}
+    assert told["device.lost"] == {
+        "event": "device.lost",
         "cluster": "home",
         "job": None,
         "node": "attic",
-        "kind": "node",
-        "reason": "attic is lost: silent for 12.0 s",
+        "reason": "attic: silent for 12.0 s",
         "seq": 7,
         "ts": "1970-01-01T00:00:01.000Z",
     }
-    assert told["job-failed"]["job"] == "mnist-1"
+    assert told["job.failed"]["job"] == "mnist-1"
 
 
 def test_a_webhook_is_posted_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_AFTER_S", (0.01, 0.01))
     with webhook(503, 500) as (url, sent):
-        hook = Hook(on=frozenset({"job-failed"}), url=url, headers=(("Authorization", "Bearer x"),), timeout_s=10.0)
+        hook = Hook(on=frozenset({"job.failed"}), url=url, headers=(("Authorization", "Bearer x"),), timeout_s=10.0)
         with running(hook) as (telling, failed):
             telling(FAILED)
             got = [sent.get(timeout=WAIT_S) for _ in range(3)]
             assert failed.empty()
     assert {each["path"] for each in got} == {"/secret-path"}
     assert got[2]["token"] == "Bearer x"
-    assert got[2]["reason"] == "failed: no device is left"
+    assert got[2]["reason"] == "no device is left"
 
 
 def test_after_three_tries_it_is_told_without_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_AFTER_S", (0.01, 0.01))
     with (
         webhook(302, 500, 404) as (url, sent),
-        running(Hook(on=frozenset({"job-failed"}), url=url)) as (telling, failed),
+        running(Hook(on=frozenset({"job.failed"}), url=url)) as (telling, failed),
     ):
         telling(FAILED)
         name, why = failed.get(timeout=WAIT_S)
@@ -143,7 +144,7 @@ def test_after_three_tries_it_is_told_without_the_secret(monkeypatch: pytest.Mon
     assert paths == ["/secret-path"] * 3, "an event follows no redirection"
     assert name == "webhook http://127.0.0.1"
     assert why == "it answered 404, 3 tries"
-    assert "secret-path" not in repr(described((Hook(on=frozenset({"job-failed"}), url=url),)))
+    assert "secret-path" not in repr(described((Hook(on=frozenset({"job.failed"}), url=url),)))
 
 
 @pytest.mark.parametrize(
@@ -154,14 +155,14 @@ def test_after_three_tries_it_is_told_without_the_secret(monkeypatch: pytest.Mon
     ],
 )
 def test_a_command_that_fails_or_hangs_is_told(tmp_path: Path, program: str, limit_s: float, why: str) -> None:
-    hook = Hook(on=frozenset({"device-lost"}), command=command(tmp_path, program), timeout_s=limit_s)
+    hook = Hook(on=frozenset({"device.lost"}), command=command(tmp_path, program), timeout_s=limit_s)
     with running(hook) as (telling, failed):
         telling(LOST)
         assert failed.get(timeout=WAIT_S) == (f"command {Path(sys.executable).name}", why)
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
-    with running(Hook(on=frozenset({"device-lost"}), command=("/no/such/program",))) as (telling, failed):
+    with running(Hook(on=frozenset({"device.lost"}), command=("/no/such/program",))) as (telling, failed):
         telling(LOST)
         assert failed.get(timeout=WAIT_S) == ("command program", "it could not be started: No such file or directory")
 
@@ -176,7 +177,7 @@ while not os.path.exists(sys.argv[1] + ".go"):
     time.sleep(0.01)
 os.remove(mark)
 """
-    hook = Hook(on=frozenset({"device-lost"}), command=command(tmp_path, program), timeout_s=WAIT_S)
+    hook = Hook(on=frozenset({"device.lost"}), command=command(tmp_path, program), timeout_s=WAIT_S)
     with running(hook) as (telling, failed):
         began_s = time.monotonic()
         for _ in range(WAITING_MAX + 50):
@@ -191,7 +192,7 @@ os.remove(mark)
 
 def test_stopping_ends_a_command_that_runs(tmp_path: Path) -> None:
     program = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()) + chr(10)); time.sleep(600)"
-    telling = Hooks((Hook(on=frozenset({"device-lost"}), command=command(tmp_path, program)),), cluster="home")
+    telling = Hooks((Hook(on=frozenset({"device.lost"}), command=command(tmp_path, program)),), cluster="home")
     telling(LOST)
     lines(tmp_path / "told", 1)
     began_s = time.monotonic()
@@ -208,11 +209,11 @@ def test_a_file_of_hooks(tmp_path: Path) -> None:
     file.write_text(
         """
 [[hook]]
-on = ["job-failed", "device-lost"]
+on = ["job.failed", "device.lost"]
 command = ["/usr/local/bin/tell", "--loud"]
 
 [[hook]]
-on = ["saturation"]
+on = ["saturation.estimated"]
 url = "https://example.org/hook/abc"
 headers = { Authorization = "Bearer x" }
 timeout_s = 5
@@ -220,7 +221,7 @@ timeout_s = 5
     )
     file.chmod(0o600)
     first, second = load_hooks(tmp_path)
-    assert first == Hook(on=frozenset({"job-failed", "device-lost"}), command=("/usr/local/bin/tell", "--loud"))
+    assert first == Hook(on=frozenset({"job.failed", "device.lost"}), command=("/usr/local/bin/tell", "--loud"))
     assert (second.headers, second.timeout_s) == ((("Authorization", "Bearer x"),), 5.0)
     assert "abc" not in repr(second)
     assert "Bearer" not in repr(second)
@@ -238,14 +239,18 @@ timeout_s = 5
     [
         ({"on": [], "url": "https://a"}, "name events"),
         ({"on": ["moonrise"], "url": "https://a"}, "there is no event 'moonrise'"),
-        ({"on": ["hook-failed"], "url": "https://a"}, "there is no event 'hook-failed'"),
-        ({"on": ["saturation"]}, "either a command or a url"),
-        ({"on": ["saturation"], "url": "https://a", "command": ["b"]}, "either a command or a url"),
-        ({"on": ["saturation"], "command": "rm -rf /"}, "a program and its arguments"),
-        ({"on": ["saturation"], "url": "file:///etc/passwd"}, "begins with https:// or http://"),
-        ({"on": ["saturation"], "url": "https://a", "headers": {"A": 1}}, "headers are texts"),
-        ({"on": ["saturation"], "url": "https://a", "timeout_s": 60}, "at most 10"),
-        ({"on": ["saturation"], "url": "https://a", "shell": True}, "not 'shell'"),
+        ({"on": ["hook.failed"], "url": "https://a"}, "there is no event 'hook.failed': docs/operations/logs.md lists"),
+        ({"on": ["worker.lost"], "url": "https://a"}, "there is no event 'worker.lost'"),
+        ({"on": ["device-lost"], "url": "https://a"}, "there is no event 'device-lost': write 'device.lost'"),
+        ({"on": ["job-failed"], "url": "https://a"}, "there is no event 'job-failed': write 'job.failed'"),
+        ({"on": ["spoilt"], "url": "https://a"}, "write 'update.invalid' or 'model.invalid'"),
+        ({"on": ["saturation.estimated"]}, "either a command or a url"),
+        ({"on": ["saturation.estimated"], "url": "https://a", "command": ["b"]}, "either a command or a url"),
+        ({"on": ["saturation.estimated"], "command": "rm -rf /"}, "a program and its arguments"),
+        ({"on": ["saturation.estimated"], "url": "file:///etc/passwd"}, "begins with https:// or http://"),
+        ({"on": ["saturation.estimated"], "url": "https://a", "headers": {"A": 1}}, "headers are texts"),
+        ({"on": ["saturation.estimated"], "url": "https://a", "timeout_s": 60}, "at most 10"),
+        ({"on": ["saturation.estimated"], "url": "https://a", "shell": True}, "not 'shell'"),
     ],
 )
 def test_a_hook_that_cannot_be_is_refused(hook: dict[str, Any], why: str) -> None:
@@ -253,6 +258,6 @@ def test_a_hook_that_cannot_be_is_refused(hook: dict[str, Any], why: str) -> Non
         parse_hooks({"hook": [hook]}, "hooks.toml")
 
 
-def test_what_an_event_is_called() -> None:
-    assert names_of(LOST) == {"node", "device-lost"}
-    assert names_of(FAILED) == {"job", "job-failed"}
+def test_every_former_kind_names_kinds_that_a_journal_has() -> None:
+    assert {kind for kinds in FORMER.values() for kind in kinds} <= set(KINDS)
+    assert not set(FORMER) & set(KINDS)

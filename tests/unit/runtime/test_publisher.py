@@ -114,7 +114,7 @@ def test_the_better_is_published_by_itself_and_the_worse_is_not(site: Site) -> N
     assert list(held) == ["w"], "without the bookkeeping"
     assert notes == {"job": JOB, "version": "21"}
     assert model.size_bytes == site.models.path(model.sha256).stat().st_size
-    assert [kind for kind, _ in site.notes] == ["published", "published"]
+    assert [kind for kind, _ in site.notes] == ["version.published", "version.published"]
     site.is_sound()
 
 

@@ -98,7 +98,7 @@ def test_a_call_that_takes_long_is_told_once() -> None:
                 tell()
     for tell in vitals.loop.on_turn:
         tell()
-    assert noted == [("store-slow", "a call to the bucket has taken 22 s so far")]
+    assert noted == [("store.slowed", "a call to the bucket has taken 22 s so far")]
 
 
 def test_a_loop_that_is_held_up_is_late() -> None:

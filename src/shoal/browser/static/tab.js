@@ -782,7 +782,7 @@ var Blobs = class {
       frame: (frame) => this.due?.take(frame),
       closed: (_, reason) => {
         this.socket = null;
-        this.due?.fail(reason || "the connection was cut");
+        this.due?.fail(reason || "connection closed");
       }
     });
     let socket;
@@ -1597,9 +1597,9 @@ var Worker = class {
   onRefused(refused) {
     if (this.held && isOf(this.held, refused) && this.held.result) {
       this.held = null;
-      this.become("waiting", `the update was refused: ${refused.reason}`);
+      this.become("waiting", `update rejected: ${refused.reason}`);
     }
-    this.record("refused", refused.reason);
+    this.record("update.rejected", refused.reason);
     const [term, lease] = this.newest;
     const isNewer = refused.term > term || refused.term === term && refused.holds > lease;
     if (refused.holds && refused.term === this.term && isNewer) this.askForWork();
@@ -1639,7 +1639,7 @@ var Worker = class {
   }
   onDiverged(held, reason) {
     this.held = null;
-    this.record("diverged", reason);
+    this.record("training.diverged", reason);
     if (this.isConnected) {
       this.send("Failed", { job: this.job, term: held.work.term, lease: held.work.lease, reason, traceback: "", diverged: true });
     }
@@ -1650,7 +1650,7 @@ var Worker = class {
     this.holds = NOTHING_HELD;
     this.failures += 1;
     this.cancel(DEADLINE);
-    this.record("trainer-failed", reason);
+    this.record("trainer.failed", reason);
     const held = this.held;
     this.held = null;
     if (held && held.work.lease === lease && this.isConnected) this.failed(held.work.term, lease, reason, traceback);
@@ -1658,7 +1658,7 @@ var Worker = class {
   }
   onPrepareFailed(reason, traceback) {
     this.failures += 1;
-    this.record("prepare-failed", reason);
+    this.record("preparation.failed", reason);
     if (this.isConnected) this.failed(this.term, 0, reason, traceback);
     this.retry(reason);
   }
@@ -1859,7 +1859,7 @@ var Tab = class {
     this.isDialling = true;
     this.tell({ state: "connecting", reason: "calling the cluster" });
     const { identity, incarnation } = this;
-    const lost = (_, reason) => this.lost(reason || "the connection was cut");
+    const lost = (_, reason) => this.lost(reason || "connection closed");
     let work = null, control = null;
     try {
       work = await Lane.open(identity, "Work", incarnation, { message: (message) => this.received(message), closed: lost });

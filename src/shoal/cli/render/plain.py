@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from shoal.cli.job_history import News, Story
 from shoal.cli.render.format import bytes_text, clean, metrics_text, plural, rate_text, span_text
+from shoal.runtime.event_kinds import ROUTINE
 
 #: Progress without news is told at most this often.
 EVERY_S = 5.0
 
-#: Kinds of events that are told elsewhere in these lines, or that come with every batch.
-_QUIET_KINDS = frozenset({"evaluated", "lease-returned", "assigned"})
+#: Kinds of events that other lines report (an evaluation, the end of the job), or that come with every batch.
+_QUIET_KINDS = frozenset({*ROUTINE, "device.assigned", "job.finished", "job.failed", "job.stopped"})
 
 
 class PlainLines:

@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli.foremost import foremost
 from shoal.cli.job_history import Story
 from shoal.cli.render.format import (
     NOTHING,
@@ -38,6 +39,7 @@ from shoal.cli.render.private_facts import spent_text
 from shoal.cli.render.topologies import topology_text
 from shoal.cli.standing import since_text
 from shoal.roles.manager.publishing import measure
+from shoal.runtime.event_kinds import is_fault
 
 if TYPE_CHECKING:
     from shoal.plan import Until
@@ -70,9 +72,11 @@ STATE_STYLES = {
     "drained": "magenta",
     "revoked": "bold red",
 }
-_ALARMS = frozenset({"failed", "lost", "revoked", "save-failed", "trainer-failed", "prepare-failed", "unprepared"})
-_WARNINGS = frozenset({"refused", "suspect", "expired", "lease-returned", "checkpoint"})
-_GOOD_NEWS = frozenset({"evaluated", "epoch", "ending", "resumed", "job"})
+#: Faults that cost work, and good news. Other faults are yellow, other events cyan.
+_ALARMS = frozenset(
+    {"job.failed", "lease.failed", "preparation.failed", "device.lost", "device.revoked", "save.failed"}
+)
+_GOOD_NEWS = frozenset({"job.evaluated", "epoch.done", "job.finished", "job.resumed", "device.returned"})
 
 _DEVICE_CHARS = 18
 _WIDE_CHARS = 120
@@ -96,7 +100,7 @@ def render(story: Story, *, width: int, height: int, note: str = "") -> Renderab
     room = _EVENTS_MIN + _DEVICES_MIN + max(spare - more_lines, 0)
     device_rows = min(max(len(workers), _ABSENT_ROWS), room - _EVENTS_MIN)
     parts: list[RenderableType] = [_header(story, width), _devices(workers, rows=device_rows, width=width)]
-    parts.append(_events(list(story.events)[-(room - device_rows) :], width=width))
+    parts.append(_events(foremost(story.events, room - device_rows), width=width))
     if note:
         told = Text(note, style="dim") if more_lines else _one_line(Text(note, style="dim"))
         parts.append(Padding(told, (0, 1)))
@@ -223,7 +227,7 @@ def _pace_line(story: Story) -> RenderableType:
     if progress is None:
         return Text("nothing trained yet", style="dim")
     facts = [
-        ("version ", f"{progress.version:,}", f" (durable {progress.durable_version:,})"),
+        ("version ", f"{progress.version:,}", f" (saved {progress.durable_version:,})"),
         ("", rate_text(progress.rounds_per_s), " rounds/s"),
         ("", rate_text(progress.examples_per_s), " examples/s"),
     ]
@@ -349,7 +353,7 @@ def _device_row(worker: WorkerView, *, total: int, wide: bool) -> list[Renderabl
 def _events(events: list[EventView], *, width: int) -> RenderableType:
     table = Table.grid(expand=True, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, max_width=16, overflow="ellipsis")
+    table.add_column(no_wrap=True, max_width=20, overflow="ellipsis")
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     for event in events:
         table.add_row(Text(clock_text(event.at_s), style="dim"), event_kind(event), Text(clean(event.reason)))
@@ -360,10 +364,13 @@ def _events(events: list[EventView], *, width: int) -> RenderableType:
 
 
 def event_kind(event: EventView) -> Text:
-    for kinds, style in ((_ALARMS, "red"), (_WARNINGS, "yellow"), (_GOOD_NEWS, "green")):
-        if event.kind in kinds:
-            return Text(clean(event.kind, 30), style=style)
-    return Text(clean(event.kind, 30), style="cyan")
+    if event.kind in _ALARMS:
+        style = "red"
+    elif is_fault(event.kind):
+        style = "yellow"
+    else:
+        style = "green" if event.kind in _GOOD_NEWS else "cyan"
+    return Text(clean(event.kind, 30), style=style)
 
 
 def _two_sides(left: Text, right: Text) -> Table:

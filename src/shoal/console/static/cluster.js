@@ -3,17 +3,9 @@
 ((S) => {
   const { html, useState } = htmPreact;
 
-  /** One thing that leader and manager both tell is one event. Newest first. */
+  /** The events of all lists, newest first. */
   function events(...lists) {
-    const seen = new Set();
-    const found = [];
-    for (const each of lists.flat()) {
-      const about = each.kind === "node" && /^(\S+) is (suspect|lost): (.*)$/su.exec(each.reason ?? "");
-      const event = about ? { ...each, kind: about[2], reason: `${about[1]}: ${about[3]}` } : each;
-      const key = `${event.kind} ${Math.round(event.at_s)} ${event.reason}`;
-      if (!seen.has(key)) found.push({ ...event, key });
-      seen.add(key);
-    }
+    const found = lists.flat().map((event) => ({ ...event, key: `${event.kind} ${event.seq} ${event.at_s} ${event.reason}` }));
     return found.sort((a, b) => b.at_s - a.at_s || b.seq - a.seq);
   }
 

@@ -3,7 +3,7 @@
 ((S) => {
   const { html, useEffect, useState } = htmPreact;
   const SERIES_EVERY_S = 5;
-  const MARKED = /^(lost|suspect|published|rolled-back|resumed|save-failed|leading|transferred)$/u;
+  const MARKED = /^(device\.lost|device\.suspected|version\.published|version\.reinstated|job\.resumed|save\.failed)$/u;
   const TIME_S = 60;
 
   // When ----------------------------------------------------------------------------------------------------
@@ -12,8 +12,8 @@
   function zeroOf(state, job) {
     const told = new Map();
     for (const event of job.events ?? []) {
-      const version = event.kind === "evaluated" && /^version (\d+)/u.exec(event.reason);
-      if (version) told.set(Number(version[1]), event.at_s);
+      const version = event.kind === "job.evaluated" && /\bversion ([\d,]+)/u.exec(event.reason);
+      if (version) told.set(Number(version[1].replaceAll(",", "")), event.at_s);
     }
     for (const each of (job.evaluations ?? []).toReversed()) {
       if (told.has(each.version)) return told.get(each.version) - each.seconds;
@@ -27,11 +27,11 @@
       .filter((event) => MARKED.test(event.kind))
       .map((event) => {
         const bad = S.toneOf(event.kind) === "bad" || S.toneOf(event.kind) === "warn";
-        const who = bad ? event.reason.split(":")[0] : (/^version \d+/u.exec(event.reason)?.[0] ?? "");
-        const text = event.kind === "rolled-back" ? "rolled back" : bad ? `${who} ${event.kind === "suspect" ? "silent" : event.kind}` : who.replace("version ", "v");
+        const who = bad ? event.reason.split(":")[0] : (/\bversion [\d,]+/u.exec(event.reason)?.[0] ?? "");
+        const text = event.kind === "version.reinstated" ? "rolled back" : bad ? `${who} ${event.kind === "device.suspected" ? "silent" : event.kind.split(".")[1]}` : who.replace("version ", "v");
         return { atS: event.at_s, text: text.length > 26 ? `${text.slice(0, 25)}…` : text, bad, kind: event.kind };
       })
-      .filter((mark, at, all) => mark.kind !== "suspect" || !all.some((other) => other.kind === "lost" && other.text.split(" ")[0] === mark.text.split(" ")[0] && Math.abs(other.atS - mark.atS) < 15))
+      .filter((mark, at, all) => mark.kind !== "device.suspected" || !all.some((other) => other.kind === "device.lost" && other.text.split(" ")[0] === mark.text.split(" ")[0] && Math.abs(other.atS - mark.atS) < 15))
       .sort((a, b) => a.atS - b.atS);
   }
 

@@ -58,8 +58,8 @@
   function servedWhen(job) {
     const turns = (job.versions ?? []).map((each) => ({ atS: each.at_s, version: each.version, back: false }));
     for (const event of job.events ?? []) {
-      const version = event.kind === "rolled-back" && /^version (\d+)/u.exec(event.reason);
-      if (version) turns.push({ atS: event.at_s, version: Number(version[1]), back: true });
+      const version = event.kind === "version.reinstated" && /^version ([\d,]+)/u.exec(event.reason);
+      if (version) turns.push({ atS: event.at_s, version: Number(version[1].replaceAll(",", "")), back: true });
     }
     return turns.sort((a, b) => a.atS - b.atS);
   }

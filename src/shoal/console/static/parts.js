@@ -80,15 +80,22 @@
 
   // Events -------------------------------------------------------------------------------------------------
 
-  const BAD = /lost|failed|revoked|refused|expired|returned|rolled|denied|broken|discard|cut|dismiss/u;
-  const WARN = /suspect|late|silent|drained|hold|waiting|slow/u;
-  const GOOD = /evaluated|published|resumed|epoch|assigned|joined|alive|ready|approved|undrained|finished|started/u;
+  const BAD = /\.(lost|failed|revoked|refused|rejected|invalid|expired|damaged|diverged|discarded|reverted|voided|broken|excluded|exceeded|misused)$|^lease\.returned$|denied/u;
+  const WARN = /suspected|missed|paused|slowed|declined|withheld|dropped|deferred|held|fenced|down-weighted|reinstated|drained|waiting/u;
+  const GOOD = /evaluated|published|resumed|done|assigned|joined|device\.returned|finished|started|approved|undrained/u;
+  const ROUTINE = /^(epoch\.done|job\.evaluated|lease\.returned)$/u;
   const toneOf = (kind) => (BAD.test(kind) ? "bad" : WARN.test(kind) ? "warn" : GOOD.test(kind) ? "good" : "");
+
+  /** The first events of a list; routine ones only where others leave room. */
+  function foremost(events, most) {
+    const places = new Set(events.map((event, at) => at).sort((a, b) => ROUTINE.test(events[a].kind) - ROUTINE.test(events[b].kind) || a - b).slice(0, most));
+    return events.filter((event, at) => places.has(at));
+  }
 
   function Events({ events, most = 8, empty = "Nothing happened yet." }) {
     const [all, setAll] = useState(false);
     if (!events.length) return html`<p class="empty">${empty}</p>`;
-    const shown = all ? events : events.slice(0, most);
+    const shown = all ? events : foremost(events, most);
     return html`
       <ol class="events">
         ${shown.map((event) => html`

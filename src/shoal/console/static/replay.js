@@ -2,7 +2,7 @@
 "use strict";
 ((S) => {
   const { html } = htmPreact;
-  const BAD = /lost|failed|suspect|refused|rolled/u;
+  const BAD = /lost|failed|suspected|refused|reinstated/u;
 
   function Replay() {
     const { record, at, playing, live } = S.store;

@@ -175,7 +175,7 @@ class Broker(Machine):
             case AskPool():
                 self._clients[sender] = _Client()
                 what_for = f": {clip(message.purpose)}" if message.purpose else ""
-                self.record("borrows", f"{sender} asks for products{what_for}")
+                self.record("client.connected", f"{sender} asks for products{what_for}")
             case TileTask():
                 self._on_task(sender, message)
             case RightOperand():
@@ -212,7 +212,7 @@ class Broker(Machine):
             return
         left = executor.on_disconnected(reason)
         if any(issued.task in self._tasks for issued in left):
-            self.record("reissued", f"{node} is lost with {len(left)} tasks: {reason}")
+            self.record("task.reissued", f"{node} is lost with {len(left)} tasks: {reason}")
         self._take_back(node, left)
 
     def _take_back(self, node: str, left: list[Issued]) -> None:
@@ -237,7 +237,7 @@ class Broker(Machine):
         if was == "drained" and hold is None and executor.excluded is not None:
             # An operator drained it and let it back: that is deliberate.
             executor.excluded = None
-            self.record("readmitted", f"{event.node} may be given tasks again: undrained")
+            self.record("executor.readmitted", f"{event.node}: an operator undrained it")
 
     def _on_caught(self, client: str, caught: Caught) -> None:
         executor = self._executors.setdefault(caught.executor, ExecutorRecord(caught.executor))
@@ -246,7 +246,7 @@ class Broker(Machine):
         who = client.partition("/")[0]
         executor.caught += 1
         executor.excluded = f"caught by {who}: {caught.reason}"
-        self.record("caught", f"{caught.executor} gave a wrong result and is not asked again: {caught.reason}")
+        self.record("executor.excluded", f"{caught.executor} gave a wrong result: {caught.reason}")
         # Its tasks go to others; its own results for them do not count.
         self._take_back(executor.node, list(executor.issued.values()))
 
@@ -313,7 +313,7 @@ class Broker(Machine):
             executor.refused += 1
             opened.given[node] = reason
             opened.is_queued = True
-            self.record("refused", f"{node} did not do its task: {reason}")
+            self.record("task.refused", f"{node}: {reason}")
             return
         executor.tasks += 1
         executor.multiply_adds += opened.multiply_adds
@@ -511,7 +511,7 @@ class Broker(Machine):
                     executor.on_late()
                     opened.is_queued = True
                     late_s = self.now_s - issued.at_s
-                    self.record("reissued", f"{executor.node} has a task for {late_s:.1f} s: another gets it")
+                    self.record("task.reissued", f"{executor.node} has a task for {late_s:.1f} s: another gets it")
         for number, opened in list(self._tasks.items()):
             if opened.ends_s <= self.now_s:
                 waited = f"no result within {opened.task.deadline_s:g} s: {self._counted()}"

@@ -219,7 +219,7 @@ class Client(Machine):
         for number in lost:
             self._return(number)
         if lost:
-            self.record("pool-lost", f"{name} is gone with {len(lost)} tasks, which go elsewhere: {reason}")
+            self.record("pool.lost", f"{name} is gone with {len(lost)} tasks, which go elsewhere: {reason}")
 
     def _on_message(self, event: Received) -> None:
         pool = self._pools.get(event.sender)
@@ -276,7 +276,7 @@ class Client(Machine):
         # Cut the same way: a product has the same bits at home and away.
         for work in self._product.open.values():
             work.failures = FAILURES_MAX
-        self._record_once(f"{event.name or 'a product'} is done at home: {why_home}")
+        self._record_once("product.kept", f"{event.name or 'a product'}: {why_home}")
 
     def _new_product(self, event: ProductWanted, *, is_masked: bool) -> Product:
         left, right = event.left, event.right
@@ -359,7 +359,7 @@ class Client(Machine):
             if pool is not None:
                 self._ask(product, work, side, pool)
             elif why_home is not None and self._at_home is None:
-                self._record_once(f"tiles of {product.name or 'a product'} are done at home: {why_home}")
+                self._record_once("product.kept", f"tiles of {product.name or 'a product'}: {why_home}")
                 self._compute_at_home(product, work, side)
             else:
                 waiting.append((tile, side))
@@ -374,7 +374,7 @@ class Client(Machine):
         asked = {ask.side for ask in self._asks.values() if ask.tile == work.tile.number}
         wanted = sorted(work.sides, key=lambda side: (side not in work.replies, side not in asked, side))
         work.sides = tuple(sorted(wanted[: max(there, len(work.replies), 1)]))
-        self._record_once(f"tiles are given to {len(work.sides)} executors each: there are no others")
+        self._record_once("tile.repeated", f"tiles are given to {len(work.sides)} executors each: there are no others")
         self._settle(product, work)
 
     def _choose(self, product: Product, work: TileWork, side: int) -> tuple[_Pool | None, str | None]:
@@ -499,7 +499,7 @@ class Client(Machine):
         ask = self._asks[task]
         work = self._return(task, failed=True)
         pool.paused_until_s = self.now_s + PAUSE_S
-        self._record_once(f"{pool.name} did not do a task: {reason}")
+        self._record_once("task.refused", f"{pool.name}: {reason}")
         product = self._product
         if work is None or product is None or not product.is_replicated:
             return
@@ -553,7 +553,7 @@ class Client(Machine):
         pool.caught[reply.node] = reason
         name = f"{reply.pool}/{reply.node}"
         self.report = replace(self.report, liars=(*self.report.liars, name))
-        self.record("caught", f"{name} gave a wrong result and is not asked again: {reason}")
+        self.record("executor.excluded", f"{name} gave a wrong result: {reason}")
         if pool.is_connected:
             self.send(pool.name, Caught(executor=reply.node, reason=clip(reason)))
 
@@ -613,7 +613,7 @@ class Client(Machine):
             work = self._return(number, failed=True)
             if work is not None:
                 work.avoid.setdefault(pool, set())
-            self._record_once(f"{pool} did not answer in time: its tasks go elsewhere")
+            self._record_once("task.reissued", f"{pool} did not answer in time: its tasks go elsewhere")
 
     def _set_look_timer(self) -> None:
         times = [ask.due_s for ask in self._asks.values() if ask.pool is not None]
@@ -624,12 +624,12 @@ class Client(Machine):
         if ahead:
             self.timer(LOOK, min(ahead) - self.now_s + 1e-3)
 
-    def _record_once(self, reason: str) -> None:
+    def _record_once(self, kind: str, reason: str) -> None:
         """Record a decision and its reason; not again for every tile of every step."""
         if reason in self._said or len(self._said) > 1000:
             return
         self._said.add(reason)
-        self.record("offload", reason)
+        self.record(kind, reason)
 
 
 def network_name(executors: Sequence[int]) -> str:

@@ -128,7 +128,7 @@ class Executor(Machine):
         if array is None or digest_of(array) != right.right:
             # A product with it would be wrong, and the client would take this device for a liar.
             reason = "the right side that came is not the one that was named"
-            self.record("refused", reason)
+            self.record("task.refused", reason)
             self._refuse_all(ready, reason)
             return
         if array.nbytes > self._means.rights_max_bytes:
@@ -192,7 +192,7 @@ class Executor(Machine):
 
     def _on_failed(self, ask: TileTask | Measure, reason: str) -> None:
         self._running = None
-        self.record("failed", reason)
+        self.record("task.failed", reason)
         # A measure stays unanswered: the broker gives no tasks to a device that cannot multiply.
         if isinstance(ask, TileTask):
             self._refuse(ask, reason)

@@ -172,7 +172,7 @@ class Aggregator(Machine):
             node=member,
             reason=clip(violation.reason),
         )
-        self.record("spoilt", f"piece of {member}: {violation.reason}", job=form.job)
+        self.record("update.invalid", f"piece of {member}: {violation.reason}", job=form.job)
         self.send(self._leader, bad)
 
     def _take_words(self, sealed: SealedTray, member: str, shard: UpdateShard) -> None:

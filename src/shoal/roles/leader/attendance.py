@@ -36,8 +36,8 @@ class Attendance:
         worker = self._workers.find(node)
         if worker is None:
             worker = self._workers.add(node, is_hub=message.is_hub)
-            does = "is a hub: it can sum up for others" if worker.is_hub else "is ready to work"
-            self._machine.record("joined", f"{node} {does}")
+            does = "ready to sum up for others (a hub)" if worker.is_hub else "ready"
+            self._machine.record("device.joined", f"{node} {does}")
             self._policy.on_workers_changed()
         worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
         worker.medium = message.medium
@@ -70,7 +70,7 @@ class Attendance:
         if event.state is Liveness.SUSPECT:
             worker.reason = event.reason
             self._workers.suspects.add(node)
-            self._machine.record("suspect", f"{node}: {event.reason}")
+            self._machine.record("worker.suspected", f"{node}: {event.reason}")
             return self._aggregation.on_suspect(node, event.reason)
         self._workers.suspects.discard(node)
         if event.state is Liveness.LOST:
@@ -87,7 +87,7 @@ class Attendance:
         """A node is gone. The sums that it had are made again, by another or by the leader."""
         node = worker.node
         self._workers.remove(node)
-        self._machine.record("lost", f"{node}, a hub: {reason}" if worker.is_hub else f"{node}: {reason}")
+        self._machine.record("worker.lost", f"{node}, a hub: {reason}" if worker.is_hub else f"{node}: {reason}")
         self._aggregation.on_worker_lost(node, reason)
         if not worker.is_hub:
-            self._leases.give_up(node, fate=f"was taken back: {node} was lost ({reason})")
+            self._leases.give_up(node, fate=f"was taken back: {node} is lost")

@@ -43,9 +43,9 @@ class Ending:
         if latest is not None and (reached := reached_by(self._until, self._training.evaluations)) is not None:
             return "finished", reached
         if latest is not None and (unknown := self._goals.unknown(latest)) is not None:
-            self._machine.record("goal", unknown)
+            self._machine.record("goal.unmeasured", unknown)
         if self._until.epochs is not None and self._training.ledger.epoch >= self._until.epochs:
-            return "finished", f"all {self._until.epochs} epochs are done"
+            return "finished", f"{self._until.epochs} of {self._until.epochs} epochs"
         return None
 
     def by_time(self) -> JobEnd | None:

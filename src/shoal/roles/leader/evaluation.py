@@ -189,8 +189,8 @@ class Evaluations:
         view = self.now.view(seconds=self._training.elapsed_s)
         self.now = None
         view = self._judge(view)
-        told = f"{figures_text(view.metrics)} on {view.examples} held-out examples"
-        self._machine.record("evaluated", f"version {view.version} after epoch {view.epoch}: {told}")
+        on = f"version {view.version:,}, {view.examples:,} held-out examples"
+        self._machine.record("job.evaluated", f"epoch {view.epoch}: {figures_text(view.metrics)} ({on})")
         return True
 
     def judge_by_new_examples(self) -> None:
@@ -203,8 +203,8 @@ class Evaluations:
         if view is None:
             return
         view = self._judge(view)
-        told = f"{figures_text(view.metrics)} on {view.examples} new examples before they were trained on"
-        self._machine.record("evaluated", f"epoch {epoch}: {told}")
+        on = f"version {view.version:,}, {view.examples:,} new examples before they were trained on"
+        self._machine.record("job.evaluated", f"epoch {epoch}: {figures_text(view.metrics)} ({on})")
 
     def _judge(self, view: EvaluationView) -> EvaluationView:
         if trained := self._training.take_logged():

@@ -9,7 +9,18 @@ from shoal.scheduling.ledger import Ledger
 
 #: Kinds of records that say: the workers changed, or batches that a worker held are free again.
 _CHANGES = frozenset(
-    ("epoch", "resumed", "joined", "lost", "released", "failed", "refused", "expired", "lease-returned")
+    (
+        "epoch.done",
+        "job.resumed",
+        "device.joined",
+        "worker.lost",
+        "device.released",
+        "lease.failed",
+        "preparation.failed",
+        "update.rejected",
+        "lease.expired",
+        "lease.returned",
+    )
 )
 
 
@@ -68,4 +79,4 @@ def _reason(ledger: Ledger, *, before: tuple[str, ...], workers: tuple[str, ...]
     came = [f"{node} has one now" for node in workers if node not in before]
     gone = [f"{node} has none any more" for node in before if node not in workers]
     why = ", ".join([*came, *gone]) or "what was left by someone is given to others"
-    return f"{told}, cut again: {why}"
+    return f"{told}, divided again: {why}"

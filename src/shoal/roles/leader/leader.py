@@ -205,7 +205,7 @@ class Leader(Machine):
             case SaveFailed():
                 # It is tried again and again while the manager is away: a reason is recorded once.
                 if self._durability.on_failed(event.reason):
-                    self.record("save-failed", f"version {event.version}: {event.reason}; trying again")
+                    self.record("save.failed", f"version {event.version}: {event.reason}; trying again")
             case StopRequested():
                 self._end("failed" if event.is_failure else "stopped", event.reason)
             case _:
@@ -230,15 +230,15 @@ class Leader(Machine):
         self._durability.start()
         self.timer(_TICK, TICK_S)
         if self._durability.version < 0:
-            first = f"{self._training.ledger.batches} batches an epoch, {self._layout.size:,} values, term {self._term}"
-            self.record("started", first)
+            first = f"{self._layout.size:,} parameters, {self._training.ledger.batches:,} batches per epoch"
+            self.record("job.started", first)
             self._save()
         else:
             ledger = self._training.ledger
             where = f"epoch {ledger.epoch + 1}, {ledger.applied} of {ledger.batches} batches applied"
-            self.record("resumed", f"from durable version {self._training.version}, {where}, term {self._term}")
+            self.record("job.resumed", f"from saved version {self._training.version:,}, {where}, term {self._term}")
             if self._unread is not None:
-                self.record("profiles", f"devices are measured again: {self._unread}")
+                self.record("profiles.reset", f"devices are measured again: {self._unread}")
             if self._ending.decided:
                 self._end(*self._ending.decided)
             elif self._evaluations.is_due(is_ending=False):
@@ -374,7 +374,7 @@ class Leader(Machine):
         one = self._workers.get(only) if only is not None else None
         held_up = self._held_up()
         if held_up is None and not self._enough():
-            held_up = f"{self._workers.trusted} of at least {self._workers_least} workers are here"
+            held_up = f"{self._workers.trusted} of {self._workers_least} required devices connected"
         if held_up is not None:
             self._phase, self._reason = LeaderPhase.WAITING, held_up
             if one is not None:
@@ -389,7 +389,7 @@ class Leader(Machine):
         is_training = self._evaluations.now is None
         self._phase, self._reason = (LeaderPhase.TRAINING if is_training else LeaderPhase.EVALUATING), None
         if is_training and (why := self._lending.cut_shares()) is not None:
-            self.record("shares", why)
+            self.record("shares.divided", why)
             # A worker that had nothing left may have something now.
             self._workers.release()
             one = None
@@ -414,7 +414,7 @@ class Leader(Machine):
         self.send(self._manager, self.progress())
         self._phase = LeaderPhase.ENDED
         reason = f"handed over at version {self._number}"
-        self.record("handed-over", reason)
+        self.record("leader.resigned", f"at version {self._number:,}")
         self.send(self._manager, m.SteppedDown(job=self._spec.job, term=self._term, reason=reason))
         self.act(End(reason=reason))
 
@@ -480,7 +480,7 @@ class Leader(Machine):
         refused = m.UpdateRefused(
             job=self._spec.job, term=what.term, lease=what.lease, reason=m.clip(reason), holds=held[0].id if held else 0
         )
-        self.record("refused", f"update of {worker.node}: {reason}")
+        self.record("update.rejected", f"{worker.node}: {reason}")
         self.send(worker.node, refused)
         if held or self._phase.is_over:
             return
@@ -520,7 +520,8 @@ class Leader(Machine):
 
     def _on_failed(self, worker: WorkerRecord, failed: m.Failed) -> None:
         worker.failures += 1
-        self.record("failed", f"{worker.node}: {failed.reason}", traceback=failed.traceback)
+        kind = "lease.failed" if failed.lease else "preparation.failed"
+        self.record(kind, f"{worker.node}: {failed.reason}", traceback=failed.traceback)
         if failed.lease == 0:
             self._workers.on_preparation_failed(worker, failed)
         if (lease := self._lending.on_failed(worker, failed)) is not None:
@@ -562,8 +563,7 @@ class Leader(Machine):
         batches = ledger.batches - ledger.waived
         ledger.next_epoch()
         self._batch_failures.clear()
-        made = f"{batches} batches applied once each, version {self._training.version}"
-        self.record("epoch", f"epoch {ledger.epoch}: {made}")
+        self.record("epoch.done", f"epoch {ledger.epoch}: {batches:,} batches, version {self._training.version:,}")
         if self._evaluations.is_due(is_ending=self._ending.decided is not None):
             self._begin_evaluation()
             self._save()
@@ -617,7 +617,7 @@ class Leader(Machine):
         self._reshape()
         self._proceed()
         if (verdict := self._stats.look()) is not None:
-            self.record("saturation", verdict)
+            self.record("saturation.estimated", verdict)
         self._lending.explain_waits(self._held_up() or (None if self._enough() else self._reason))
         self._out_of_time()
         self._save_if_due()
@@ -642,7 +642,7 @@ class Leader(Machine):
         if has_nothing_new or not self._spec.test.examples or not self._enough():
             self._end(*ending)
             return
-        self.record("ending", ending[1])
+        self.record("end.decided", ending[1])
         if self._evaluations.now is None:
             self._gathering.let_go("the job's time is over")
             self._leases.take_back_training(fate="was taken back: the job's time is over")
@@ -688,7 +688,7 @@ class Leader(Machine):
         self._phase, self._reason = LeaderPhase.CLOSING, reason
         self._training.stop()
         self._evaluations.cancel()
-        self.record("ending", f"{state}: {reason}")
+        self.record("end.decided", f"{state}: {reason}")
         if self._aggregation.pace.takes_the_rest(merged=self._training.ledger.merged):
             self._advance()
         self._save()

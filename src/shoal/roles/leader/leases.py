@@ -159,8 +159,8 @@ class Leases:
         for ledger in self.ledgers():
             ledger.put_off(late_s + TICK_S)
         if late_s >= PAUSE_TOLD_S:
-            told = f"this leader stood still for {late_s:.1f} s: every lease has as much longer"
-            self._machine.record("paused", told)
+            told = f"its process stood still for {late_s:.1f} s; every lease is extended by that"
+            self._machine.record("leader.paused", told)
 
     def expire(self) -> bool:
         """Take back the leases that are overdue. Return whether there was one."""
@@ -198,7 +198,7 @@ class Leases:
             worker.stretch = min(2 * worker.stretch, STRETCH_MAX)
             worker.reason = f"no update for lease {lease.id} in {waited_s:.1f} s; its batches went to others"
         self._formations.forget(lease.id)
-        self._machine.record("expired", f"lease {lease.id} of {lease.worker} after {waited_s:.1f} s")
+        self._machine.record("lease.expired", f"lease {lease.id} of {lease.worker}: no update in {waited_s:.1f} s")
         self.end_upload(lease.id)
 
     # Taken back ----------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Leases:
         ledger.release(lease, fate=fate)
         self._formations.forget(lease.id)
         self.end_upload(lease.id)
-        self._machine.record("lease-returned", f"lease {lease.id} {fate}")
+        self._machine.record("lease.returned", f"lease {lease.id} {fate}")
 
     def forget_all(self, why: str) -> None:
         """No lease counts any more, since the ledgers go back."""
@@ -229,7 +229,7 @@ class Leases:
             for lease in ledger.leases():
                 self._admission.done(lease.id)
                 self._formations.forget(lease.id)
-                self._machine.record("lease-returned", f"lease {lease.id} was taken back: {why}")
+                self._machine.record("lease.returned", f"lease {lease.id} was taken back: {why}")
 
     def take_back_training(self, *, fate: str) -> None:
         """The job's time is over: no lease for training is waited for, and no worker uploads."""

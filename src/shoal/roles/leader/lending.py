@@ -217,7 +217,9 @@ class Lending:
         while not self._training.has_no_noise_left and self._is_nobodys_turn(self._participants):
             self._training.stand_still()
             self._workers.release()
-            self._machine.record("passed", f"nobody may take part in version {self._training.version}: it is as before")
+            self._machine.record(
+                "version.skipped", f"version {self._training.version:,}: no device may take part in it"
+            )
         if self._training.has_no_noise_left:
             return f"the plan's noise is for {self._training.noised} versions under one leader, and they are made"
         ledger, able = self._training.ledger, self._heard()
@@ -266,7 +268,7 @@ class Lending:
             if self._workers.find(node) is not None:
                 self._workers.remove(node)
                 self._formations.on_left(node, reason)
-            self._machine.record("released", f"{node} {reason}")
+            self._machine.record("device.released", f"{node} {reason}")
             # Also to a node that never came: it may be fetching the task still.
             self._machine.send(node, Finished(job=self._spec.job, reason=clip(reason)))
             failure, by_task = self._workers.unprepared.pop(node, ("", False))

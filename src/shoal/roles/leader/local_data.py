@@ -117,7 +117,7 @@ class Online:
             self._no_battery.add(worker.node)
             instead = [f"{name} = {value:g}" for name in _OTHERS if (value := getattr(self._plan, name))]
             self._machine.record(
-                "budget",
+                "budget.ignored",
                 f"{worker.node} reports no battery, so that budget_battery_percent = {percent:g} does not apply to it;"
                 f" {' and '.join(instead) if instead else 'its leases have lease_batches batches'}",
             )

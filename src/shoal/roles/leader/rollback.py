@@ -56,7 +56,7 @@ class Rollback:
         out = f"set aside: it contributed to the model after version {good}, and by version {before} it was broken"
         for node in culprits:
             self._workers.set_aside(node, out)
-        self._machine.record("went-back", f"{told}; set aside, since they contributed: {_named(culprits)}")
+        self._machine.record("model.reverted", f"{told}; set aside, since they contributed: {_named(culprits)}")
         self._workers.expect_nothing("its lease was taken back: the model is suspected")
         self._workers.release()
         self._shares.on_changed()

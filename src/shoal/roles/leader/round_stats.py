@@ -41,17 +41,18 @@ _SHOWN_ROUNDS = 9
 #: What a leader records that makes a round unlike others. The rest (a save, an epoch) does not, or ends no round.
 _DISTURBS = frozenset(
     (
-        "joined",
-        "lost",
-        "released",
-        "expired",
-        "lease-returned",
-        "failed",
-        "refused",
-        "evaluated",
-        "resumed",
-        "ending",
-        "topology",
+        "device.joined",
+        "worker.lost",
+        "device.released",
+        "lease.expired",
+        "lease.returned",
+        "lease.failed",
+        "preparation.failed",
+        "update.rejected",
+        "job.evaluated",
+        "job.resumed",
+        "end.decided",
+        "topology.changed",
     )
 )
 
@@ -206,7 +207,7 @@ class RoundStats:
         if kind in _DISTURBS:
             self._rounds.gathering.is_disturbed = True
             self._was_sound = False
-        if kind == "topology":
+        if kind == "topology.changed":
             # Other links are in use now.
             self._begin_anew()
             self._shown.clear()

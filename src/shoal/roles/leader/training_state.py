@@ -310,7 +310,7 @@ class TrainingState:
         examples = int(self._weighing.weight)
         mean, down = self._weighing.mean()
         for told in self._reputations.on_version(self.version + 1, down):
-            self._machine.record("weighed-down", told)
+            self._machine.record("update.down-weighted", told)
         return mean, None, examples
 
     @property

@@ -67,14 +67,14 @@ class Appointments:
         record.appointed_s, record.outdone = self._machine.now_s, 0
         record.stage = LeadershipStage.LEADING if leader == self._node else LeadershipStage.APPOINTED
         job = record.spec.job
-        why = f"led by {leader}: {why}"
+        about, why = f"{leader}, term {record.term}: {why}", f"led by {leader}: {why}"
         if record.state is not JobState.STOPPING:
             record.become(JobState.RUNNING, why, self._machine.now_s)
         terms = {number: (each.node, -1 if each.began is None else each.began) for number, each in record.terms.items()}
         self._machine.act(
             Keep(job=job, state=record.state, reason=record.reason or "", term=record.term, leader=leader, terms=terms)
         )
-        self._machine.record("leader", f"term {record.term}: {why}", job=job)
+        self._machine.record("leader.appointed", about, job=job)
         self._machine.send(leader, assignment(record, "leader", why))
         if leader == self._node:
             self.introduce(record)
@@ -171,7 +171,7 @@ class Appointments:
                 self._cluster.place(node, None)
                 self._cluster.look(node)
                 reason = f"{record.leader} leads it now, which a tab of a browser cannot reach"
-                self._machine.record("node", f"{name} leaves the job: {reason}", job=job)
+                self._machine.record("device.dismissed", f"{name}: {reason}", job=job)
                 self._machine.send(name, Dismiss(job=job, reason=clip(reason)))
 
     def remind(self, record: JobRecord, workers: list[str]) -> None:
@@ -244,7 +244,7 @@ class Appointments:
 
     def vacate(self, record: JobRecord, reason: str) -> None:
         """The leader's term is over: the job waits for the next one."""
-        job, over = record.spec.job, f"term {record.leading_term} is over: {reason}"
+        job, over = record.spec.job, f"term {record.leading_term}: {reason}"
         if record.stage is LeadershipStage.ADOPTING:
             record.heir = None
         record.leader, record.endpoint, record.stage = None, None, LeadershipStage.VACANT
@@ -255,7 +255,7 @@ class Appointments:
             LeadershipStage.ADOPTING,
         ):
             self.unwatch(stage, job)
-        self._machine.record("leader", over, job=job)
+        self._machine.record("term.ended", over, job=job)
 
     def why_not_transfer(self, record: JobRecord, node: str | None) -> str | None:
         """Why the job cannot move to this node (None: to any other) now; None: it can."""
@@ -300,7 +300,7 @@ class Appointments:
             self.vacate(record, reason)
             return
         record.stage, record.successor = LeadershipStage.PARTING, to or self._next(record)
-        self._machine.record("leader", f"{record.leader} is to hand over: {reason}", job=job)
+        self._machine.record("leader.recalled", f"{record.leader}: {reason}", job=job)
         self.tell_leader(record, HandOver(job=job, term=record.term, reason=clip(reason)))
         self.watch(LeadershipStage.PARTING, job, PARTING_S)
 

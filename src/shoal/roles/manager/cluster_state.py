@@ -183,6 +183,17 @@ class NodeRecord:
         """Why it gets no work, as it and people read it; None: no operator holds it back."""
         return HELD_BACK.get(self.held) if self.held is not None else None
 
+    @property
+    def lacks(self) -> str | None:
+        """Return what it cannot do for jobs, or None if it can train every job."""
+        if self.facts.is_hub:
+            return "a hub: it sums up for others, and trains nothing"
+        if self.facts.torch:
+            return None
+        if self.facts.onnx:
+            return "without PyTorch: it trains only jobs with graphs (`shoal train --portable`)"
+        return "without PyTorch: it cannot train"
+
     def candidate(self) -> Candidate:
         return Candidate(node=self.node, cpus=self.facts.cpus, load=self.load, link_bytes_per_s=self.link_bytes_per_s)
 

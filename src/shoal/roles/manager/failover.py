@@ -86,8 +86,8 @@ class Failover:
             record.leader = None
             return False
         record.stage = LeadershipStage.MISSED
-        told = f"{record.leader} led it under term {record.term}: it has {MISSED_S:g} s to be heard of"
-        self._machine.record("leader", told, job=record.spec.job)
+        told = f"{record.leader} led term {record.term} and has {MISSED_S:g} s to report"
+        self._machine.record("leader.awaited", told, job=record.spec.job)
         return True
 
     def on_timer(self, name: str) -> None:
@@ -185,7 +185,7 @@ class Failover:
         record.stage = LeadershipStage.PARTING if was is LeadershipStage.PARTING else LeadershipStage.LEADING
         heard = "still leads" if was is LeadershipStage.MISSED else "leads"
         self._appointments.unwatch(LeadershipStage.APPOINTED, job)
-        self._machine.record("leader", f"{sender} {heard} at {leads.endpoint}, term {leads.term}", job=job)
+        self._machine.record("leader.connected", f"{sender} {heard} at {leads.endpoint}, term {leads.term}", job=job)
         self._appointments.introduce(record)
         node = self._cluster.nodes.get(sender)
         if node is not None:
@@ -268,7 +268,7 @@ class Failover:
         """A worker cannot reach the leader that it is to reach."""
         now_s, nodes = self._machine.now_s, self._cluster.nodes
         record.cut_off[sender] = now_s
-        self._machine.record("unreachable", message.reason, job=message.job)
+        self._machine.record("link.broken", message.reason, job=message.job)
         # Links break and mend, now this one, now that one: many at a time are a sign, many in an hour are not.
         lately = [name for name, at_s in record.cut_off.items() if now_s - at_s <= CUT_OFF_WITHIN_S]
         cut_off = sum(nodes[name].job == message.job and nodes[name].role == "worker" for name in lately)
@@ -321,7 +321,7 @@ class Failover:
             return
         if job in self._cluster.jobs:
             # Of unknown jobs nothing is recorded: their names are without end.
-            self._machine.record("fenced", f"version {version} of {sender}: term {term} is over", job=job)
+            self._machine.record("version.fenced", f"version {version} of {sender}: term {term} is over", job=job)
         self._refuse(sender, checkpoint, "its term is over")
         self._appointments.fence(sender, checkpoint)
 

@@ -48,7 +48,7 @@ class Housekeeping:
             return
         self._cluster.forget_job(asked.job)
         self._machine.act(DropJob(job=asked.job))
-        self._machine.record("removed", f"job {asked.job} ({record.state}): {by or 'an operator'} removed it")
+        self._machine.record("job.removed", f"{asked.job} ({record.state}): {by or 'an operator'} removed it")
         self._answer(question, Done(job=asked.job, reason=f"{asked.job} is removed, with its checkpoints and versions"))
 
     def on_outdated(self, event: JobsOutdated) -> None:
@@ -71,7 +71,7 @@ class Housekeeping:
         self._cluster.forget_node(asked.node)
         self._held.pop(asked.node, None)
         self._machine.act(ForgetMember(node=asked.node))
-        self._machine.record("node", f"{asked.node} is forgotten: {by or 'an operator'} asked for it")
+        self._machine.record("device.forgotten", f"{asked.node}: {by or 'an operator'} asked for it")
         told = f"{asked.node} is forgotten; if it comes back it needs a new line: `shoal join LINE --anew`"
         self._answer(question, Done(reason=told))
 
@@ -101,7 +101,7 @@ class Housekeeping:
         left = max(0, self._disk.used_bytes - disk.quota_bytes) if self._disk is not None else 0
         if left and not self._is_full:
             self._machine.record(
-                "disk",
+                "quota.exceeded",
                 f"{megabytes(left)} over the quota of {megabytes(disk.quota_bytes)}, and no ended job has anything left"
                 " to give: remove jobs (`shoal jobs rm`), or start the manager with a larger --disk-quota",
             )
@@ -135,9 +135,7 @@ class Housekeeping:
             what = "checkpoints" if each.checkpoints else "code and data"
             self._machine.act(DropFiles(job=each.job, checkpoints=each.checkpoints, contents=not each.checkpoints))
             why = f"the disk quota of {megabytes(disk.quota_bytes)} lacks {megabytes(over)}"
-            self._machine.record(
-                "evicted", f"its {what} ({megabytes(each.size_bytes)}) are removed: {why}", job=each.job
-            )
+            self._machine.record("files.removed", f"{what} ({megabytes(each.size_bytes)}): {why}", job=each.job)
             over -= each.size_bytes
         if chosen:
             gone = [(each.job, each.checkpoints) for each in chosen]

@@ -85,6 +85,14 @@ STAYED_S = 5.0
 #: A device that had work stays for so long: the next job may be on its way.
 LINGERS_S = 20.0
 
+#: The kind of event by the new state of a device, and by the state in which a job ends.
+_TURNS = {
+    Liveness.ALIVE: "device.returned",
+    Liveness.SUSPECT: "device.suspected",
+    Liveness.LOST: "device.lost",
+}
+_ENDS = {JobState.FINISHED: "job.finished", JobState.FAILED: "job.failed", JobState.STOPPED: "job.stopped"}
+
 
 class Manager(Machine):
     def __init__(
@@ -313,11 +321,10 @@ class Manager(Machine):
         self._enter(node, hello, restarted=restarted)
         if not checks_in:
             # A device that checks in does so for years.
-            self.record("node", f"{sender} {node.reason} from {hello.facts.host or 'somewhere'}")
+            host, lacks = hello.facts.host or "an unknown host", node.lacks
+            self.record("device.connected", f"{sender} {node.reason} from {host}" + (f"; {lacks}" if lacks else ""))
         if hello.protocol < PROTOCOL:
             node.reason = f"{node.reason}; speaks protocol {hello.protocol}, before this release's: upgrade it"
-        if (limits := _limits_of(node)) is not None:
-            self.record("node", f"{sender} {limits}")
         self._resettle(node, hello.jobs)
         self._failover.on_hello(sender, self._referrals.without_others(hello), restarted=restarted)
         if node.job is not None and self._jobs[node.job].is_led:
@@ -337,7 +344,7 @@ class Manager(Machine):
         which = "the manager" if hello.protocol > PROTOCOL else "this device"
         spoken = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL_LEAST} and {PROTOCOL}"
         reason = f"{spoken}: upgrade {which}"
-        self.record("refused", f"{sender} {reason}")
+        self.record("device.refused", f"{sender} {reason}")
         self.send(sender, Dismiss(job="", reason=reason))
         return True
 
@@ -374,7 +381,7 @@ class Manager(Machine):
         node.state, node.reason = event.state, event.reason
         self._cluster.look(node)
         if not is_rest:
-            self.record("node", f"{event.node} is {event.state}: {event.reason}", job=node.job or "")
+            self.record(_TURNS[event.state], f"{event.node}: {event.reason}", job=node.job or "")
         if event.state.is_gone:
             if node.job is not None:
                 self._appointments.bar(node.node, node.job, event.reason)
@@ -434,7 +441,7 @@ class Manager(Machine):
             return
         self._cluster.add_job(record)
         if record.is_open:
-            self.record("job", "this manager has it now", job=job)
+            self.record("job.taken", "this manager has it now", job=job)
             self._failover.on_taken(record)
             self._staffing.await_members()
             self._schedule()
@@ -617,7 +624,7 @@ class Manager(Machine):
             if job in node.leads:
                 node.leads -= {job}
         self.act(Keep(job=job, state=state, reason=reason, term=record.term, leader=record.leader or ""))
-        self.record("job", f"{state}: {reason}", job=job)
+        self.record(_ENDS[state], reason, job=job)
         self._cluster.on_ended(job)
 
     def _dismiss_workers(self, record: JobRecord, reason: str) -> None:
@@ -667,7 +674,7 @@ class Manager(Machine):
             self._staffing.assign(node, record, "it opens the sums of this job, and trains nothing for it")
         elif self._jobs[node.job].helper != node.node and node.node not in self._cluster.called_back:
             self._cluster.called_back.add(node.node)
-            self.record("called-back", f"{node.node}: another job has it as its helper", job=node.job)
+            self.record("device.recalled", f"{node.node}: another job has it as its helper", job=node.job)
             self._appointments.release([node.node])
 
     def _dismiss_elsewhere(self, node: NodeRecord) -> None:
@@ -761,17 +768,6 @@ class Manager(Machine):
     def spec(self, job: str) -> JobSpec | None:
         record = self._jobs.get(job)
         return record.spec if record else None
-
-
-def _limits_of(node: NodeRecord) -> str | None:
-    """Return why a node does not train every job, or None if it can."""
-    if node.facts.is_hub:
-        return "is a hub: it sums up for others, and trains nothing"
-    if node.facts.torch:
-        return None
-    if node.facts.onnx:
-        return "has no PyTorch: it trains jobs that have graphs (shoal train --portable)"
-    return "has no PyTorch: it cannot train"
 
 
 def _is_on_its_way(node: NodeRecord, now_s: float) -> bool:

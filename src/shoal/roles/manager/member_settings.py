@@ -66,7 +66,8 @@ class MemberSettings:
             return
         node.held = hold
         what = node.held_back or "may be given work"
-        self._machine.record("node", f"{event.node} {what}" + (f": {event.reason}" if event.reason else ""))
+        kind = "device.held" if node.held_back else "device.readmitted"
+        self._machine.record(kind, f"{event.node} {what}" + (f": {event.reason}" if event.reason else ""))
         if hold is not None:
             self._appointments.release([event.node])
             self._appointments.transfer_from(node)
@@ -92,7 +93,7 @@ class MemberSettings:
         if node is None:
             return
         node.card, node.is_signed = card, bool(card)
-        self._machine.record("node", f"{name} {'has a new card' if card else 'has no card any more'}")
+        self._machine.record("card.changed", f"{name} {'has a new card' if card else 'has no card any more'}")
         if node.job is not None and self._cluster.jobs[node.job].spec.plan.believes.has_signed_members:
             self._cluster.called_back.add(name)
             self._appointments.release([name])
@@ -106,7 +107,7 @@ class MemberSettings:
         if node is None:
             return
         node.labels = labels
-        self._machine.record("node", f"{name} is labelled {', '.join(labels) or 'as it says itself'}")
+        self._machine.record("device.labelled", f"{name} is labelled {', '.join(labels) or 'as it says itself'}")
         if node.job is not None and not node.may_stay_in(self._cluster.jobs[node.job]):
             self._cluster.called_back.add(name)
             self._appointments.release([name])

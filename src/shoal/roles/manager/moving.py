@@ -141,7 +141,7 @@ class Moving:
     def _give(self, record: JobRecord, to: str, reason: str) -> None:
         """The job is not this manager's any longer: whatever is said of it here is for the other one to hear."""
         job = record.spec.job
-        self._machine.record("job", f"the manager at {to} has it from here on: {reason}", job=job)
+        self._machine.record("job.given", f"the manager at {to} has it from here on: {reason}", job=job)
         leader = record.leader
         names = tuple(dict.fromkeys((*self._cluster.members(job), *([leader] if leader is not None else ()))))
         self._appointments.unwatch(LeadershipStage.AWAY, job)

@@ -70,7 +70,7 @@ class Reconciliation:
         told = f"{record.leader} is not heard of, nor is any worker: it may lead on, so term {record.term} stays"
         if record.state is not JobState.STOPPING:
             record.reason = told
-        self._machine.record("leader", f"{told}; {reason}", job=record.spec.job)
+        self._machine.record("leader.missed", f"{told}; {reason}", job=record.spec.job)
 
     def _able(self, record: JobRecord) -> list[NodeRecord]:
         """Nodes that could train this job now, other than its leader."""
@@ -111,10 +111,11 @@ class Reconciliation:
             record.stage = LeadershipStage.LEADING
         silent_s = self._machine.now_s - record.away_s
         why = f"led by {record.leader}, which led on for {silent_s:.0f} s out of reach"
+        about = f"{record.leader}, term {record.term}: it led on for {silent_s:.0f} s out of reach"
         if record.state is not JobState.STOPPING:
             record.reason = why
         self._appointments.unwatch(LeadershipStage.AWAY, job)
-        self._machine.record("leader", f"{why}, term {record.term}", job=job)
+        self._machine.record("leader.returned", about, job=job)
         self._appointments.introduce(record)
         if record.claims:
             # It is weighed by what it made out of reach, and its first report has not come yet.
@@ -206,7 +207,7 @@ class Reconciliation:
             return
         record.heir, record.heir_claim = (sender, claim.term), claim
         told = f"{sender} led on under term {claim.term} to version {claim.version}: {verdict.reason}"
-        self._machine.record("leader", f"{told}; its history is adopted", job=job)
+        self._machine.record("history.adopted", told, job=job)
         if record.leader == self._node:
             # In good order: a version of its own that is being written would come after the one that is adopted.
             if record.is_led:
@@ -238,7 +239,7 @@ class Reconciliation:
             told = _versions(first, record.durable)
             told = f"{told} made since under newer terms: {node} led on under term {term} with more"
             record.discarded = clip(told)
-            self._machine.record("discarded", told, job=job)
+            self._machine.record("version.discarded", told, job=job)
 
     def on_adopted(self, record: JobRecord) -> None:
         """The history of an older term is durable. A leader of a term between the two is weighed against it from here
@@ -272,7 +273,7 @@ class Reconciliation:
         versions = _versions(progress.durable_version + 1, progress.version)
         told = f"{versions} that {sender} made under term {progress.term} out of reach ({side}): {why}"
         record.discarded = clip(told)
-        self._machine.record("discarded", told, job=progress.job)
+        self._machine.record("version.discarded", told, job=progress.job)
 
 
 def _side(progress: Progress) -> Side:

@@ -102,12 +102,12 @@ class Referrals:
                 continue
             if node.job is None:
                 node.sent_s = self._machine.now_s
-                self._machine.record("node", f"{name} is sent to the manager of job {job}, whose sums it opens")
+                self._machine.record("device.referred", f"{name}: it opens the sums of job {job} of another manager")
                 self._send_to_manager_of(job, name)
             elif name not in self._cluster.called_back:
                 self._cluster.called_back.add(name)
                 reason = f"{name}: a job of another manager has it as its helper"
-                self._machine.record("called-back", reason, job=node.job)
+                self._machine.record("device.recalled", reason, job=node.job)
                 self._appointments.release([name])
 
     def send_free(self, *, may_grow: bool) -> None:
@@ -123,5 +123,5 @@ class Referrals:
                 node.sent_s, node.sent_to = now_s, endpoint
                 self._others.on_sent(endpoint, now_s)
                 reason = f"{node.node} is sent to the manager at {endpoint}, whose jobs lack devices"
-                self._machine.record("node", reason)
+                self._machine.record("device.referred", reason)
                 self._machine.send(node.node, Dismiss(job="", reason="another manager has work", endpoint=endpoint))

@@ -167,7 +167,7 @@ class Staffing:
         self._cluster.place(node, record.spec.job)
         # The manager that sent it here was right: once the node is free again, it may be sent on.
         node.goes_s = 0.0
-        self._machine.record("assigned", f"{node.node}: {reason}", job=record.spec.job)
+        self._machine.record("device.assigned", f"{node.node}: {reason}", job=record.spec.job)
         self._appointments.admit(record, [node.node])
         self._machine.send(node.node, assignment(record, node.role, reason, card=node.card))
 
@@ -217,7 +217,7 @@ class Staffing:
             spare[job].names.remove(name)
             spare[job].most -= 1
             self._cluster.called_back.add(name)
-            self._machine.record("called-back", f"{name}: another job has fewer workers than it needs", job=job)
+            self._machine.record("device.recalled", f"{name}: another job has fewer workers than it needs", job=job)
             self._appointments.release([name])
 
     def _spare(self, record: JobRecord, first: JobRecord | None) -> _Spare:
@@ -240,8 +240,8 @@ class Staffing:
         before = record.unprepared.get(released.node)
         note = noted(before, reason=released.failure, by_task=released.by_task, now_s=now_s)
         record.unprepared[released.node] = note
-        told = f"{released.node} could not prepare it and is given it again in {note.until_s - now_s:.0f} s"
-        self._machine.record("unprepared", f"{told}: {released.failure}", job=job)
+        told = f"{released.node} gets the job again in {note.until_s - now_s:.0f} s: {released.failure}"
+        self._machine.record("preparation.deferred", told, job=job)
         self._watch(record)
         self._fail_if_hopeless(record)
 

@@ -18,6 +18,10 @@ _ALIVE = Liveness.ALIVE
 #: Why a process is lost whose node connects with a new one.
 RESTARTED = "restarted"
 
+#: How the reason begins of a peer that is lost by its silence, and what that of a cut one contains: programs count by
+#: these why devices are lost.
+SILENT, NO_RECONNECT = "silent for", "no reconnect within"
+
 #: A dormant peer may come this much after its time: its clock may run slowly, and its first attempts fail.
 OVERSLEPT_S = 900.0
 
@@ -213,9 +217,9 @@ class FailureDetector:
             late_s = now_s - peer.back_s
             return self._lose(node, peer, f"overslept by {late_s:.0f} s") if late_s >= OVERSLEPT_S else None
         if peer.closed_s is not None and now_s - peer.closed_s >= patience.reconnect_s:
-            return self._lose(node, peer, f"{peer.reason}; not back within {patience.reconnect_s:g} s")
+            return self._lose(node, peer, f"{peer.reason}, {NO_RECONNECT} {patience.reconnect_s:g} s")
         counted_s = now_s - max(peer.heard_s, peer.hurried_s)
-        told = f"silent for {now_s - peer.heard_s:.1f} s"
+        told = f"{SILENT} {now_s - peer.heard_s:.1f} s"
         if counted_s >= self._longer(patience.lost_after_s, peer):
             return self._lose(node, peer, told)
         if peer.state is Liveness.ALIVE and counted_s >= self._longer(patience.suspect_after_s, peer):

@@ -193,7 +193,7 @@ class DeviceSealing:
             return
         if (bind.term, bind.group) <= self._newest:
             # Repeated or forged: a mask is used once.
-            self._worker.record("seal-refused", f"group {bind.group} is not above {self._newest[1]}", job=bind.job)
+            self._worker.record("seal.refused", f"group {bind.group} is not above {self._newest[1]}", job=bind.job)
             return
         if self._roster.is_looked_at(bind.roster):
             self._waiting = bind
@@ -338,7 +338,7 @@ class DeviceSealing:
 
     def _refuse(self, group: int, reason: str, *, about: str = "") -> None:
         worker = self._worker
-        worker.record("seal-refused", f"group {group}: {reason}", job=worker.job)
+        worker.record("seal.refused", f"group {group}: {reason}", job=worker.job)
         if worker.is_connected:
             refused = SealRefused(job=worker.job, term=worker.term, group=group, reason=clip(reason), node=about)
             worker.send(worker.leader, refused)

@@ -248,7 +248,7 @@ class Worker(WorkerMachine):
         self.term = work.term
         self._sealing.announce()
         if self._sealing.was_begun(work):
-            self.record("seal-refused", f"lease {work.lease} was trained before", job=self.job)
+            self.record("seal.refused", f"lease {work.lease} was trained before", job=self.job)
             return
         self._settle_own()
         self._drop_lost_residual(work)
@@ -264,7 +264,7 @@ class Worker(WorkerMachine):
         if self._held is not None and not self._held.is_reported:
             self._unsend(self._held)
         self._held, self._newest = None, (work.term, work.lease)
-        self.record("private", f"lease {work.lease} of version {work.version} is not taken: {why}", job=self.job)
+        self.record("lease.declined", f"lease {work.lease} of version {work.version}: {why}", job=self.job)
         self.become(WorkerPhase.WAITING, why)
         wait_s = RETRY_S[min(self._declined, len(RETRY_S) - 1)]
         self._declined += 1
@@ -289,7 +289,7 @@ class Worker(WorkerMachine):
             self._feedback.reset()
             self._made = None
         told = f"the job goes on from version {work.began}, without {len(lost)} of our updates: their rest is dropped"
-        self.record("residual", told, job=self.job)
+        self.record("residual.dropped", told, job=self.job)
 
     def _take_on(self, work: Work) -> None:
         if self._held is not None and not self._held.is_reported:
@@ -325,7 +325,7 @@ class Worker(WorkerMachine):
             changes = decode_changes(self._down, work.tensors, self._sizes, base=work.base, version=work.version)
         except PeerViolation as violation:
             self._held, self._holds = None, NOTHING_HELD
-            self.record("spoilt", f"changes of the leader: {violation.reason}", job=self.job)
+            self.record("model.invalid", f"changes of the leader: {violation.reason}", job=self.job)
             self._ask_for_work()
             return
         self._begin(held, changes=changes)
@@ -399,11 +399,11 @@ class Worker(WorkerMachine):
         """
         if self._held is not None and self._held.is_of(message) and self._held.result is not None:
             self._held = None
-            self.become(WorkerPhase.WAITING, f"the update was refused: {message.reason}")
+            self.become(WorkerPhase.WAITING, f"update rejected: {message.reason}")
         if self._made is not None and self._made[0] == (message.term, message.lease):
             self._take_back()
         self._own.refused(message.term, message.lease)
-        self.record("refused", message.reason, job=self.job)
+        self.record("update.rejected", message.reason, job=self.job)
         if message.holds and message.term == self.term and (message.term, message.holds) > self._newest:
             self._ask_for_work()
 
@@ -415,7 +415,7 @@ class Worker(WorkerMachine):
         if self._made is not None and self._made[0] == (message.term, message.lease):
             self._take_back()
         self._own.refused(message.term, message.lease)
-        self.record("unbound", message.reason, job=self.job)
+        self.record("update.dropped", message.reason, job=self.job)
         self._ask_for_work()
 
     # Values from aggregators -----------------------------------------------------------------------
@@ -431,7 +431,7 @@ class Worker(WorkerMachine):
         try:
             stage = self._stage(values)
         except PeerViolation as violation:
-            self.record("spoilt", f"values of {sender}: {violation.reason}", job=self.job)
+            self.record("model.invalid", f"values of {sender}: {violation.reason}", job=self.job)
             return
         held = self._held
         if stage is None:
@@ -495,7 +495,7 @@ class Worker(WorkerMachine):
         problem = _problem(event)
         if self._sealing.is_on and isinstance(event, Trained):
             if problem is not None:
-                self.record("diverged", problem, job=self.job)
+                self.record("training.diverged", problem, job=self.job)
             event = self._sealing.note(event, has_diverged=problem is not None)
         elif problem is not None:
             self._on_diverged(held, problem)
@@ -533,7 +533,7 @@ class Worker(WorkerMachine):
     def _on_not_counted(self, event: NotParticipated) -> None:
         """Drop an update that cannot be counted."""
         self._participation.on_not_counted()
-        self.record("private", f"the update of lease {event.lease} does not leave: {event.reason}", job=self.job)
+        self.record("update.withheld", f"lease {event.lease}: {event.reason}", job=self.job)
         held = self._held
         if held is None or (held.work.term, held.work.lease) != (event.term, event.lease):
             return
@@ -650,7 +650,7 @@ class Worker(WorkerMachine):
     def _on_diverged(self, held: Held, reason: str) -> None:
         """Report a result that is not finite. The device and its trainer still work."""
         self._held = None
-        self.record("diverged", reason, job=self.job)
+        self.record("training.diverged", reason, job=self.job)
         if self.is_connected:
             term, lease = held.work.term, held.work.lease
             self.send(self.leader, Failed(job=self.job, term=term, lease=lease, reason=reason, diverged=True))
@@ -666,7 +666,7 @@ class Worker(WorkerMachine):
         if self._held is not None and not self._held.is_reported:
             # An update that is still here is lost with the trainer.
             self._unsend(self._held)
-        self.record("trainer-failed", event.reason, job=self.job)
+        self.record("trainer.failed", event.reason, job=self.job)
         held, self._held = self._held, None
         if held is not None and held.work.lease == event.lease and self.is_connected and not held.is_reported:
             # Texts of the task may reveal its examples: in a sealed job they stay in this device's journal.
@@ -683,7 +683,7 @@ class Worker(WorkerMachine):
 
     def _on_prepare_failed(self, event: PrepareFailed) -> None:
         self._failures += 1
-        self.record("prepare-failed", event.reason, job=self.job)
+        self.record("preparation.failed", event.reason, job=self.job)
         if self.is_connected:
             # No lease has number 0: the leader counts the failure and shows the reason.
             traceback = clip(event.traceback, TRACEBACK_MAX_CHARS)

@@ -169,9 +169,11 @@ def test_who_was_caught_is_asked_no_more_until_it_is_drained_and_undrained() -> 
     desk.hears("op/1", Caught(executor="a", reason="row 1 is wrong"))
     desk.hears("op/1", Caught(executor="a", reason="again"))
     assert desk.states() == {"a": "excluded", "b": "ready"}
-    assert [(record.kind, "row 1 is wrong" in record.reason) for record in desk.records if record.kind == "caught"] == [
-        ("caught", True)
-    ]
+    assert [
+        (record.kind, "row 1 is wrong" in record.reason)
+        for record in desk.records
+        if record.kind == "executor.excluded"
+    ] == [("executor.excluded", True)]
     desk.connect("a")
     assert desk.states()["a"] == "excluded", "a new session is no new executor"
     desk.told(MemberHeld(node="a", hold="drained"))

@@ -217,7 +217,7 @@ def test_an_executor_that_stalls_is_overtaken() -> None:
     began_s = market.now_s
     assert market.multiply(left, right, number=2).tobytes() == at_home(left, right, PLAIN).tobytes()
     assert market.now_s - began_s < 10.0
-    assert any(record.kind == "reissued" for _, record in market.records)
+    assert any(record.kind == "task.reissued" for _, record in market.records)
     assert market.client.report.liars == ()
 
 

@@ -107,7 +107,7 @@ def test_what_is_no_piece_is_told_to_the_leader_and_counts_nowhere(values: tuple
     assert (to, spoilt.lease, spoilt.node, spoilt.formation) == ("home", 7, "a", 3)
     assert why in spoilt.reason
     assert not summing.said(ShardAck)
-    assert [action.kind for action in summing.actions if isinstance(action, Record)] == ["spoilt"]
+    assert [action.kind for action in summing.actions if isinstance(action, Record)] == ["update.invalid"]
     summing.count(7, last=True)
     assert summing.sum().leases == ()
 

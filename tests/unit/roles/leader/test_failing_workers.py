@@ -65,7 +65,7 @@ def test_a_manager_that_was_away_is_told_again(story: Story) -> None:
 
 def test_the_manager_may_end_a_job_as_failed(story: Story) -> None:
     story.happens(StopRequested(reason="no device can prepare it", is_failure=True))
-    assert story.records("ending") == ["failed: no device can prepare it"]
+    assert story.records("end.decided") == ["failed: no device can prepare it"]
 
 
 # Leases that fail everywhere -------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_loss_that_fails_again_and_again_is_told_and_ends_the_job(make_spec: C
     assert "leases fail on every device again and again (2 times each" in story.progress.reason
     assert "late.py:17" in story.progress.reason
     for number in range(3, ROUNDS_MAX + 1):
-        assert story.records("ending") == []
+        assert story.records("end.decided") == []
         fails(story, "a", number)
     (ending,) = [each for each in story.leader._ending or () if "again and again" in each]
     assert "at Late.loss (late.py:17)" in ending

@@ -47,7 +47,7 @@ class Story:
             case Save():
                 self.trained |= {(row.epoch, row.batch): row.node for row in action.applied}
                 self.happens(Saved(version=action.version))
-            case Record(kind="shares"):
+            case Record(kind="shares.divided"):
                 self.shares.append(action.reason)
             case _:
                 pass
@@ -136,7 +136,7 @@ def test_a_round_waits_for_everyone_who_has_batches_left(begin: Start) -> None:
 def test_when_one_joins_what_is_free_is_cut_anew(begin: Start) -> None:
     story = begin()
     story.ready("a", "b", "c")
-    assert story.shares[1] == "epoch 1: 3 shares of at most 2 batches, cut again: c has one now"
+    assert story.shares[1] == "epoch 1: 3 shares of at most 2 batches, divided again: c has one now"
     # a and b hold 0 and 4; 1, 2, 3, 5, 6, 7 are free.
     assert story.batches() == {"a": (0,), "b": (4,), "c": (6,)}
     story.update("a", "b", "c")
@@ -150,7 +150,7 @@ def test_when_one_is_lost_its_share_goes_to_those_who_are_here(begin: Start) -> 
     story.update("a", "a", "a", "a", "a")
     assert "a" not in story.holds
     story.lost("b")
-    assert story.shares[-1] == "epoch 1: 1 share of at most 3 batches, cut again: b has none any more"
+    assert story.shares[-1] == "epoch 1: 1 share of at most 3 batches, divided again: b has none any more"
     story.update("a", "a", "a")
     assert story.leader.epoch == 1
     assert sorted(batch for (epoch, batch) in story.trained if epoch == 0) == list(range(8))

@@ -67,7 +67,7 @@ def test_a_leader_saves_its_first_version_before_anything_else(make_spec: Callab
     story = Story(make_spec())
     assert story.save().version == 0
     assert SetTimer(name="tick", after_s=TICK_S) in story.actions
-    assert story.records("started") == ["4 batches an epoch, 2 values, term 1"]
+    assert story.records("job.started") == ["2 parameters, 4 batches per epoch"]
     assert story.progress.state == "waiting"
     assert story.progress.reason == "no worker has connected yet"
 
@@ -80,7 +80,7 @@ def test_a_ready_worker_gets_a_batch_and_the_model_in_one_message(begin: Start) 
     assert work.tensors["model"].tolist() == [0.0, 0.0]
     assert work.credit
     assert work.deadline_s > 60
-    assert story.records("joined") == ["a is ready to work"]
+    assert story.records("device.joined") == ["a ready"]
     assert story.progress.state == "training"
 
 
@@ -111,11 +111,11 @@ def test_a_worker_that_holds_the_model_is_not_sent_it_again(begin: Start) -> Non
 def test_too_few_workers_wait_and_are_told_why(begin: Start) -> None:
     story = begin(workers_min=3)
     story.ready("a", "b")
-    assert [wait.reason for wait in story.told("a", Wait)] == ["1 of at least 3 workers are here"]
-    assert [wait.reason for wait in story.told("b", Wait)] == ["2 of at least 3 workers are here"]
+    assert [wait.reason for wait in story.told("a", Wait)] == ["1 of 3 required devices connected"]
+    assert [wait.reason for wait in story.told("b", Wait)] == ["2 of 3 required devices connected"]
     assert story.progress.state == "waiting"
     story.tick(2.0)
-    assert [wait.reason for wait in story.told("a", Wait)] == ["2 of at least 3 workers are here"]
+    assert [wait.reason for wait in story.told("a", Wait)] == ["2 of 3 required devices connected"]
     story.tick(2.0)
     assert not story.told("a", Wait), "the same reason is said once"
     story.ready("c")
@@ -143,7 +143,7 @@ def test_joining_when_nothing_is_free_means_waiting_for_the_end_of_the_epoch(beg
     story.ready("a")
     of_a = story.work("a")
     story.ready("b")
-    assert story.actions == [Record(kind="joined", reason="b is ready to work", job="digits")]
+    assert story.actions == [Record(kind="device.joined", reason="b ready", job="digits")]
     story.tick(2.0)
     assert [wait.reason for wait in story.told("b", Wait)] == ["the end of epoch 1 waits for a"]
     story.update("a", of_a)
@@ -168,8 +168,8 @@ def test_a_worker_that_leaves_politely_returns_its_batch_at_once(begin: Start) -
     of_a, of_b = story.work("a"), story.work("b")
     story.update("b", of_b)
     story.lost("a", "left: shutting down")
-    assert story.records("lost") == ["a: left: shutting down"]
-    assert story.records("lease-returned") == ["lease 1 was taken back: a was lost (left: shutting down)"]
+    assert story.records("worker.lost") == ["a: left: shutting down"]
+    assert story.records("lease.returned") == ["lease 1 was taken back: a is lost"]
     assert story.model == [1.0, 1.0], "the round goes on without it"
     assert story.work("b").batches == of_a.batches
 
@@ -179,7 +179,7 @@ def test_a_suspect_worker_keeps_its_lease(begin: Start) -> None:
     story.ready("a")
     work = story.work("a")
     story.happens(PeerChanged(node="a", state=Liveness.SUSPECT, reason="silent for 3.0 s"))
-    assert story.records("suspect") == ["a: silent for 3.0 s"]
+    assert story.records("worker.suspected") == ["a: silent for 3.0 s"]
     assert story.progress.workers[0].reason == "silent for 3.0 s"
     story.happens(PeerChanged(node="a", state=Liveness.ALIVE, reason="back"))
     story.update("a", work)
@@ -193,7 +193,7 @@ def test_an_update_of_a_lost_worker_comes_too_late_and_it_works_on(begin: Start)
     story.lost("a")
     story.update("a", of_a)
     (refused,) = story.told("a", UpdateRefused)
-    assert refused.reason == "lease 1 was taken back: a was lost (silent for 8.0 s)"
+    assert refused.reason == "lease 1 was taken back: a is lost"
     assert story.work("a").lease == 3
     assert story.model == [0.0, 0.0]
 
@@ -202,7 +202,7 @@ def test_asking_for_work_gives_up_what_one_held(begin: Start) -> None:
     story = begin()
     story.ready("a")
     story.ready("a")
-    assert story.records("lease-returned") == ["lease 1 was given up: a asked for new work"]
+    assert story.records("lease.returned") == ["lease 1 was given up: a asked for new work"]
     assert story.work("a").batches == (0,)
     assert story.work("a").lease == 2
 
@@ -214,9 +214,9 @@ def test_a_lease_expires_and_its_batch_goes_to_someone_else(begin: Start) -> Non
     assert of_a.deadline_s == 10.0
     story.update("b", of_b)
     story.tick(10.0 + LEASE_GRACE_S - 0.01)
-    assert not story.records("expired"), "its last word may still be on the way"
+    assert not story.records("lease.expired"), "its last word may still be on the way"
     story.tick(0.01)
-    assert story.records("expired") == ["lease 1 of a after 12.0 s"]
+    assert story.records("lease.expired") == ["lease 1 of a: no update in 12.0 s"]
     assert story.model == [1.0, 1.0]
     assert story.work("b").batches == (0,)
     late = next(view for view in story.progress.workers if view.node == "a")
@@ -248,9 +248,9 @@ def test_a_worker_with_a_pace_is_not_waited_for_much_longer(begin: Start) -> Non
     story.now_s += 0.6
     story.update("b", held["b"])
     story.tick(0.3)
-    assert not story.records("expired")
+    assert not story.records("lease.expired")
     story.tick(0.11)
-    assert story.records("expired") == [f"lease {held['a'].lease} of a after 1.0 s"]
+    assert story.records("lease.expired") == [f"lease {held['a'].lease} of a: no update in 1.0 s"]
     story.update("a", held["a"])
     assert story.told("a", UpdateRefused)
     # That was too soon for it: the next is waited for twice as long, until it comes in time.
@@ -266,7 +266,7 @@ def test_when_nobody_returns_anything_all_are_waited_for(begin: Start) -> None:
     held = paced(story, "a", "b", "c")
     for _ in range(4):
         story.tick(0.5)
-        assert not story.records("expired")
+        assert not story.records("lease.expired")
     for node in ("a", "b", "c"):
         story.update(node, held[node])
         assert not story.told(node, UpdateRefused)
@@ -277,7 +277,7 @@ def test_all_are_waited_for_eight_times_as_long_and_no_longer(begin: Start) -> N
     story = begin(lease_s=10.0, examples=40)
     paced(story, "a", "b", "c")
     waited_s = 0.0
-    while not story.records("expired"):
+    while not story.records("lease.expired"):
         story.tick(0.1)
         waited_s += 0.1
     assert waited_s == pytest.approx(8 * 0.5, abs=0.2)
@@ -287,10 +287,10 @@ def test_one_of_several_that_are_late_is_given_up_once_another_returns(begin: St
     story = begin(lease_s=10.0, examples=40)
     held = paced(story, "a", "b", "c")
     story.tick(1.1)
-    assert not story.records("expired")
+    assert not story.records("lease.expired")
     story.update("b", held["b"])
     story.tick(0.51)
-    assert len(story.records("expired")) == 2, "a and c are late, and b shows that it could be done"
+    assert len(story.records("lease.expired")) == 2, "a and c are late, and b shows that it could be done"
 
 
 def test_a_device_that_is_alone_keeps_its_lease(begin: Start) -> None:
@@ -298,7 +298,7 @@ def test_a_device_that_is_alone_keeps_its_lease(begin: Start) -> None:
     story = begin(lease_s=10.0, examples=40)
     held = paced(story, "a")
     story.tick(2.9)
-    assert not story.records("expired")
+    assert not story.records("lease.expired")
     story.update("a", held["a"])
     assert story.leader.version == 4
 
@@ -308,15 +308,15 @@ def test_a_leader_that_stood_still_hears_what_waits_before_any_lease_runs_out(be
     held = paced(story, "a", "b")
     story.now_s += 60.0
     story.happens(TimerFired(name="tick", late_s=59.5))
-    assert story.records("paused") == ["this leader stood still for 59.5 s: every lease has as much longer"]
-    assert not story.records("expired")
+    assert story.records("leader.paused") == ["its process stood still for 59.5 s; every lease is extended by that"]
+    assert not story.records("lease.expired")
     for node in ("a", "b"):
         story.update(node, held[node])
         assert not story.told(node, UpdateRefused)
     held = {node: story.work(node) for node in ("b",)}
     story.now_s += 60.0
     story.happens(TimerFired(name="tick"))
-    assert story.records("expired"), "where it did not, they are late"
+    assert story.records("lease.expired"), "where it did not, they are late"
 
 
 def test_those_who_are_done_do_not_wait_for_a_tick(begin: Start) -> None:
@@ -335,7 +335,7 @@ def test_those_who_are_done_do_not_wait_for_a_tick(begin: Start) -> None:
     assert timer.after_s == pytest.approx(0.4)
     story.now_s += 0.4
     story.happens(TimerFired(name="late"))
-    assert story.records("expired") == ["lease 8 of b after 0.8 s"]
+    assert story.records("lease.expired") == ["lease 8 of b: no update in 0.8 s"]
     assert story.work("a").version == 4, "the round went on without the other"
 
 
@@ -347,7 +347,7 @@ def test_when_too_few_are_left_the_others_are_told(begin: Start) -> None:
     story.update("b", of_b)
     assert story.progress.state == "waiting"
     story.tick(2.0)
-    assert [wait.reason for wait in story.told("b", Wait)] == ["1 of at least 2 workers are here"]
+    assert [wait.reason for wait in story.told("b", Wait)] == ["1 of 2 required devices connected"]
 
 
 # Updates that are not merged -----------------------------------------------------------------------
@@ -393,7 +393,7 @@ def test_someone_elses_lease_is_refused(begin: Start) -> None:
     story.update("b", of_a)
     (refused,) = story.told("b", UpdateRefused)
     assert refused.reason == "lease 1 belongs to a, not to b"
-    assert story.records("refused") == ["update of b: lease 1 belongs to a, not to b"]
+    assert story.records("update.rejected") == ["b: lease 1 belongs to a, not to b"]
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_a_bad_update_is_refused_and_its_sender_named(
     story.update("a", story.work("a"), *values, **changes)
     (refused,) = story.told("a", UpdateRefused)
     assert refused.reason == told
-    assert story.records("refused") == [f"update of a: {told}"]
+    assert story.records("update.rejected") == [f"a: {told}"]
     assert story.model == [0.0, 0.0]
     assert story.progress.workers[0].failures == 1
     assert story.work("a").batches == (0,), "once is not enough to be left out"
@@ -461,7 +461,7 @@ def test_a_worker_left_out_does_not_count_towards_the_least_number(begin: Start)
     for _ in range(3):
         story.update("a", work, float("nan"), 0)
         work = next(iter(story.told("a", Work)), work)
-    assert story.progress.reason == "1 of at least 2 workers are here"
+    assert story.progress.reason == "1 of 2 required devices connected"
 
 
 def test_when_nobody_is_left_who_may_train_the_job_fails(begin: Start) -> None:
@@ -485,7 +485,7 @@ def test_a_failed_batch_goes_to_someone_else_at_once(begin: Start) -> None:
     of_a, of_b = story.work("a"), story.work("b")
     story.update("b", of_b)
     story.fail("a", of_a.lease)
-    assert story.records("failed") == ["a: out of memory"]
+    assert story.records("lease.failed") == ["a: out of memory"]
     assert story.model == [1.0, 1.0]
     assert story.work("b").batches == (0,)
     assert not story.told("a", Work), "it says Ready once its trainer is back"
@@ -597,12 +597,12 @@ def test_an_update_that_waits_for_its_turn_does_not_age(begin: Start) -> None:
     for node, work in leases.items():
         offer(story, node, work)
     story.tick(13.0)
-    assert [reason.split()[3] for reason in story.records("expired")] == ["a", "b"]
+    assert [reason.split()[3].rstrip(":") for reason in story.records("lease.expired")] == ["a", "b"]
     assert story.told("c", Go), "an hour in the queue is not its fault"
     story.tick(11.0)
-    assert not story.records("expired"), "its time runs since it was told to go"
+    assert not story.records("lease.expired"), "its time runs since it was told to go"
     story.tick(1.0)
-    assert story.records("expired") == [f"lease {leases['c'].lease} of c after 25.0 s"]
+    assert story.records("lease.expired") == [f"lease {leases['c'].lease} of c: no update in 25.0 s"]
 
 
 def test_an_offer_for_a_lease_that_ended_is_refused(begin: Start) -> None:
@@ -641,7 +641,7 @@ def test_evaluation_is_leased_and_its_result_decides(begin: Start) -> None:
         of_a, of_b = story.work("a"), story.work("b")
         story.update("a", of_a)
         story.update("b", of_b)
-    assert story.records("epoch") == ["epoch 1: 4 batches applied once each, version 2"]
+    assert story.records("epoch.done") == ["epoch 1: 4 batches, version 2"]
     assert story.progress.state == "evaluating"
     of_a, of_b = story.work("a"), story.work("b")
     assert [(work.kind, work.batches, work.version) for work in (of_a, of_b)] == [
@@ -651,8 +651,8 @@ def test_evaluation_is_leased_and_its_result_decides(begin: Start) -> None:
     story.evaluated("a", of_a, correct=900)
     story.evaluated("b", of_b, correct=300, examples=500)
     # 1200 of 1500.
-    assert story.records("evaluated") == [
-        "version 2 after epoch 1: 80.00% right, loss 0.001333 on 1500 held-out examples"
+    assert story.records("job.evaluated") == [
+        "epoch 1: accuracy 80.00 %, loss 0.001333 (version 2, 1,500 held-out examples)"
     ]
     assert story.progress.accuracy == 0.8
     work = story.work("a")
@@ -664,7 +664,7 @@ def test_the_goal_is_reached(begin: Start) -> None:
     story = begin(test=1000, until=Until(accuracy=0.9))
     story.epoch("a")
     story.evaluated("a", story.work("a"), correct=950)
-    assert story.records("ending") == ["finished: reached 95.00%, the goal was 90.00%"]
+    assert story.records("end.decided") == ["finished: reached 95.00%, the goal was 90.00%"]
     # The version was being saved while it was evaluated. What the evaluation decided is saved after.
     story.happens(Saved(version=4))
     save = story.save()
@@ -694,7 +694,7 @@ def test_the_mean_of_versions_is_what_workers_evaluate_and_never_what_they_train
     assert not story.work("a").tensors
     story.evaluated("a", story.work("a"), correct=300, examples=500)
     assert story.progress.accuracy == pytest.approx(1200 / 1500)
-    assert [text[:24] for text in story.records("evaluated")] == ["version 4 after epoch 1:"]
+    assert [text.partition("(")[2][:10] for text in story.records("job.evaluated")] == ["version 4,"]
     work = story.work("a")
     assert (work.kind, work.version) == ("train", 4)
     assert work.tensors["model"].tolist() == [4.0, 4.0], "training goes on from the newest version"
@@ -707,7 +707,7 @@ def test_the_mean_of_versions_is_what_workers_evaluate_and_never_what_they_train
 def test_the_epochs_are_done(begin: Start) -> None:
     story = begin(until=Until(epochs=1))
     story.epoch("a")
-    assert story.records("ending") == ["finished: all 1 epochs are done"]
+    assert story.records("end.decided") == ["finished: 1 of 1 epochs"]
 
 
 def test_the_last_epoch_is_evaluated_whatever_its_turn(begin: Start) -> None:
@@ -778,7 +778,7 @@ def test_when_time_is_over_the_last_version_is_evaluated(begin: Start) -> None:
     story.update("a", of_a)
     story.tick(30.0)
     # What a had sent belongs to the last version; b's work is taken back.
-    assert story.records("ending") == ["the time limit of 30 s is over"]
+    assert story.records("end.decided") == ["the time limit of 30 s is over"]
     assert story.model == [2.0, 2.0]
     work = story.work("a")
     assert (work.kind, work.version) == ("evaluate", 2)
@@ -829,13 +829,13 @@ def test_finished_is_said_only_when_the_last_version_is_durable(begin: Start) ->
     story.epoch("a")
     save = story.save()
     assert save.version == 4
-    assert save.state["ending"] == ["finished", "all 1 epochs are done"]
+    assert save.state["ending"] == ["finished", "1 of 1 epochs"]
     assert not story.told("a", Finished)
     story.tick()
     assert story.saves() == 0, "it is being written"
     assert story.progress.state == "closing"
     story.happens(Saved(version=4))
-    assert story.told("a", Finished) == [Finished(job="digits", reason="all 1 epochs are done")]
+    assert story.told("a", Finished) == [Finished(job="digits", reason="1 of 1 epochs")]
     (report,) = story.told("home", Progress)
     assert (report.state, report.version, report.durable_version) == ("finished", 4, 4)
     assert story.ended
@@ -847,7 +847,7 @@ def test_a_save_that_fails_is_tried_again(begin: Start) -> None:
     story.epoch("a")
     first = story.save()
     story.happens(SaveFailed(version=4, reason="no space left on device"))
-    assert story.records("save-failed") == ["version 4: no space left on device; trying again"]
+    assert story.records("save.failed") == ["version 4: no space left on device; trying again"]
     assert not story.ended
     story.now_s += RETRY_S
     story.tick()
@@ -913,7 +913,7 @@ def test_a_leader_that_returns_continues_with_a_ledger_that_matches_its_model(be
     assert before.model == [2.5, 2.5]
 
     after = begin(momentum=0.5, term=2, saved=saved)
-    assert after.records("resumed") == ["from durable version 1, epoch 1, 1 of 4 batches applied, term 2"]
+    assert after.records("job.resumed") == ["from saved version 1, epoch 1, 1 of 4 batches applied, term 2"]
     assert after.model == [1.0, 1.0]
     assert after.progress.durable_version == 1
     after.ready("a")
@@ -1090,7 +1090,7 @@ def test_a_leader_with_nothing_to_lose_steps_down_at_once(begin: Start) -> None:
     story = begin()
     hand_over(story)
     assert stepped_down(story) == ["handed over at version 0"]
-    assert story.records("handed-over") == ["handed over at version 0"]
+    assert story.records("leader.resigned") == ["at version 0"]
     last, word = (action.message for action in story.actions if isinstance(action, Send))
     assert isinstance(last, Progress), "the manager weighs terms by their last reports"
     assert last.durable_version == 0
@@ -1233,7 +1233,7 @@ def test_an_evaluation_is_finished_before_the_hand_over(begin: Start) -> None:
     again = story.work("a")
     assert (again.kind, again.batches) == ("evaluate", of_b.batches), "its parts are still lent"
     story.evaluated("a", again, correct=300)
-    assert story.records("evaluated")
+    assert story.records("job.evaluated")
     save = story.save()
     assert [row["accuracy"] for row in save.state["evaluations"]] == [0.6]
     assert not story.told("a", Work)
@@ -1453,7 +1453,7 @@ def test_what_is_late_lost_or_doubled_is_refused_in_every_pace(begin: Start, pac
     story.update("a", of_a)
     assert [refused.reason for refused in story.told("a", UpdateRefused)] == ["lease 1 was merged already: a duplicate"]
     story.tick(10.0 + LEASE_GRACE_S)
-    assert len(story.records("expired")) == 2
+    assert len(story.records("lease.expired")) == 2
     before = story.progress.version
     story.update("b", of_b)
     assert [refused.reason for refused in story.told("b", UpdateRefused)] == [

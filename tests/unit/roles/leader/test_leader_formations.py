@@ -215,9 +215,9 @@ def test_an_aggregator_lost_while_they_train(kind: str) -> None:
     troupe = formed(kind)
     version = troupe.leader.version
     troupe.loses("b")
-    assert troupe.recorded("forming")[-1].startswith(
+    assert troupe.recorded("topology.planned")[-1].startswith(
         {"tree": "tree 1-2-3", "shard": "shard over 3 of 3 workers"}[kind]
-        + ": shared out again: b, an aggregator, is gone: silent for 8.0 s"
+        + ": regrouping devices: b, an aggregator, is gone: silent for 8.0 s"
     )
     troupe.round()
     assert shape(troupe) == {"tree": "tree 1-2-3", "shard": "shard over 3 of 3 workers"}[kind]
@@ -255,7 +255,7 @@ def test_an_update_that_some_of_the_lost_had_goes_to_the_next_in_whole(kind: str
     troupe.talks()
     # It asks where to, since nobody may remember its lease; and hears it twice.
     assert {go.formation for go in troupe.told("d", Go)} == {2}
-    assert not troupe.recorded("refused")
+    assert not troupe.recorded("update.rejected")
     checked(troupe)
 
 
@@ -323,7 +323,7 @@ def test_an_aggregator_that_is_suspect_is_done_without(kind: str) -> None:
     troupe = formed(kind)
     version = troupe.leader.version
     troupe._leads(PeerChanged(node="b", state=Liveness.SUSPECT, reason="silent for 3.0 s"))
-    told = troupe.recorded("forming")[-1]
+    told = troupe.recorded("topology.planned")[-1]
     assert told.startswith({"tree": "tree 1-2-3", "shard": "shard over 3 of 3 workers"}[kind])
     assert "b, an aggregator, is suspect: silent for 3.0 s" in told
     # It was there all the time: its update counts, and it has a place as a worker.
@@ -342,7 +342,7 @@ def test_a_suspect_that_leads_nothing_leaves_the_formation_alone() -> None:
     troupe = formed("tree")
     now = troupe.leader._formations.now
     troupe._leads(PeerChanged(node="d", state=Liveness.SUSPECT, reason="silent for 3.0 s"))
-    assert troupe.recorded("suspect") == ["d: silent for 3.0 s"]
+    assert troupe.recorded("worker.suspected") == ["d: silent for 3.0 s"]
     troupe.round()
     assert troupe.leader._formations.now is now
     checked(troupe)
@@ -385,7 +385,7 @@ def test_a_sum_that_is_not_what_was_asked_for_is_not_merged(kind: str) -> None:
     assert isinstance(gathered, ReduceResult)
     sums.appendleft(replace(gathered, weight=gathered.weight + 1, tensors=gathered.tensors))
     troupe.talks()
-    assert troupe.recorded("aggregator")[0].startswith("b: ReduceResult.weight is")
+    assert troupe.recorded("sum.rejected")[0].startswith("b: ReduceResult.weight is")
     assert troupe.leader.version == version + 1
     now = troupe.leader._formations.now
     assert now is not None
@@ -515,7 +515,7 @@ def test_a_worker_that_is_to_leave_goes_when_its_update_is_in_a_version(kind: st
     for _ in range(6):
         troupe.round()
         troupe.passes(0.6)
-    assert troupe.recorded("released") == ["e is needed elsewhere"]
+    assert troupe.recorded("device.released") == ["e is needed elsewhere"]
     assert "e" in {row.node for row in troupe.rows if row.version == version + 1}
     checked(troupe)
 
@@ -529,15 +529,15 @@ def test_an_aggregator_that_is_to_leave_goes_when_another_formation_holds() -> N
         troupe.round()
         troupe.passes(0.6)
     assert not troupe.leader._training.ledger.held_by("b")
-    assert not troupe.recorded("released")
+    assert not troupe.recorded("device.released")
     troupe.drops = lambda sender, to, message: False
     for _ in range(30):
         troupe.round()
         troupe.passes(0.6)
-    assert troupe.recorded("released") == ["b is needed elsewhere"]
+    assert troupe.recorded("device.released") == ["b is needed elsewhere"]
     assert shape(troupe) == "tree 1-2-4"
-    assert not [reason for reason in troupe.recorded("forming") if "is gone" in reason], "nothing broke for it"
-    assert not [reason for reason in troupe.recorded("lease-returned") if "b" in reason]
+    assert not [reason for reason in troupe.recorded("topology.planned") if "is gone" in reason], "nothing broke for it"
+    assert not [reason for reason in troupe.recorded("lease.returned") if "b" in reason]
     checked(troupe)
 
 
@@ -579,7 +579,7 @@ def test_a_worker_out_of_reach_of_its_aggregator_goes_straight_to_the_leader() -
     works = troupe.told("e", Work)
     assert [work.formation for work in works] == [0, 0, 0]
     assert all(dict(work.tensors) for work in works), "it is not told to wait for values that cannot come"
-    assert not troupe.recorded("lease-returned")
+    assert not troupe.recorded("lease.returned")
     checked(troupe)
 
 
@@ -588,9 +588,7 @@ def test_a_formation_that_many_do_not_reach_is_given_up_and_others_lead() -> Non
     troupe.walls = {(node, "a") for node in "bcd"}
     troupe.joins(*"abcd")
     troupe.forms()
-    assert [told for told in troupe.recorded("forming") if told.startswith("given up")] == [
-        "given up: 2 workers do not reach a"
-    ]
+    assert troupe.recorded("topology.abandoned") == ["2 workers do not reach a"]
     now = troupe.leader._formations.now
     assert now is not None
     assert now.aggregators == ["b"]
@@ -608,7 +606,7 @@ def test_a_node_that_cannot_be_an_aggregator_is_passed_over_and_nobody_else() ->
     # The last says no before the others have said anything.
     said_no = AggregatorReady(job="job", term=1, formation=1, reason="no door can be opened")
     says(troupe, "c", said_no)
-    assert troupe.recorded("forming")[-1] == "given up: c could not be set up: no door can be opened"
+    assert troupe.recorded("topology.abandoned") == ["c could not be set up: no door can be opened"]
     for line in troupe.waiting():
         if isinstance(troupe.lines[line][-1], SetUpAggregator):
             del troupe.lines[line]
@@ -624,7 +622,7 @@ def test_one_who_does_not_answer_is_waited_for_so_long() -> None:
     troupe.joins("a", "b", "c")
     troupe.drops = lambda sender, to, message: sender == "b" and isinstance(message, AggregatorReady)
     troupe.forms()
-    assert troupe.recorded("forming")[1] == f"given up: b did not answer in {FORM_S:g} s"
+    assert troupe.recorded("topology.abandoned") == [f"b did not answer in {FORM_S:g} s"]
     now = troupe.leader._formations.now
     assert now is not None
     assert now.aggregators == ["a", "c"]
@@ -711,7 +709,7 @@ def test_an_aggregator_that_lies_about_a_sum_is_not_believed(kind: str, down: st
     troupe.lies = lie
     troupe.round()
     told = "a step of norm" if name == "moved" else "a mean of norm"
-    assert told in troupe.recorded("aggregator")[-1]
+    assert told in troupe.recorded("sum.rejected")[-1]
     troupe.lies = lambda sender, to, message: message
     for _ in range(3):
         troupe.round()
@@ -736,7 +734,7 @@ def test_a_report_that_cannot_be_is_refused(kind: str) -> None:
     lie = Update(job="job", term=1, lease=lease.id, version=lease.version, examples=1000, formation=1)
     says(troupe, "d", lie)
     assert troupe.leader._training.ledger.get(lease.id) is None
-    assert troupe.recorded("refused")[-1] == "update of d: Update.examples is 1000; the lease has 2"
+    assert troupe.recorded("update.rejected")[-1] == "d: Update.examples is 1000; the lease has 2"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -753,7 +751,7 @@ def test_an_update_is_taken_once_by_whichever_way_it_comes(kind: str) -> None:
         "d",
         Update(job="job", term=1, lease=lease.id, version=lease.version, examples=2, tensors={"delta": delta}),
     )
-    assert troupe.recorded("refused") == [f"update of d: lease {lease.id} is with the aggregators already"]
+    assert troupe.recorded("update.rejected") == [f"d: lease {lease.id} is with the aggregators already"]
     checked(troupe)
 
 
@@ -764,7 +762,7 @@ def test_in_a_shard_no_update_is_taken_whole() -> None:
     delta = np.ones(troupe.layout.size, dtype=np.float32)
     whole = Update(job="job", term=1, lease=lease.id, version=lease.version, examples=2, tensors={"delta": delta})
     says(troupe, "d", whole)
-    assert troupe.recorded("refused") == [f"update of d: lease {lease.id} goes to the aggregators of a shard"]
+    assert troupe.recorded("update.rejected") == [f"d: lease {lease.id} goes to the aggregators of a shard"]
     checked(troupe)
 
 
@@ -780,7 +778,7 @@ def test_an_aggregator_of_a_shard_that_was_not_told_where_its_part_stands_is_rep
     now = troupe.leader._formations.now
     assert now is not None
     assert now.aggregators == ["a", "c"]
-    assert troupe.recorded("aggregator")[0].startswith("b: its sum is of leases ()")
+    assert troupe.recorded("sum.rejected")[0].startswith("b: its sum is of leases ()")
     checked(troupe)
 
 
@@ -854,7 +852,7 @@ def test_time_is_over_while_updates_are_with_the_aggregators(kind: str, asked: b
         troupe.talks()
     version = troupe.leader.version
     troupe.passes(100.0 + 15.5 - troupe.now_s)
-    assert troupe.recorded("ending") == ["the time limit of 15 s is over"]
+    assert troupe.recorded("end.decided") == ["the time limit of 15 s is over"]
     for _ in range(5):
         troupe.round()
     assert troupe.ended == "the time limit of 15 s is over"
@@ -898,7 +896,7 @@ def test_what_was_lent_by_formations_is_forgotten_with_its_leases() -> None:
         troupe.talks()
         troupe.passes(6.0)
         troupe.talks()
-    assert troupe.recorded("expired")
+    assert troupe.recorded("lease.expired")
     lent = troupe.leader._formations._lent
     assert not [lease for lease in lent if troupe.leader._training.ledger.get(lease) is None]
 
@@ -908,8 +906,8 @@ def test_a_formation_is_told_to_people() -> None:
     told = troupe.progress
     assert told.topology == "tree 1-2-5"
     assert told.topology_reason == "2 aggregators (2, as asked), those with the best links: a, b"
-    assert troupe.recorded("forming") == [f"tree 1-2-5: {told.topology_reason}"]
-    assert len(troupe.recorded("topology")) == 1
+    assert troupe.recorded("topology.planned") == [f"tree 1-2-5: {told.topology_reason}"]
+    assert len(troupe.recorded("topology.changed")) == 1
     assert not [m for _, to, m in troupe.heard if isinstance(m, TearDown | Route | ShardAck)]
 
 

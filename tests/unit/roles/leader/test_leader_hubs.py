@@ -30,10 +30,10 @@ def story(make_spec: Callable[..., JobSpec]) -> Story:
 
 def test_a_hub_is_lent_nothing_and_stands_for_no_worker(story: Story) -> None:
     hub(story)
-    assert records(story, "joined") == ["hub is a hub: it can sum up for others"]
+    assert records(story, "device.joined") == ["hub ready to sum up for others (a hub)"]
     story.ready("a", "b")
     assert not sent(story, Work)
-    assert story.leader.progress().reason == "2 of at least 3 workers are here"
+    assert story.leader.progress().reason == "2 of 3 required devices connected"
     story.ready("c")
     assert sorted(sent(story, Work)) == ["a", "b", "c"]
     assert [view.node for view in story.leader.progress().workers] == ["a", "b", "c"]

@@ -88,7 +88,7 @@ def test_one_huge_update_is_refused_in_every_pace(lively: Story) -> None:
             if node in crew.held:
                 crew.update(node, 1, 1)
     assert max(lively.model) < before + 20
-    assert not any("evil" not in reason for reason in lively.records("refused"))
+    assert not any("evil" not in reason for reason in lively.records("update.rejected"))
 
 
 def test_the_first_update_of_a_job_is_not_believed_either(lively: Story) -> None:
@@ -176,7 +176,7 @@ def test_when_all_turn_bad_the_model_goes_back_and_who_contributed_is_set_aside(
     broken = story.leader.version
     crew.diverge("a")
     crew.diverge("b")
-    (told,) = story.records("went-back")
+    (told,) = story.records("model.reverted")
     assert told.startswith(f"version {broken + 1} is version {good} again")
     assert told.endswith("set aside, since they contributed: evil")
     assert (story.leader.version, story.model) == (broken + 1, model)

@@ -313,8 +313,8 @@ def test_a_lease_is_one_of_an_epoch_and_names_its_examples(begin: Callable[..., 
     assert isinstance(second, Work)
     assert second.batches == (1,)
     story.says(delta(second, **fresh(2, 2), state=HELD), 3.0)
-    told = [action.reason for action in story.actions if isinstance(action, Record) and action.kind == "evaluated"]
-    assert told == ["epoch 1: 75.00% right, loss 0 on 4 new examples before they were trained on"]
+    told = [action.reason for action in story.actions if isinstance(action, Record) and action.kind == "job.evaluated"]
+    assert told == ["epoch 1: accuracy 75.00 %, loss 0 (version 2, 4 new examples before they were trained on)"]
     assert story.leader.progress().accuracy == 0.75
 
 
@@ -420,7 +420,7 @@ def test_the_next_leader_sizes_as_the_last_one_would_have(make_spec: Callable[..
             tensors["shoal.profile.time.states"] = tensors["shoal.profile.time.states"] * 1e9
         after.leader.restore(tensors=tensors, state=checkpoint.state)
         actions = after.leader.handle(Started(), 10.0)
-        noted = [action.reason for action in actions if isinstance(action, Record) and action.kind == "profiles"]
+        noted = [action.reason for action in actions if isinstance(action, Record) and action.kind == "profiles.reset"]
         (again,) = after.says(Ready(job="digits", state=HELD), 11.0)
         assert isinstance(again, Work)
         if broken:

@@ -74,7 +74,19 @@ def test_a_round_takes_until_its_last_lease_and_what_is_not_training_is_synchron
 
 
 @pytest.mark.parametrize(
-    "kind", ["joined", "lost", "released", "expired", "lease-returned", "failed", "refused", "evaluated", "resumed"]
+    "kind",
+    [
+        "device.joined",
+        "worker.lost",
+        "device.released",
+        "lease.expired",
+        "lease.returned",
+        "lease.failed",
+        "preparation.failed",
+        "update.rejected",
+        "job.evaluated",
+        "job.resumed",
+    ],
 )
 @pytest.mark.parametrize("pace", ["sync", "async"])
 def test_a_round_in_which_something_happened_is_not_counted_and_the_next_is(kind: str, pace: str) -> None:
@@ -91,7 +103,7 @@ def test_a_round_in_which_something_happened_is_not_counted_and_the_next_is(kind
     assert pulse._shown[-1][0] == pytest.approx(2.5)
 
 
-@pytest.mark.parametrize("kind", ["epoch", "suspect", "saturation", "save-failed"])
+@pytest.mark.parametrize("kind", ["epoch.done", "worker.suspected", "saturation.estimated", "save.failed"])
 def test_what_does_not_touch_a_round_does_not_disturb_it(kind: str) -> None:
     pulse = Told()
     pulse.on_record(kind)
@@ -176,7 +188,7 @@ def test_a_worker_that_claims_to_have_trained_longer_than_it_was_away_is_not_bel
 def grow(pulse: Told, curve: dict[int, float], *, rounds: int = ROUNDS_MIN + 5) -> list[str]:
     told = []
     for workers, lease_s in curve.items():
-        pulse.on_record("joined")
+        pulse.on_record("device.joined")
         for number in range(rounds):
             # Times never are all the same.
             pulse.round(even(workers, lease_s * (1 + 0.001 * (number % 3))))
@@ -284,7 +296,7 @@ def test_a_leader_counts_whole_rounds_and_not_the_first_after_joining_or_an_eval
     led.answer(1.5)
     assert led.leader.epoch == 1
     led.answer(9.0)
-    assert "evaluated" in led.records
+    assert "job.evaluated" in led.records
     led.answer(1.1)
     assert led.round_s == 1.5, "nobody was sent a model"
     led.answer(1.7)

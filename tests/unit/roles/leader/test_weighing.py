@@ -184,7 +184,7 @@ def test_a_version_is_what_most_say_and_the_liar_is_named(make_spec: Callable[..
     told.update("e", lent["e"], -5, -5)
     assert told.leader.version == 1
     np.testing.assert_allclose(told.model, 1.0, atol=0.15)
-    (record,) = told.records("weighed-down")
+    (record,) = told.records("update.down-weighted")
     assert record.startswith("e is weighed down in version 1: counts")
     views = {view.node: view.reason for view in told.progress.workers}
     assert "weighed down in version 1" in views["e"]
@@ -225,7 +225,7 @@ def test_nonsense_is_refused_as_ever(make_spec: Callable[..., JobSpec], value: f
     told = story(make_spec)
     told.ready(*WORKERS)
     told.update("e", told.work("e"), value, 1)
-    assert told.records("refused")
+    assert told.records("update.rejected")
     assert told.leader._training._weighing is not None
     assert told.leader._training._weighing.devices == 0
 
@@ -238,5 +238,5 @@ def test_clipping_works_at_every_update(make_spec: Callable[..., JobSpec]) -> No
         told.update(node, lent[node], 0.1, 0.1)
     before = np.array(told.model)
     told.update("e", lent["e"], -8, -8)
-    assert told.records("weighed-down")
+    assert told.records("update.down-weighted")
     assert np.linalg.norm(np.array(told.model) - before) < 0.3

@@ -168,8 +168,10 @@ class Office:
         """The place of the first action like this."""
         return next(place for place, action in enumerate(self.actions) if matches(action))
 
-    def records(self, kind: str = "leader") -> list[str]:
-        return [record.reason for record in self.done(Record) if record.kind == kind]
+    def records(self, kind: str = "") -> list[str]:
+        """The reasons of events of a kind, or of those about who leads."""
+        wanted = (kind,) if kind else ("leader.", "term.", "history.")
+        return [record.reason for record in self.done(Record) if record.kind.startswith(wanted)]
 
     @property
     def leader(self) -> tuple[str, int]:
@@ -211,7 +213,7 @@ def test_the_managers_node_leads_unless_told_otherwise(make_spec: Make) -> None:
     office.hello("a", "b")
     office.submit(make_spec())
     assert office.appointed() == {"home": 1}
-    assert office.records() == ["term 1: led by home: it keeps the checkpoints and is always on"]
+    assert office.records() == ["home, term 1: it keeps the checkpoints and is always on"]
     # It is set up before anything can reach it: nothing more is waited for.
     assert office.reassigned() == {"a": ("home", "", 1), "b": ("home", "", 1)}
     assert office.sent(Admit) == [], "everyone the manager knows may speak to it"
@@ -226,7 +228,7 @@ def test_a_device_leads_where_devices_are_preferred(make_spec: Make) -> None:
     office.hello("a", "b")
     office.submit(make_spec())
     assert office.appointed() == {"a": 1}
-    assert office.records() == ["term 1: led by a: placed best of 2 devices"]
+    assert office.records() == ["a, term 1: placed best of 2 devices"]
 
 
 def test_the_managers_node_leads_only_until_there_is_a_device_where_those_are_preferred(make_spec: Make) -> None:
@@ -333,7 +335,7 @@ def test_a_node_without_an_address_cannot_lead(make_spec: Make) -> None:
     office.submit(make_spec())
     office.says("a", Leads(job="digits", term=1))
     assert [(step.job, step.term) for step in office.told("a", StepDown)] == [("digits", 1)]
-    assert office.records()[0] == "term 1 is over: it has no address that others could dial"
+    assert office.records()[0] == "term 1: it has no address that others could dial"
     assert office.appointed() == {"b": 2}
 
 
@@ -359,7 +361,7 @@ def test_a_node_that_could_not_lead_says_so_and_another_is_asked(make_spec: Make
     office.submit(make_spec())
     office.says("a", SteppedDown(job="digits", term=1, reason="no room on the disk", failed=True))
     assert [step.term for step in office.told("a", StepDown)] == [1], "its last word was heard"
-    assert office.records()[0] == "term 1 is over: a stepped down: no room on the disk"
+    assert office.records()[0] == "term 1: a stepped down: no room on the disk"
     assert office.appointed() == {"b": 2}
     office.lost("b")
     assert office.appointed() == {"home": 3}
@@ -381,7 +383,7 @@ def test_a_job_that_cannot_start_at_home_cannot_start(make_spec: Make) -> None:
 
 def test_a_lost_leader_is_replaced_under_the_next_term_and_its_workers_hear_of_it(led: Office) -> None:
     led.lost("a")
-    assert led.records()[0] == "term 1 is over: a was lost: silent"
+    assert led.records()[0] == "term 1: a was lost: silent"
     assert led.appointed() == {"b": 2}
     assert led.reassigned() == {}
     led.leads("b", term=2)
@@ -398,7 +400,7 @@ def test_a_suspect_leader_leads_on(led: Office) -> None:
 
 def test_a_leader_that_started_anew_leads_no_more(led: Office) -> None:
     led.hello("a", incarnation="2")
-    assert led.records()[0] == "term 1 is over: a restarted"
+    assert led.records()[0] == "term 1: a restarted"
     assert led.leader[1] == 2
     kept = led.at(lambda action: isinstance(action, Keep))
     assert kept < led.at(lambda action: isinstance(action, Send) and isinstance(action.message, Assign))
@@ -486,7 +488,7 @@ def test_a_checkpoint_of_an_old_leader_is_refused(replaced: Office) -> None:
     assert replaced.told("a", StepDown) == [], "whose history is kept is settled by what it made"
     replaced.says("c", Checkpoint(job="digits", term=1, version=9))
     assert replaced.told("c", StepDown), "it never led"
-    assert replaced.records("fenced") == ["version 9 of c: term 1 is over"]
+    assert replaced.records("version.fenced") == ["version 9 of c: term 1 is over"]
 
 
 def test_an_old_leader_is_not_told_where_the_job_stands(replaced: Office) -> None:
@@ -501,13 +503,13 @@ def test_an_old_leader_lets_nobody_go_and_notes_nothing(replaced: Office) -> Non
     assert replaced.says("a", Released(job="digits", term=1, node="c")) == []
     assert replaced.says("a", Released(job="digits", term=2, node="c")) == [], "nor in the name of another"
     assert replaced.working["c"] == "digits"
-    assert replaced.says("a", LogRecord(job="digits", term=1, kind="epoch", reason="epoch 3")) == []
-    assert replaced.says("b", LogRecord(job="digits", term=2, kind="epoch", reason="epoch 3")) == [
-        Record(kind="epoch", reason="epoch 3", job="digits")
+    assert replaced.says("a", LogRecord(job="digits", term=1, kind="epoch.done", reason="epoch 3")) == []
+    assert replaced.says("b", LogRecord(job="digits", term=2, kind="epoch.done", reason="epoch 3")) == [
+        Record(kind="epoch.done", reason="epoch 3", job="digits")
     ]
-    failed = LogRecord(job="digits", term=2, kind="failed", reason="c: bug", traceback="File task.py")
+    failed = LogRecord(job="digits", term=2, kind="lease.failed", reason="c: bug", traceback="File task.py")
     assert replaced.says("b", failed) == [
-        Record(kind="failed", reason="c: bug", job="digits", traceback="File task.py")
+        Record(kind="lease.failed", reason="c: bug", job="digits", traceback="File task.py")
     ]
 
 
@@ -745,7 +747,7 @@ def test_a_job_that_ends_while_its_leader_hands_over_is_over(led: Office) -> Non
 
 def test_a_leader_that_a_third_of_its_workers_cannot_reach_hands_over_to_home(led: Office) -> None:
     led.says("b", LeaderUnreachable(job="digits", term=1, reason="b cannot reach a: refused"))
-    assert led.records("unreachable") == ["b cannot reach a: refused"]
+    assert led.records("link.broken") == ["b cannot reach a: refused"]
     assert [over.reason for over in led.told("a", HandOver)] == ["1 of 3 workers cannot reach a"]
     led.says("a", SteppedDown(job="digits", term=1, reason="handed over"))
     assert led.appointed() == {"home": 2}
@@ -891,7 +893,7 @@ def test_a_last_word_is_written_down_before_it_is_acknowledged_and_may_be_said_a
 
 def test_a_leader_that_is_heard_of_again_leads_on_under_its_term(make_spec: Make) -> None:
     office = returned(make_spec)
-    assert office.records() == [f"a led it under term 4: it has {MISSED_S:g} s to be heard of"]
+    assert office.records() == [f"a led term 4 and has {MISSED_S:g} s to report"]
     assert SetTimer(name="missed", after_s=MISSED_S) in office.actions
     assert office.appointed() == {}
     office.hello("a", leads=(Leads(job="digits", term=4, endpoint="a:7071"),))
@@ -908,7 +910,7 @@ def test_a_leader_that_is_not_heard_of_is_replaced_after_a_while(make_spec: Make
     office.hello("b")
     assert office.appointed() == {}
     office.timer("missed")
-    assert office.records()[0] == "term 4 is over: it was not heard of again"
+    assert office.records()[0] == "term 4: it was not heard of again"
     assert office.appointed() == {"home": 5}
     assert office.reassigned() == {"b": ("home", "", 5)}
     office.hello("a", leads=(Leads(job="digits", term=4, endpoint="a:7071"),))
@@ -918,7 +920,7 @@ def test_a_leader_that_is_not_heard_of_is_replaced_after_a_while(make_spec: Make
 def test_a_leader_that_started_anew_meanwhile_is_replaced_at_once(make_spec: Make) -> None:
     office = returned(make_spec)
     office.hello("a")
-    assert "term 4 is over: a restarted" in office.records()
+    assert "term 4: a restarted" in office.records()
     assert office.appointed() == {"home": 5}
 
 
@@ -1143,7 +1145,7 @@ def test_a_leader_that_led_on_beyond_a_cut_goes_on_under_its_term(led: Office) -
     assert led.working["b"] == "digits"
     led.hello("a", leads=(Leads(job="digits", term=1, endpoint="a:7071"),))
     assert led.leader == ("a", 1)
-    assert led.records()[0] == "led by a, which led on for 87 s out of reach, term 1"
+    assert led.records()[0] == "a, term 1: it led on for 87 s out of reach"
     assert led.told("b", Assign)[0].term == 1
     led.timer("away digits")
     assert led.appointed() == {}, "it was heard of in time"
@@ -1153,7 +1155,7 @@ def test_a_leader_that_is_heard_again_on_its_old_session_leads_on(led: Office) -
     led.cut("a", "b", "c")
     led.peer("a", Liveness.ALIVE, "back after 9.0 s of silence")
     assert led.leader == ("a", 1)
-    assert led.records()[0].startswith("led by a, which led on for 7 s")
+    assert led.records()[0].startswith("a, term 1: it led on for 7 s")
 
 
 def test_another_leads_if_workers_are_back_and_their_leader_is_not(led: Office) -> None:
@@ -1218,7 +1220,7 @@ def test_what_a_leader_made_beyond_a_cut_is_adopted_if_nothing_was_made_since(re
             version_least=0,
         )
     ]
-    assert replaced.records("discarded") == []
+    assert replaced.records("version.discarded") == []
     replaced.says("a", Checkpoint(job="digits", term=1, version=43, number=1))
     assert replaced.done(Store)
     replaced.happens(Stored(job="digits", term=1, version=43))
@@ -1229,7 +1231,7 @@ def test_what_a_leader_made_beyond_a_cut_is_adopted_if_nothing_was_made_since(re
 
 def test_a_job_that_ended_beyond_a_cut_is_over(replaced: Office) -> None:
     replaced.claim("a", told(1, 43, batches=120, workers=2))
-    replaced.says("a", Progress(job="digits", term=1, state=JobState.FINISHED, reason="all 2 epochs are done"))
+    replaced.says("a", Progress(job="digits", term=1, state=JobState.FINISHED, reason="2 of 2 epochs"))
     assert replaced.state == "finished"
 
 
@@ -1239,11 +1241,11 @@ def test_of_two_sides_that_trained_the_one_of_more_workers_is_kept(replaced: Off
     assert replaced.leader == ("b", 2)
     assert replaced.told("a", StepDown)
     why = "more workers count: 120 batches by 1 worker against 40 batches by 2 workers under newer terms"
-    assert replaced.records("discarded") == [
+    assert replaced.records("version.discarded") == [
         f"40 versions (4 to 43) that a made under term 1 out of reach (120 batches by 1 worker): {why}"
     ]
     (view,) = replaced.manager.job_views("digits")
-    assert view.discarded == replaced.records("discarded")[0]
+    assert view.discarded == replaced.records("version.discarded")[0]
 
 
 def test_what_fewer_workers_made_since_is_discarded_aloud_and_its_numbers_are_not_used_again(led: Office) -> None:
@@ -1254,7 +1256,7 @@ def test_what_fewer_workers_made_since_is_discarded_aloud_and_its_numbers_are_no
     led.says("b", made(2, 9, batches=40, workers=1, durable=8))
     led.claim("a", told(1, 5, batches=10, workers=2, durable=3))
     assert led.told("a", HandOver)[0].version_least == 9
-    assert led.records("discarded") == [
+    assert led.records("version.discarded") == [
         "5 versions (4 to 8) made since under newer terms: a led on under term 1 with more"
     ]
 
@@ -1316,7 +1318,7 @@ def test_a_leader_at_home_that_made_more_until_it_handed_over_is_kept(led_at_hom
     assert led_at_home.told("a", HandOver) == []
     assert led_at_home.told("a", StepDown)[0].term == 1
     why = "more workers count: 120 batches by 2 workers against 15 batches by 5 workers under newer terms"
-    assert led_at_home.records("discarded") == [
+    assert led_at_home.records("version.discarded") == [
         f"40 versions (4 to 43) that a made under term 1 out of reach (120 batches by 2 workers): {why}"
     ]
     assert led_at_home.leader[1] == 4, "another term begins with what was kept"
@@ -1339,7 +1341,10 @@ def test_a_leader_of_a_term_between_is_weighed_against_the_history_that_was_adop
     led.claim("b", told(2, 7, batches=6, workers=2, durable=3))
     assert led.leader == ("a", 4)
     assert led.told("b", StepDown)
-    assert "more workers count: 6 batches by 2 workers against 3 batches by 3 workers" in led.records("discarded")[-1]
+    assert (
+        "more workers count: 6 batches by 2 workers against 3 batches by 3 workers"
+        in led.records("version.discarded")[-1]
+    )
 
 
 def test_workers_of_two_leaders_after_each_other_count_together(led: Office) -> None:
@@ -1354,7 +1359,10 @@ def test_workers_of_two_leaders_after_each_other_count_together(led: Office) -> 
     led.claim("a", told(1, 12, batches=9, workers=1, durable=3))
     assert led.leader == ("c", 3)
     assert led.told("a", StepDown)
-    assert "more workers count: 9 batches by 1 worker against 4 batches by 2 workers" in led.records("discarded")[-1]
+    assert (
+        "more workers count: 9 batches by 1 worker against 4 batches by 2 workers"
+        in led.records("version.discarded")[-1]
+    )
 
 
 def test_a_worker_of_two_leaders_after_each_other_counts_once(led: Office) -> None:
@@ -1366,7 +1374,7 @@ def test_a_worker_of_two_leaders_after_each_other_counts_once(led: Office) -> No
     led.says("c", made(3, 7, batches=2, workers=1, durable=7, names=["d"]))
     led.hello("a")
     led.claim("a", told(1, 12, batches=9, workers=1, durable=3))
-    assert "as many workers, more batches count" in led.records("leader")[-2]
+    assert "as many workers, more batches count" in led.records()[-2]
     assert led.told("a", HandOver)
 
 
@@ -1382,7 +1390,7 @@ def test_a_leader_that_was_given_up_is_heard_before_the_next_is_appointed(led: O
     assert led.leader[1] == 2, "another one is appointed now"
     led.timer("claim digits")
     assert led.told("a", HandOver)[0].term == 1
-    assert led.records("discarded") == []
+    assert led.records("version.discarded") == []
 
 
 def test_a_history_is_adopted_once_though_its_leader_reports_until_it_hands_over(led_at_home: Office) -> None:
@@ -1403,7 +1411,7 @@ def test_only_who_led_under_a_term_may_claim_what_was_made_under_it(replaced: Of
     assert replaced.told("c", StepDown)
     assert replaced.timer("claim digits") == []
     assert replaced.leader == ("b", 2)
-    assert replaced.records("discarded") == [], "it made nothing, whatever it says"
+    assert replaced.records("version.discarded") == [], "it made nothing, whatever it says"
 
 
 def test_a_manager_that_starts_anew_knows_who_led_and_what_was_made_since(make_spec: Make) -> None:
@@ -1413,7 +1421,7 @@ def test_a_manager_that_starts_anew_knows_who_led_and_what_was_made_since(make_s
     office = returned(make_spec, term=5, leader="b", terms=terms, sides=sides, durable=30)
     office.hello("a")
     office.claim("a", told(4, 99, batches=500, workers=1, durable=10))
-    assert office.records("discarded")[0].startswith("89 versions (11 to 99) that a made under term 4")
+    assert office.records("version.discarded")[0].startswith("89 versions (11 to 99) that a made under term 4")
     office.claim("a", told(4, 99, batches=500, workers=3, durable=10))
     assert office.told("a", HandOver)[0].version_least == 31
 

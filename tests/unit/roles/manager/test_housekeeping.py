@@ -203,7 +203,10 @@ def test_a_quota_costs_the_oldest_ended_jobs_and_the_journal_says_so(make_spec: 
     # A tenth of the quota is kept free: 35 are to go.
     office.happens(_disk(125, a=10, b=30, c=30))
     assert [(drop.job, drop.checkpoints) for drop in office.done(DropFiles)] == [("a", True), ("b", True)]
-    assert [(record.job, record.kind) for record in office.done(Record)] == [("a", "evicted"), ("b", "evicted")]
+    assert [(record.job, record.kind) for record in office.done(Record)] == [
+        ("a", "files.removed"),
+        ("b", "files.removed"),
+    ]
     # What was let go is not let go again.
     office.happens(_disk(85, c=30))
     assert not office.done(DropFiles)
@@ -212,7 +215,7 @@ def test_a_quota_costs_the_oldest_ended_jobs_and_the_journal_says_so(make_spec: 
 def test_a_quota_that_cannot_be_kept_is_said_once(make_spec: Make) -> None:
     office = Office([_ended(make_spec(job="a"))])
     office.happens(_disk(200, a=10))
-    assert [record.kind for record in office.done(Record)] == ["evicted", "disk"]
+    assert [record.kind for record in office.done(Record)] == ["files.removed", "quota.exceeded"]
     office.happens(_disk(190))
     assert not office.done(Record)
     office.happens(_disk(50))

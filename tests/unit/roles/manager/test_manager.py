@@ -116,7 +116,7 @@ def office_that_leads() -> Office:
 def test_a_node_is_welcomed(office: Office) -> None:
     office.hello("a")
     assert office.told("a", Welcome) == [Welcome(heartbeat_s=1.0, lost_after_s=8.0)]
-    assert office.records("node") == ["a connected from a.local"]
+    assert office.records("device.connected") == ["a connected from a.local"]
     (view,) = office.manager.node_views()
     assert (view.node, view.state, view.facts.torch) == ("a", "alive", "2.11")
 
@@ -164,7 +164,9 @@ def test_a_node_without_torch_is_not_given_training(office: Office, make_spec: M
     office.submit(make_spec())
     office.hello("gateway", torch="")
     assert office.assigned() == {}
-    assert "gateway has no PyTorch: it cannot train" in office.records("node")
+    assert "gateway connected from gateway.local; without PyTorch: it cannot train" in office.records(
+        "device.connected"
+    )
 
 
 def test_a_node_with_onnxruntime_alone_is_given_jobs_that_have_graphs(office: Office, make_spec: Make) -> None:
@@ -266,7 +268,7 @@ def test_a_node_is_not_called_back_for_a_job_that_it_has_no_engine_for(office: O
         office.hello(node, torch="", onnx="1.31")
     office.submit(dataclasses.replace(make_spec(job="portable", workers_max=4), graphs="1" * 64))
     office.submit(make_spec(job="plain", workers_min=1, workers_max=4))
-    assert office.records("called-back") == []
+    assert office.records("device.recalled") == []
     assert office.working() == dict.fromkeys(("a", "b", "c"), "portable")
     office.hello("d")
     assert office.assigned() == {"d": "plain"}
@@ -279,7 +281,7 @@ def test_a_suspect_keeps_its_job_and_a_lost_one_does_not(office: Office, make_sp
     assert office.working() == {"a": "digits"}
     office.peer("a", Liveness.LOST, "silent for 8.0 s")
     assert office.working() == {"a": ""}
-    assert office.records("node") == ["a is lost: silent for 8.0 s"]
+    assert office.records("device.lost") == ["a: silent for 8.0 s"]
 
 
 def test_a_node_that_returns_is_given_its_place_again(office: Office, make_spec: Make) -> None:
@@ -292,7 +294,7 @@ def test_a_node_that_returns_is_given_its_place_again(office: Office, make_spec:
     office.peer("a", Liveness.ALIVE, "connected")
     assert office.assigned() == {"a": "digits"}
     office.hello("a", incarnation="2")
-    assert office.records("node") == ["a restarted from a.local"]
+    assert office.records("device.connected") == ["a restarted from a.local"]
 
 
 def test_the_place_of_a_lost_node_goes_to_another_and_it_is_dismissed_when_it_returns(
@@ -454,11 +456,11 @@ def test_a_job_below_its_least_number_gets_workers_that_another_has_beyond_its_o
         office.hello(node)
     office.submit(make_spec(job="first", workers_min=1, workers_max=4))
     office.submit(make_spec(job="second", workers_min=2, workers_max=4))
-    assert [told.partition(":")[0] for told in office.records("called-back")] == ["d", "c"], "as many as it lacks"
+    assert [told.partition(":")[0] for told in office.records("device.recalled")] == ["d", "c"], "as many as it lacks"
     assert [release.node for release in office.told("home", Release)] == ["d", "c"]
     for node in ("d", "c"):
         office.happens(Received(sender="home", message=Released(job="first", term=1, node=node)))
-        assert office.records("called-back") == [], "one that was let go is on its way"
+        assert office.records("device.recalled") == [], "one that was let go is on its way"
         office.happens(Received(sender=node, message=Heartbeat(seq=1)))
     assert office.working() == {"a": "first", "b": "first", "c": "second", "d": "second"}
 
@@ -520,8 +522,8 @@ def test_a_helper_is_given_to_its_job_beside_the_workers(office_that_leads: Offi
         office.hello(node)
     office.submit(helped(make_spec))
     assert office.assigned() == dict.fromkeys("abcd", "digits")
-    assert office.records("assigned")[0] == "c: it opens the sums of this job, and trains nothing for it"
-    assert office.records("assigned")[-1] == "d: worker 3 of at most 3"
+    assert office.records("device.assigned")[0] == "c: it opens the sums of this job, and trains nothing for it"
+    assert office.records("device.assigned")[-1] == "d: worker 3 of at most 3"
     assert office.working()["e"] == ""
 
 
@@ -546,13 +548,13 @@ def test_a_job_that_trains_with_the_helper_of_another_lets_it_go(office_that_lea
     for node in "abcde":
         office.hello(node)
     office.submit(helped(make_spec))
-    assert "c: another job has it as its helper" in office.records("called-back")
+    assert "c: another job has it as its helper" in office.records("device.recalled")
     assert "c" in [release.node for release in office.told("home", Release)]
     office.happens(Received(sender="home", message=Released(job="first", term=1, node="c")))
     office.happens(Heard(beats=(("c", 1.0, Heartbeat(seq=1)),)))
     assert office.working()["c"] == "digits"
     office.submit(helped(make_spec, job="third"))
-    assert not any("helper" in told for told in office.records("called-back")), "it helps one job at a time"
+    assert not any("helper" in told for told in office.records("device.recalled")), "it helps one job at a time"
 
 
 def test_a_helper_leads_nothing_that_it_helps(make_spec: Make) -> None:

@@ -232,7 +232,7 @@ def test_the_end_of_a_session_from_before_the_takeover_says_nothing_of_a_leader(
     place.hello("pi")
     place.happens(PeerChanged(node="pi", state=Liveness.SUSPECT, reason="dismissed"))
     place.happens(JobTaken(record=led(make_spec(workers_min=1))))
-    place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason="not back within 1.5 s"))
+    place.happens(PeerChanged(node="pi", state=Liveness.LOST, reason="no reconnect within 1.5 s"))
     assert not [action for action in place.said if isinstance(action, Keep)]
     place.hello("pi", leads=(Leads(job="digits", term=4, endpoint="pi:9"),))
     assert place.manager.job_views("digits")[0].leader == "pi"

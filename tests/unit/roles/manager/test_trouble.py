@@ -26,7 +26,7 @@ def unprepared(reason: str = RAISED, *, until_s: float = 40.0) -> Unprepared:
 def test_a_job_whose_devices_work_is_not_in_trouble() -> None:
     assert job_trouble(progress(at("a", "working"), at("b", "waiting")), {}) == NO_TROUBLE
     assert job_trouble(None, {}) == NO_TROUBLE
-    waits = progress(state="waiting", reason="0 of at least 1 workers are here")
+    waits = progress(state="waiting", reason="0 of 1 required devices connected")
     assert job_trouble(waits, {}) == NO_TROUBLE, "a job that waits is not in trouble yet"
 
 

@@ -97,5 +97,5 @@ def test_the_one_who_is_refused_waits_for_minutes_and_for_moments_after_anything
     expected = [*TWICE_BACKOFF_S, TWICE_BACKOFF_S[-1]]
     assert all(0.75 * base_s <= wait_s <= 1.25 * base_s for wait_s, base_s in zip(waits, expected, strict=True))
     assert waits[-1] > 120.0
-    liaison.on_closed("the connection was cut")
+    liaison.on_closed("connection closed")
     assert liaison.backoff_s() < 10.0

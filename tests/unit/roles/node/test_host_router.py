@@ -231,7 +231,7 @@ def test_silence_and_broken_sessions_are_noticed(home: HostRouter) -> None:
     assert home.on_closed("a", 1.0, reason="reset") == [ToManager(suspect)]
     (delivery,) = home.check(9.0)
     assert isinstance(delivery, ToManager)
-    assert delivery.event == PeerChanged(node="a", state=Liveness.LOST, reason="reset; not back within 1.5 s")
+    assert delivery.event == PeerChanged(node="a", state=Liveness.LOST, reason="reset, no reconnect within 1.5 s")
 
 
 def test_nobody_is_someone_else_and_nobody_gives_orders(home: HostRouter, leading: HostRouter) -> None:
@@ -526,22 +526,22 @@ def test_answers_of_another_term_version_or_save_are_not_for_this_one(leading: H
 def test_one_who_leads_no_more_saves_and_notes_nothing(leading: HostRouter) -> None:
     leading.on_manager_message(StepDown(job="digits", term=1))
     assert leading.on_save("digits", save()) == []
-    assert leading.on_record("digits", Record(kind="epoch", reason="epoch 3")) == []
+    assert leading.on_record("digits", Record(kind="epoch.done", reason="epoch 3")) == []
     assert leading.on_manager_message(StopRequest(job="digits", reason="")) == []
 
 
 def test_what_a_leader_decides_the_manager_hears_while_in_touch(leading: HostRouter) -> None:
-    assert leading.on_record("digits", Record(kind="epoch", reason="x" * 9999)) != []
-    (delivery,) = leading.on_record("digits", Record(kind="epoch", reason="epoch 3"))
-    assert delivery == to_manager(LogRecord(job="digits", term=1, kind="epoch", reason="epoch 3"))
+    assert leading.on_record("digits", Record(kind="epoch.done", reason="x" * 9999)) != []
+    (delivery,) = leading.on_record("digits", Record(kind="epoch.done", reason="epoch 3"))
+    assert delivery == to_manager(LogRecord(job="digits", term=1, kind="epoch.done", reason="epoch 3"))
     (delivery,) = leading.on_record(
-        "digits", Record(kind="failed", reason="pi: bug", traceback="File task.py\n" + "x" * 9999)
+        "digits", Record(kind="lease.failed", reason="pi: bug", traceback="File task.py\n" + "x" * 9999)
     )
     assert isinstance(delivery.message, LogRecord)
     assert delivery.message.traceback.startswith("File task.py\n")
     assert len(delivery.message.traceback) == TRACEBACK_MAX_CHARS
     leading.on_manager_lost(reason="reset")
-    assert leading.on_record("digits", Record(kind="epoch", reason="epoch 4")) == []
+    assert leading.on_record("digits", Record(kind="epoch.done", reason="epoch 4")) == []
 
 
 # What the manager wants of a leader --------------------------------------------------------------------------

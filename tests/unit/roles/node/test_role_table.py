@@ -213,8 +213,8 @@ def test_an_aggregator_is_set_up_hears_its_leader_and_is_let_go() -> None:
     count = Reduce(job="digits", term=1, formation=1, version=0, leases=(1,), weights=(1.0,), scales=(1.0,))
     (reading,) = [node.table.reading(d) for d in node.table.said_to_hosted("lead", count)]
     assert reading == (host, Received(sender="lead", message=count))
-    node.table.perform_aggregator("digits", 1, Record(kind="spoilt", reason="a piece"))
-    assert node.done[-1] == ("record", "digits", "spoilt")
+    node.table.perform_aggregator("digits", 1, Record(kind="update.invalid", reason="a piece"))
+    assert node.done[-1] == ("record", "digits", "update.invalid")
     node.tell(TearDown(job="digits", term=1, formation=1), sender="lead")
     assert host.ended
     assert list(node.table.hosts) == []

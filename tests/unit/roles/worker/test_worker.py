@@ -205,7 +205,7 @@ def test_a_refused_offer_is_dropped_and_the_leader_speaks_next(device: Device) -
     device.hears(work(credit=False))
     device.happens(trained())
     device.hears(UpdateRefused(job="digits", term=1, lease=1, reason="lease 1 expired"))
-    assert device.actions == [Record(kind="refused", reason="lease 1 expired", job="digits")]
+    assert device.actions == [Record(kind="update.rejected", reason="lease 1 expired", job="digits")]
     device.hears(Go(job="digits", term=1, lease=1))
     assert device.actions == []
     device.hears(work(2))
@@ -242,8 +242,8 @@ def test_a_lease_that_was_lost_with_its_session_is_asked_for(device: Device) -> 
 
 
 def test_a_reason_to_wait_is_shown(device: Device) -> None:
-    device.hears(Wait(job="digits", reason="2 of at least 3 workers are here"))
-    assert (device.worker.state, device.worker.reason) == (WorkerPhase.WAITING, "2 of at least 3 workers are here")
+    device.hears(Wait(job="digits", reason="2 of 3 required devices connected"))
+    assert (device.worker.state, device.worker.reason) == (WorkerPhase.WAITING, "2 of 3 required devices connected")
 
 
 # The trainer fails ---------------------------------------------------------------------------------
@@ -449,8 +449,8 @@ def test_work_that_comes_before_the_trainer_is_back_is_asked_for_later(device: D
 
 
 def test_finished_and_dismissed_end_it(device: Device) -> None:
-    device.hears(Finished(job="digits", reason="all 3 epochs are done"))
-    assert device.does(End) == [End(reason="all 3 epochs are done")]
+    device.hears(Finished(job="digits", reason="3 of 3 epochs"))
+    assert device.does(End) == [End(reason="3 of 3 epochs")]
     assert device.happens(StopRequested(reason="dismissed")) == [End(reason="dismissed")]
 
 

@@ -89,7 +89,7 @@ class AggregationController:
     def _on_bad_sum(self, sender: str, problem: str) -> None:
         self._policy.on_failed([sender])
         self._formations.mark_broken(f"{sender}: {problem}")
-        self._machine.record("aggregator", f"{sender}: {problem}")
+        self._machine.record("sum.rejected", f"{sender}: {problem}")
 
     def _on_routed(self, sender: str, message: Routed) -> Progressed | None:
         self._formations.on_routed(sender, message)
@@ -144,7 +144,7 @@ class AggregationController:
         reason = f"{sender} has no piece of the update of {report.lease.worker}, which said that it was sent"
         self._formations.mark_broken(reason)
         if worker is None or lease is None:
-            self._machine.record("aggregator", reason)
+            self._machine.record("sum.rejected", reason)
             return None
         return BadUpdate(worker, report.update, lease, PeerViolation(reason))
 
@@ -189,7 +189,7 @@ class AggregationController:
             fate = f"was taken back: {worker.node} {self._formations.hindrance(worker.node) or 'has no way to send it'}"
             self._training.ledger.release(lease, fate=fate)
             self._formations.forget(lease.id)
-            self._machine.record("lease-returned", f"lease {lease.id} {fate}")
+            self._machine.record("lease.returned", f"lease {lease.id} {fate}")
             return f"lease {lease.id} {fate}"
         self._formations.lend(lease.id, way)
         self._send_again(lease)
@@ -254,7 +254,7 @@ class AggregationController:
         if (trouble := formations.trouble()) is not None:
             reason, through = trouble
             policy.on_failed(through)
-            self._machine.record("forming", f"given up: {reason}")
+            self._machine.record("topology.abandoned", reason)
             formations.give_up_next()
         if formations.next is None and (wanted := self._wanted()) is not None and self._turn_to(wanted):
             return True
@@ -275,7 +275,7 @@ class AggregationController:
             self.pace_name, self.pace = wanted.pace, PACES[wanted.pace](wanted.buffer)
             self._stats.restart(wanted.pace)
             told = f"{wanted.pace}, {wanted.buffer} updates a version" if wanted.pace == "buffered" else wanted.pace
-            self._machine.record("pace", f"{told}: {wanted.reason}")
+            self._machine.record("pace.changed", f"{told}: {wanted.reason}")
         if wanted.shares:
             lease_s = self._leases.clock.typical_s
             self._formations.begin(wanted.kind, wanted.shares, reason=wanted.reason, lease_s=lease_s)
@@ -326,7 +326,7 @@ class AggregationController:
         for lease in astray:
             ledger.release(lease, fate=fate)
             self._contributes_again(lease)
-            self._machine.record("lease-returned", f"lease {lease.id} {fate}")
+            self._machine.record("lease.returned", f"lease {lease.id} {fate}")
         self._workers.release()
         self._shares.on_changed()
         return True

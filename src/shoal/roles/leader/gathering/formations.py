@@ -130,7 +130,7 @@ class Formations:
         self.next = Formation(
             number=self._last, kind=kind, shares=list(shares), reason=reason, begun_s=now_s, patience_s=patience_s
         )
-        self._record("forming", f"{self.next.notation}: {reason}")
+        self._record("topology.planned", f"{self.next.notation}: {reason}")
         for share in self.next.shares:
             self._send_form(self.next, share)
 
@@ -282,7 +282,7 @@ class Formations:
         old, self.now, self.next = self.now, formation, None
         self.relay.clear()
         took_s = self._machine.now_s - formation.begun_s
-        self._record("topology", f"{formation.notation}, after {took_s:.1f} s: {formation.reason}")
+        self._record("topology.changed", f"{formation.notation}, after {took_s:.1f} s: {formation.reason}")
         if (formation.kind == "shard" and not self._sums_only) or self._training.centre is not None:
             for share in formation.shares:
                 self._send_form(formation, share, with_part=True)
@@ -297,7 +297,7 @@ class Formations:
         self._why_star = reason
         self.relay.clear()
         if old is not None:
-            self._record("topology", f"star: {reason}")
+            self._record("topology.changed", f"star: {reason}")
         self._tear_down([each for each in (old, dropped) if each is not None], self._last, reason)
 
     def give_up_next(self) -> None:
@@ -435,7 +435,7 @@ class Formations:
 
     def held_up(self) -> str | None:
         """Return why no worker can get a lease now, or None while the present formation holds."""
-        return f"shared out again: {self.now.broken}" if self.now is not None and self.now.broken else None
+        return f"regrouping devices: {self.now.broken}" if self.now is not None and self.now.broken else None
 
     def lend(self, lease: int, formation: int) -> None:
         if formation:

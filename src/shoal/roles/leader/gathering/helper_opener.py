@@ -63,7 +63,7 @@ class HelperOpener:
         is_new = self._roster.on_key(key)
         self._tell_to_wait()
         if is_new:
-            self._machine.record("helper", f"{self.node} is here to open sums")
+            self._machine.record("helper.connected", f"{self.node} is ready to open sums")
             return f"{self.node} has another key now: it began again"
         if group is not None and group.phase is SealPhase.OPENING:
             # The question or the answer may be lost with its session. If the answer is, it says so.
@@ -77,7 +77,7 @@ class HelperOpener:
         """Return whether it is the helper that is gone. No group can be opened then."""
         if node != self.node or not self._roster.remove(node):
             return False
-        self._machine.record("helper", f"{self.node} is away: {reason}")
+        self._machine.record("helper.lost", f"{self.node}: {reason}")
         return True
 
     # Its sum -------------------------------------------------------------------------------------------

@@ -180,12 +180,12 @@ class Sealing:
         try:
             self._opener.on_answer(group, place, message)
         except PeerViolation as violation:
-            self._machine.record("seal-refused", f"answer of {node}: {violation.reason}")
+            self._machine.record("seal.refused", f"answer of {node}: {violation.reason}")
 
     def _on_key(self, node: str, message: SealKey) -> None:
         if message.key.node == node and message.key.form != SEAL_FORM:
             self._machine.record(
-                "seal-refused", f"{node} seals by form {message.key.form}, not {SEAL_FORM}: upgrade it"
+                "seal.refused", f"{node} seals by form {message.key.form}, not {SEAL_FORM}: upgrade it"
             )
         elif message.key.node == node:
             self._roster.on_key(message.key)
@@ -573,7 +573,7 @@ class Sealing:
         place = group.place_of(node) if group is not None else None
         if group is None or place is None or message.group != group.number:
             return
-        self._machine.record("seal-refused", f"{node}, group {group.number}: {message.reason}")
+        self._machine.record("seal.refused", f"{node}, group {group.number}: {message.reason}")
         group.lost.add(place)
         if message.node in group.members:
             self._accused.setdefault(message.node, set()).add(node)
@@ -627,7 +627,7 @@ class Sealing:
     def _make_void(self, group: SealedGroup, reason: str) -> None:
         """Its updates are in no version: devices seal them for no other group."""
         self.void += 1
-        self._machine.record("void", f"group {group.number} of {len(group.members)}: {reason}")
+        self._machine.record("group.voided", f"group {group.number} of {len(group.members)}: {reason}")
         self._drop()
         for number in group.leases:
             if (lease := self._training.ledger.get(number)) is not None:
@@ -653,7 +653,7 @@ class Sealing:
         left = ledger.batches - ledger.applied
         if 0 < left < self._least:
             ledger.waive()
-            self._machine.record("waived", f"{left} of {ledger.batches} leases: a sum is of {self._least}")
+            self._machine.record("lease.waived", f"{left} of {ledger.batches} leases: a sum needs {self._least}")
 
 
 def _with_loss(report: ArrivedUpdate, mean: float) -> ArrivedUpdate:

@@ -68,8 +68,8 @@ def test_a_shard_weighs_as_a_star_to_a_millionth_and_makes_the_same_model() -> N
     # Leases have the same numbers in both, and an update is drawn from its number.
     for version in range(1, 11):
         np.testing.assert_allclose(shard.versions[version], star.versions[version], rtol=1e-5, atol=1e-5)
-    assert shard.recorded("weighed-down") == star.recorded("weighed-down") != []
-    assert all(told.startswith(f"{LIAR} is weighed down") for told in shard.recorded("weighed-down")[:3])
+    assert shard.recorded("update.down-weighted") == star.recorded("update.down-weighted") != []
+    assert all(told.startswith(f"{LIAR} is weighed down") for told in shard.recorded("update.down-weighted")[:3])
     views = {view.node: view.reason for view in shard.progress.workers}
     assert "weighed down in version" in views[LIAR]
 
@@ -89,7 +89,7 @@ def test_a_shard_clips_as_a_star() -> None:
     assert any(min(count.kept) < 1 for count in sums(shard))
     for version in range(1, 11):
         np.testing.assert_allclose(shard.versions[version], star.versions[version], rtol=1e-5, atol=1e-5)
-    assert shard.recorded("weighed-down") == star.recorded("weighed-down") != []
+    assert shard.recorded("update.down-weighted") == star.recorded("update.down-weighted") != []
 
 
 def test_a_tree_cuts_as_a_star() -> None:
@@ -99,13 +99,13 @@ def test_a_tree_cuts_as_a_star() -> None:
     assert min(kept) < 0.9 < max(kept) == 1.0
     for version in range(1, 11):
         np.testing.assert_allclose(tree.versions[version], star.versions[version], rtol=1e-5, atol=1e-5)
-    assert tree.recorded("weighed-down") == star.recorded("weighed-down") != []
+    assert tree.recorded("update.down-weighted") == star.recorded("update.down-weighted") != []
 
 
 @pytest.mark.parametrize("pace", ["async", "buffered"])
 def test_a_tree_cuts_where_nobody_waits(pace: str) -> None:
     tree = trained("tree", "robust(clip)", pace=pace, buffer=3)
-    assert any(told.startswith(f"{LIAR} is weighed down") for told in tree.recorded("weighed-down"))
+    assert any(told.startswith(f"{LIAR} is weighed down") for told in tree.recorded("update.down-weighted"))
     tree.finishes(epochs=2)
     tree.check_batches(2)
 
@@ -115,7 +115,9 @@ def test_an_aggregator_of_a_tree_that_tells_no_distance_is_given_up() -> None:
     tree.drops = lambda sender, to, message: isinstance(message, ReduceResult) and bool(message.weighed)
     tree.round()
     tree.passes(60.0)
-    assert any("no sum came from" in told for told in (*tree.recorded("topology"), *tree.recorded("forming")))
+    assert any(
+        "no sum came from" in told for told in (*tree.recorded("topology.changed"), *tree.recorded("topology.planned"))
+    )
     tree.drops = lambda sender, to, message: False
     tree.finishes(epochs=2)
     tree.check_batches(2)
@@ -157,7 +159,7 @@ def of_a_part(tensors: dict[str, np.ndarray]) -> Callable[[str, str, Message], M
 )
 def test_products_that_are_none_cost_a_round_and_no_batch(tensors: dict[str, np.ndarray]) -> None:
     troupe = trained("shard", lies=of_a_part(tensors))
-    assert any(": it sent " in told for told in troupe.recorded("aggregator"))
+    assert any(": it sent " in told for told in troupe.recorded("sum.rejected"))
     troupe.finishes(epochs=2)
     troupe.check_batches(2)
 
@@ -172,7 +174,7 @@ def test_a_sum_that_is_not_as_long_as_its_products_say_is_refused() -> None:
         return message
 
     troupe = trained("shard", lies=lies)
-    assert any("its products give" in record for record in troupe.recorded("aggregator"))
+    assert any("its products give" in record for record in troupe.recorded("sum.rejected"))
     troupe.finishes(epochs=2)
     troupe.check_batches(2)
 
@@ -183,7 +185,7 @@ def test_an_aggregator_that_does_not_answer_is_given_up() -> None:
     before = troupe.leader.version
     troupe.round()
     troupe.passes(60.0)
-    assert any("no sum came from a in time" in told for told in troupe.recorded("topology"))
+    assert any("no sum came from a in time" in told for told in troupe.recorded("topology.changed"))
     troupe.drops = lambda sender, to, message: False
     troupe.finishes(epochs=2)
     assert troupe.leader.version > before

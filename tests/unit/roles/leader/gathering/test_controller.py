@@ -114,7 +114,7 @@ def test_a_suspect_breaks_a_formation_only_if_it_is_an_aggregator(tree: Controll
     assert not tree.controller.on_suspect("c", "silent")
     assert tree.formations.held_up() is None
     assert tree.controller.on_suspect("a", "silent")
-    assert tree.formations.held_up() == "shared out again: a, an aggregator, is suspect: silent"
+    assert tree.formations.held_up() == "regrouping devices: a, an aggregator, is suspect: silent"
 
 
 def test_a_broken_formation_is_a_star_for_a_leader_that_steps_down(tree: Controlled) -> None:
@@ -158,4 +158,4 @@ def test_a_leader_that_stood_still_gives_leases_as_much_longer(tree: Controlled)
     after = tree.training.ledger.get(lease.id)
     assert after is not None
     assert after.deadline_s > lease.deadline_s + 3.0
-    assert tree.records() == ["paused"]
+    assert tree.records() == ["leader.paused"]

@@ -231,7 +231,7 @@ def test_a_sum_of_other_leases_than_were_counted_ends_the_formation(begin: Begin
     story.report(*story.NODES)
     node = next(iter(story.forms))
     story.says(node, story.gathered(node, *story.leases("a", "b")))
-    assert "it was asked about" in story.records("aggregator")[0]
+    assert "it was asked about" in story.records("sum.rejected")[0]
     assert story.leader.version == story.version
 
 
@@ -243,9 +243,9 @@ def test_one_update_that_an_aggregator_lacks_was_never_sent_there(begin: Begin) 
     actions = story.says(node, story.gathered(node, *story.leases("a", "b", "c")))
     (refused,) = said(actions, UpdateRefused, to="d")
     assert "no piece of the update of d" in refused.reason
-    assert not story.records("aggregator")
+    assert not story.records("sum.rejected")
     assert story.leader.version == story.version
-    assert story.records("forming")[-1].count("no piece of the update of d")
+    assert story.records("topology.planned")[-1].count("no piece of the update of d")
 
 
 def test_updates_that_lay_with_a_lost_aggregator_come_straight_in_their_turn(begin: Begin) -> None:
@@ -274,7 +274,7 @@ def test_a_lease_whose_update_is_lost_with_worker_and_aggregator_is_returned_and
     story.says("home", HandOver(job="digits", term=1, reason="asked"))
     story.lost(gone)
     (lease,) = story.leases(gone)
-    assert any(record.startswith(f"lease {lease} was taken back") for record in story.records("lease-returned"))
+    assert any(record.startswith(f"lease {lease} was taken back") for record in story.records("lease.returned"))
 
 
 def test_a_leader_that_hands_over_does_not_wait_for_a_sum_that_cannot_come(begin: Begin) -> None:
@@ -320,7 +320,7 @@ def test_an_update_that_cannot_go_to_every_aggregator_of_a_shard_is_lent_anew(be
     actions = unreached(story, "a")
     (refused,) = said(actions, UpdateRefused, to="a")
     assert refused.lease == story.works["a"].lease
-    assert "does not reach" in story.records("lease-returned")[0]
+    assert "does not reach" in story.records("lease.returned")[0]
     # The others go on without it.
     assert len(said(story.report("b", "c", "d"), Reduce)) == len(story.forms)
 

@@ -171,7 +171,7 @@ def test_aggregators_are_told_their_part_and_members_first(shaped: Shaped) -> No
     assert {form.members for _, form in forms} == {WORKERS}
     assert {(form.formation, form.momentum, form.kind, form.version) for _, form in forms} == {(1, 0.5, "shard", 0)}
     assert not any(form.tensors for _, form in forms), "where it stands is told when it begins to hold"
-    assert recorded(actions, "forming") == ["shard over 2 of 4 workers: it is worth it"]
+    assert recorded(actions, "topology.planned") == ["shard over 2 of 4 workers: it is worth it"]
     assert shaped.shape.kind == "star"
     assert shaped.shape.next_kind == "shard"
 
@@ -215,7 +215,7 @@ def test_it_is_ready_once_everyone_reaches_everyone(shaped: Shaped) -> None:
     shaped.says_formed("b")
     assert shaped.at().is_ready()
     actions = shaped.does(shaped.at(1.5).hold)
-    assert recorded(actions, "topology") == ["tree 1-2-4, after 1.5 s: it is worth it"]
+    assert recorded(actions, "topology.changed") == ["tree 1-2-4, after 1.5 s: it is worth it"]
     assert not sent(actions, SetUpAggregator), "a tree has no part to tell"
     assert (shaped.shape.kind, shaped.shape.notation, shaped.shape.next) == ("tree", "tree 1-2-4", None)
     assert {shaped.shape.way(node) for node in WORKERS} == {1}
@@ -402,7 +402,7 @@ def test_a_star_again_ends_everything(shaped: Shaped) -> None:
     shaped.set_up("tree")
     shaped.begins("shard")
     actions = shaped.does(shaped.shape.star, "it is not worth it")
-    assert recorded(actions, "topology") == ["star: it is not worth it"]
+    assert recorded(actions, "topology.changed") == ["star: it is not worth it"]
     disbanded = sent(actions, TearDown)
     assert {(to, tear_down.formation, tear_down.reason) for to, tear_down in disbanded} == {
         (node, 2, "it is not worth it") for node in WORKERS
@@ -416,7 +416,7 @@ def test_what_is_broken_holds_everyone_up_and_its_first_reason_stays(shaped: Sha
     shaped.set_up("tree")
     shaped.shape.mark_broken("a lied")
     shaped.shape.mark_broken("b lied")
-    assert shaped.shape.held_up() == "shared out again: a lied"
+    assert shaped.shape.held_up() == "regrouping devices: a lied"
     assert shaped.shape.way("c") == 0
     assert shaped.does(shaped.at().gather, shaped.lends("a")) == []
 
@@ -476,7 +476,7 @@ def test_with_an_aggregator_the_formation_is_gone(shaped: Shaped) -> None:
     assert shaped.shape.is_aggregator("a")
     assert not shaped.shape.is_aggregator("c")
     assert shaped.does(shaped.shape.on_left, "a", "silent") == []
-    assert shaped.shape.held_up() == "shared out again: a, an aggregator, is gone: silent"
+    assert shaped.shape.held_up() == "regrouping devices: a, an aggregator, is gone: silent"
 
 
 def test_an_aggregator_that_leaves_while_one_is_set_up_is_nobodys_fault(shaped: Shaped) -> None:
@@ -602,7 +602,7 @@ def test_in_a_tree_a_counted_lease_that_is_taken_back_spoils_the_sum(shaped: Sha
     assert (shaped.shape.lent_by(1), shaped.shape.lent_by(2)) == (1, 0)
     shaped.reports(leases[0])
     shaped.shape.forget(1)
-    assert shaped.shape.held_up() == "shared out again: lease 1 is in a sum and was taken back"
+    assert shaped.shape.held_up() == "regrouping devices: lease 1 is in a sum and was taken back"
 
 
 # Summing up in a shard --------------------------------------------------------------------------------------------
@@ -638,7 +638,7 @@ def test_in_a_shard_a_lease_that_is_taken_back_spoils_only_what_was_asked_for(sh
     assert shaped.shape.held_up() is None
     shaped.does(shaped.at().gather, leases[:1])
     shaped.shape.forget(1)
-    assert shaped.shape.held_up() == "shared out again: lease 1 is in a sum and was taken back"
+    assert shaped.shape.held_up() == "regrouping devices: lease 1 is in a sum and was taken back"
     assert shaped.gathered("a", (1,), 1, 2, 3) is None
 
 

@@ -168,7 +168,7 @@ def test_a_device_that_is_spent_is_not_asked_and_a_job_of_such_devices_is_over(m
     told = story(make_spec)
     comes(told, *ALL, left=0, came=3)
     assert not told.told("a", Work)
-    assert "each of the 4 devices here has taken part as often" in told.records("ending")[0]
+    assert "each of the 4 devices here has taken part as often" in told.records("end.decided")[0]
 
 
 def test_what_a_device_said_to_the_leader_before_holds_in_its_term_alone(make_spec: Make) -> None:
@@ -186,7 +186,7 @@ def test_versions_in_which_nobody_may_take_part_are_passed_over(make_spec: Make)
     comes(told, *ALL, version=3)
     assert told.work("a").version == 5
     assert told.model == [0.0, 0.0]
-    assert len(told.records("passed")) == len(chance.drawn) == 5
+    assert len(told.records("version.skipped")) == len(chance.drawn) == 5
     told.update("a", told.work("a"), 1, 1, state=account(2, version=5))
     assert told.leader.version == 5
 
@@ -205,7 +205,7 @@ def test_a_leader_makes_no_version_that_has_no_noise(make_spec: Make) -> None:
     for _ in range(2):
         told.update("a", told.work("a"), 1, 1, state=account(5))
     assert told.leader.version == 2
-    assert "the plan's noise is for 2 versions" in told.records("ending")[0]
+    assert "the plan's noise is for 2 versions" in told.records("end.decided")[0]
 
 
 def test_going_back_draws_noise_and_drops_it_and_a_new_leader_begins_a_chain(make_spec: Make) -> None:
