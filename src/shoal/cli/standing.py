@@ -61,6 +61,6 @@ def without_manager(job: JobView, *, manager: str) -> str:
         return f"the job was led by {job.leader}, which may go on"
     durable = job.progress.durable_version if job.progress else 0
     return (
-        "the job's leader is on the manager's machine: if the manager is down, the job stands until it is back, then"
-        f" resumes from durable version {durable:,}"
+        "the job's leader is on the manager's machine: if the manager is down, the job is paused; it resumes from saved"
+        f" version {durable:,} when the manager returns"
     )

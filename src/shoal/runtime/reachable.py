@@ -17,8 +17,8 @@ from shoal.wire.limits import MANAGERS_MAX
 _ELSEWHERE = ("192.0.2.1", 9)
 
 _LOOPBACK = (
-    "other devices cannot dial {host}: it means this machine alone. Start `shoal up --advertise HOST` with the address"
-    " or the name that devices reach this machine at"
+    "{host} is reachable only from this machine. Restart with `shoal up --advertise HOST`, the name or address at which"
+    " devices reach it"
 )
 _UNKNOWN = (
     "this machine cannot look up {host}: devices must be able to. Add the name to your DNS or to /etc/hosts on every"

@@ -17,7 +17,7 @@ from shoal.errors import Unreachable
 from shoal.states import JobState
 from shoal.wire.messages import JobView
 
-SHORT = "1 of at least 2 workers are here"
+SHORT = "1 of 2 required devices connected"
 WAITS = job(since_s=185.0, progress=progress(state="waiting", reason=SHORT))
 
 
@@ -79,7 +79,7 @@ def test_attach_says_what_is_so_while_the_manager_does_not_answer() -> None:
     on_device = job(leader="pi2")
     assert without_manager(on_device, manager="manager") == "the job was led by pi2, which may go on"
     told = without_manager(job(), manager="manager")
-    assert "stands until it is back, then resumes from durable version 400" in told
+    assert "it resumes from saved version 400 when the manager returns" in told
     assert "starts when the manager is back" in without_manager(
         job(state=JobState.QUEUED, leader=""), manager="manager"
     )

@@ -20,9 +20,9 @@ CHOSEN = (TopologyView(topology="star", batch_s=7.73), TopologyView(topology="sh
     ("values", "plan", "expected"),
     [
         ({"topology": "star"}, Plan(), "star"),
-        ({"topology": "star", "round_s": 0.31}, Plan(), "star; 310 ms a batch measured"),
-        ({"topology": "tree 1-4-16", "round_s": 4.1}, Plan(topology="tree"), "tree 1-4-16; 4.10 s a batch measured"),
-        ({"topology": "star", "pace": "buffered", "round_s": 2.0}, Plan(), "star, buffered; 2.00 s a batch measured"),
+        ({"topology": "star", "round_s": 0.31}, Plan(), "star; 310 ms per batch measured"),
+        ({"topology": "tree 1-4-16", "round_s": 4.1}, Plan(topology="tree"), "tree 1-4-16; 4.10 s per batch measured"),
+        ({"topology": "star", "pace": "buffered", "round_s": 2.0}, Plan(), "star, buffered; 2.00 s per batch measured"),
         ({"topology": "star", "pace": "sync"}, AUTO, "star; auto has not chosen yet"),
         ({"topology": "star"}, Plan(pace="auto"), "star; auto has not chosen yet"),
         (
@@ -39,7 +39,7 @@ CHOSEN = (TopologyView(topology="star", batch_s=7.73), TopologyView(topology="sh
         (
             {"topology": "star", "predicted_s": 1.45, "round_s": 7.7, "alternatives": CHOSEN},
             AUTO,
-            "star; 7.70 s a batch measured",
+            "star; 7.70 s per batch measured",
         ),
     ],
 )

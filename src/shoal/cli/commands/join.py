@@ -101,7 +101,7 @@ def join(
     _remember(home, kept)
     # Typed text goes to the terminal below; a name from a certificate is already a plain one.
     print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
-    print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
+    print("Waiting for jobs. Ctrl-C disconnects; run `shoal join` to reconnect.", flush=True)
     _become_agent(options)
 
 

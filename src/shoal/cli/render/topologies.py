@@ -48,7 +48,7 @@ def topology_text(progress: Progress, plan: Plan) -> str:
         predicted = f"{lease_text(expected_s)} a batch predicted"
         return f"{told}; {predicted}, {measured or 'none measured yet'}"
     if measured:
-        told += f"; {measured.replace(' measured', ' a batch measured')}"
+        told += f"; {measured.replace(' measured', ' per batch measured')}"
     if "auto" in (plan.topology, plan.pace) and not progress.alternatives:
         told += "; auto has not chosen yet"
     return told
