@@ -26,6 +26,7 @@ from benchmarks.offload_layer_shuffle import dynamic_layer_shuffle
 from benchmarks.offload_order import static_layer_order
 from shoal.offload import masking
 from shoal.offload.cost import MASK_POOLS, REPLICAS
+from shoal.offload.kinds import execute
 from shoal.offload.products import Array, Report, Secret, check
 from shoal.offload.shuffle import Shuffle, unshuffle
 from shoal.offload.stream import SEED_BYTES
@@ -126,7 +127,7 @@ class Paper(Counting):
                 if self._shuffled:
                     shuffle = task_shuffle(rows, columns, computation=self._products, task=feature)
                     column, row = column[shuffle.rows], row[shuffle.columns]
-            part = self._away(lambda column=column, row=row: outer.execute(column, row))  # type: ignore[misc]
+            part = self._away(lambda column=column, row=row: execute(column, row))  # type: ignore[misc]
             self.spent.bytes_out += column.nbytes + row.nbytes
             self.spent.bytes_in += part.nbytes
             with self._at_home():

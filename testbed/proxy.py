@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import signal
 import socket
 import struct
@@ -120,7 +121,8 @@ class Proxy:
             passing.append(asyncio.create_task(_take_in(reader, under_way, self._line, chance)))
             passing.append(asyncio.create_task(_give_out(under_way, writer)))
         after_s = self._line.breaks_after_s
-        limit_s = self._chance.stream("breaks", name).exponential(after_s) if after_s else None
+        # Breaks without memory: the time to the next one is exponential.
+        limit_s = -after_s * math.log1p(-self._chance.stream("breaks", name).random()) if after_s else None
         try:
             async with asyncio.timeout(limit_s):
                 await asyncio.gather(*passing)

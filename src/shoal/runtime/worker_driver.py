@@ -480,6 +480,7 @@ class WorkerDriver:
                 if self._is_sealed:
                     hashed = await asyncio.to_thread(hashlib.sha256, self._trainer.shared.model.data)
                     digest = hashed.digest()
+                spent: EnergySpent | None
                 if self._is_local:
                     result, spent = await self._learn(action)
                 else:
