@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 
 from shoal.errors import Misuse
 from shoal.runtime.event_kinds import KINDS, device_of
-from shoal.runtime.former_kinds import FORMER
 from shoal.runtime.journal import JournalEvent
 from shoal.runtime.log_lines import stamp
 from shoal.runtime.no_redirect import NoRedirect
@@ -114,9 +113,7 @@ def _hook(told: Any, where: str) -> Hook:
     if not isinstance(on, list) or not on or not all(isinstance(each, str) for each in on):
         wrong('name events, such as on = ["job.failed", "device.lost"]')
     if unknown := set(on) - EVENTS:
-        former = FORMER.get(min(unknown), ())
-        instead = f"write {' or '.join(map(repr, former))}" if former else "docs/operations/logs.md lists them"
-        wrong(f"there is no event {min(unknown)[:40]!r}: {instead}")
+        wrong(f"there is no event {min(unknown)[:40]!r}: docs/operations/logs.md lists them")
     command, url = told.get("command", []), told.get("url", "")
     if bool(command) == bool(url):
         wrong("give it either a command or a url")

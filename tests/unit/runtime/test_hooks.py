@@ -17,8 +17,6 @@ import pytest
 
 from shoal.errors import Misuse
 from shoal.runtime import hooks as module
-from shoal.runtime.event_kinds import KINDS
-from shoal.runtime.former_kinds import FORMER
 from shoal.runtime.hooks import WAITING_MAX, Hook, Hooks, described, load_hooks, parse_hooks
 from shoal.runtime.journal import JournalEvent
 
@@ -241,9 +239,6 @@ timeout_s = 5
         ({"on": ["moonrise"], "url": "https://a"}, "there is no event 'moonrise'"),
         ({"on": ["hook.failed"], "url": "https://a"}, "there is no event 'hook.failed': docs/operations/logs.md lists"),
         ({"on": ["worker.lost"], "url": "https://a"}, "there is no event 'worker.lost'"),
-        ({"on": ["device-lost"], "url": "https://a"}, "there is no event 'device-lost': write 'device.lost'"),
-        ({"on": ["job-failed"], "url": "https://a"}, "there is no event 'job-failed': write 'job.failed'"),
-        ({"on": ["spoilt"], "url": "https://a"}, "write 'update.invalid' or 'model.invalid'"),
         ({"on": ["saturation.estimated"]}, "either a command or a url"),
         ({"on": ["saturation.estimated"], "url": "https://a", "command": ["b"]}, "either a command or a url"),
         ({"on": ["saturation.estimated"], "command": "rm -rf /"}, "a program and its arguments"),
@@ -256,8 +251,3 @@ timeout_s = 5
 def test_a_hook_that_cannot_be_is_refused(hook: dict[str, Any], why: str) -> None:
     with pytest.raises(Misuse, match=why):
         parse_hooks({"hook": [hook]}, "hooks.toml")
-
-
-def test_every_former_kind_names_kinds_that_a_journal_has() -> None:
-    assert {kind for kinds in FORMER.values() for kind in kinds} <= set(KINDS)
-    assert not set(FORMER) & set(KINDS)

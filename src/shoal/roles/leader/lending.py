@@ -181,7 +181,7 @@ class Lending:
         if self._participants is not None:
             worker.device = update.state or worker.device
             if worker.device is not None:
-                self._participants.on_account(worker.device)
+                self._participants.note_account(worker.device)
             self._participants.on_came(worker.node, version=self._training.version)
 
     def on_failed(self, worker: WorkerRecord, failed: Failed) -> Lease | None:

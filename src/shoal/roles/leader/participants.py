@@ -28,7 +28,7 @@ class Participants:
         """An update of this device came while the model was at this version: whatever becomes of it, it has left."""
         self._last[node] = max(version + 1, self._last.get(node, 0))
 
-    def on_account(self, device: DeviceState) -> None:
+    def note_account(self, device: DeviceState) -> None:
         """A device sent its account. It may leave a moment later."""
         privacy = self._privacy
         # No honest account comes to more, and a status is no place for a lie.
@@ -56,7 +56,7 @@ class Participants:
         """For ``Progress``; ``versions``: of this leader's chain, or groups whose devices it asked for noise."""
         privacy = self._privacy
         for device in (worker.device for worker in workers if worker.device is not None):
-            self.on_account(device)
+            self.note_account(device)
         often = min(privacy.participations, -(-versions // max(1, privacy.apart)))
         # What was handed out before a crash and is in no checkpoint was seen too: earlier chains count in full.
         job = privacy.spent([often]) if self._is_first else privacy.ratio

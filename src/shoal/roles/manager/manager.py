@@ -317,7 +317,7 @@ class Manager(Machine):
             node = self._nodes[sender] = self._settings.newcomer(sender)
         restarted = node.incarnation not in (None, hello.incarnation)
         checks_in = node.sent_s is not None and not restarted
-        self._referrals.on_arrived(node, hello, restarted=restarted)
+        self._referrals.note_arrival(node, hello, restarted=restarted)
         self._enter(node, hello, restarted=restarted)
         if not checks_in:
             # A device that checks in does so for years.

@@ -57,7 +57,7 @@ class Referrals:
         self._send_to_manager_of(elsewhere, sender)
         return True
 
-    def on_arrived(self, node: NodeRecord, hello: Hello, *, restarted: bool) -> None:
+    def note_arrival(self, node: NodeRecord, hello: Hello, *, restarted: bool) -> None:
         """Note that a node is here, also one that another manager sent."""
         now_s = self._machine.now_s
         if node.sent_s is not None:

@@ -25,7 +25,7 @@ def test_what_a_device_counted_stays_when_it_leaves_with_its_update() -> None:
     privacy = plan.privacy
     assert privacy is not None
     participants = Participants(privacy, term=1)
-    participants.on_account(DeviceState(participations=3, spent=privacy.spent([3])))
+    participants.note_account(DeviceState(participations=3, spent=privacy.spent([3])))
     figures = participants.figures([], versions=2)
     assert figures["participations_worst"] == 3
     assert figures["epsilon"] == figures["epsilon_worst"] > 0

@@ -88,9 +88,9 @@ def test_a_node_that_works_here_leaves_the_jobs_of_others() -> None:
 def test_a_node_that_comes_back_at_once_was_sent_in_vain() -> None:
     desk = Desk()
     node = NodeRecord(node="pi", sent_s=0.0, sent_to=OTHER)
-    desk.referrals.on_arrived(node, hello(is_referred=True), restarted=False)
+    desk.referrals.note_arrival(node, hello(is_referred=True), restarted=False)
     assert (node.in_vain, node.kept_s, node.goes_s, node.sent_to) == (1, IN_VAIN_WITHIN_S, STAYS_S, "")
-    desk.referrals.on_arrived(node, hello(is_referred=True), restarted=True)
+    desk.referrals.note_arrival(node, hello(is_referred=True), restarted=True)
     assert (node.in_vain, node.kept_s) == (0, 0.0), "it was not idle there all the time"
-    desk.referrals.on_arrived(node, hello(), restarted=False)
+    desk.referrals.note_arrival(node, hello(), restarted=False)
     assert node.goes_s == 0.0

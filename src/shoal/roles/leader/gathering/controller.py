@@ -166,7 +166,7 @@ class AggregationController:
         """Hold a checked update for the next sum: the aggregators have every piece of it."""
         # The work is done, and the aggregators' time is not the worker's: the lease does not age.
         self._leases.hold(lease)
-        self._formations.on_arrived(ArrivedUpdate(lease, update, self._training.scale_of(lease, update)))
+        self._formations.note_arrival(ArrivedUpdate(lease, update, self._training.scale_of(lease, update)))
 
     def on_update_ready(self, worker: WorkerRecord, made: UpdateReady) -> None:
         """An update is on its way to the aggregators. If that takes long, the worker is not late."""

@@ -466,7 +466,7 @@ class Formations:
             return f"lease {lease} goes to the aggregators of a shard"
         return None
 
-    def on_arrived(self, report: ArrivedUpdate) -> None:
+    def note_arrival(self, report: ArrivedUpdate) -> None:
         """Every aggregator of the worker's route has its piece."""
         now = self.now
         assert now is not None

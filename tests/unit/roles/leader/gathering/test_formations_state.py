@@ -119,7 +119,7 @@ class Shaped:
         actions: list[Action] = []
         for one in leases:
             update = Update(job="digits", term=1, lease=one.id, version=one.version, examples=10 * one.id, formation=1)
-            actions += self.does(self.shape.on_arrived, ArrivedUpdate(one, update, scale))
+            actions += self.does(self.shape.note_arrival, ArrivedUpdate(one, update, scale))
         return actions
 
     def gathered(self, node: str, leases: tuple[int, ...], *values: float, **changes: Any) -> Any:
