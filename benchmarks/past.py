@@ -22,7 +22,8 @@ a write, how often the proxy answered 403. One that does not is not counted in `
 
 ``jobs_failed``: jobs that failed, that are gone, that do not move, or that had ended and are open. ``revoked_back``:
 revoked devices that the registry has as members, or that no manager refuses at the end. ``healthy_managers_ended``:
-managers that another one ended. On a machine where 50 ms of computing take seconds (``still_s``, the longest) managers
+managers that another one ended, but for the one that wrote to a primary that was replaced: it starts over (decision 70).
+On a machine where 50 ms of computing take seconds (``still_s``, the longest) managers
 are silent, and are ended rightly. ``unnoticed``: times the database went back that no event
 reports, and times that one does though it did not. ``starts_unwarned``: managers that started beside a replica that is
 not synchronous, and did not warn. ``versions_lost``: versions that the registry had acknowledged before the damage and
@@ -231,6 +232,7 @@ class Faults:
         if both_s:
             written = await asyncio.to_thread(_beats, primary)
             bed.use(replica, relays=bed.relays[1:])
+            bed.strayed = bed.managers[0]
             await asyncio.sleep(both_s)
             written = await asyncio.to_thread(_beats, primary) - written
             await asyncio.to_thread(primary.kill)

@@ -47,7 +47,7 @@ REFUSED_WITHIN_S = 120.0
 ATTEMPTS = 40
 
 #: In a log: the event that the database went back; and that another manager ended this one, which lived.
-SAID = " store-went-back: "
+SAID = " store.reverted: "
 _ENDED = "another manager has taken over the jobs of this one"
 #: In a device's log: a manager let it in; a manager refused it for good.
 _LET_IN, _REFUSED = "connected to", "revoked"
@@ -159,6 +159,8 @@ class PastBed(Bed):
         self._submitted_since = ""
         #: Job -> the version that has to be there after the fault.
         self.acknowledged: dict[str, int] = {}
+        #: The manager that writes to a database that was replaced, during that fault.
+        self.strayed: OneManager | None = None
 
     # Devices --------------------------------------------------------------------------------------------
 
@@ -344,7 +346,9 @@ class PastBed(Bed):
         """Play a fault, and wait until every open job has newer versions."""
         await self._stop_submitted()
         outcome = Outcome(name=name, went_back=went_back)
-        said, ended, warned = (self.lines(text) for text in (SAID, _ENDED, " WARNING "))
+        said, warned = self.lines(SAID), self.lines(" WARNING ")
+        ended = {manager: self.lines(_ENDED, of=[manager]) for manager in self.managers}
+        self.strayed = None
         began_s = time.monotonic()
         self.note_versions()
         self._stillness.taken_s()
@@ -365,16 +369,20 @@ class PastBed(Bed):
         outcome.failed = tuple(sorted(failed | other | stuck))
         nodes = {node.node: node for node in self.registry.nodes()}
         outcome.back = tuple(each for each in self.revoked if each not in nodes or nodes[each].state != "revoked")
-        outcome.healthy_managers_ended = self.lines(_ENDED) - ended
+        outcome.healthy_managers_ended = sum(
+            self.lines(_ENDED, of=[manager]) - ended[manager]
+            for manager in self.managers
+            if manager is not self.strayed
+        )
         say(f"{outcome}" + "".join(f"; {job}: {rows[job].reason}" for job in outcome.failed if job in rows))
         return outcome
 
     async def all_up(self) -> None:
         await self._until("every manager is up", lambda: all(each.is_up for each in self.managers), STARTS_WITHIN_S)
 
-    def lines(self, text: str) -> int:
-        """Count this text in the logs of all managers."""
-        logs = (manager.home / "manager.log" for manager in self.managers)
+    def lines(self, text: str, *, of: Sequence[OneManager] | None = None) -> int:
+        """Count this text in the logs of these managers, or of all."""
+        logs = (manager.home / "manager.log" for manager in (self.managers if of is None else of))
         return sum(log.read_text(errors="replace").count(text) for log in logs)
 
     async def _says_so(self, began_s: float) -> bool:

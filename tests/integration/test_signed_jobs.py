@@ -126,7 +126,7 @@ def test_a_device_does_not_run_what_was_changed_in_the_registry(tmp_path: Path) 
             assert not (tmp_path / "cache" / "bundles" / evil).exists()
             assert not site.trainers(DEVICE)
             log = (site.cluster.home / f"{DEVICE}.log").read_text()
-            assert "prepare-failed: the job is not what operator signed" in log
+            assert "preparation.failed: the job is not what operator signed" in log
             await site.progress(job, f"{DEVICE} fails", lambda told: [w.state for w in told.workers] == ["failing"])
 
             # As it was signed, it goes on where it was.

@@ -234,6 +234,6 @@ def test_they_go_with_their_files_and_the_log_says_why(kept: Kept) -> None:
         ("remove a job", "a", "it is old"),
         ("remove a job", "b", "it is old"),
     ]
-    assert kept.noted == ["removed: job a: it is old", "removed: job b: it is old"]
+    assert kept.noted == ["job.removed: a: it is old", "job.removed: b: it is old"]
     kept.drop("c")
     assert kept.blobs.hashes() == []

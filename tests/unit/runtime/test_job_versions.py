@@ -112,7 +112,9 @@ def test_a_checkpoint_of_another_model_is_not_kept(home: Home) -> None:
     told = home.keeps(save(2, values=5))
     assert isinstance(told, StoreFailed)
     assert "the checkpoint is of another model than the job's" in told.reason
-    assert home.noted == [("refused", "version 2 of its leader: the checkpoint is of another model than the job's")]
+    assert home.noted == [
+        ("version.refused", "version 2 of its leader: the checkpoint is of another model than the job's")
+    ]
     assert home.versions.newest("j") is None
 
 
@@ -133,7 +135,7 @@ def test_a_version_that_cannot_be_published_is_durable_all_the_same(
 
     monkeypatch.setattr(home.publisher, "weigh", fails)
     assert home.saves(save(1)) == Saved(version=1)
-    assert home.noted == [("publish-failed", "version 1: the shelf is full; trying again")]
+    assert home.noted == [("publication.failed", "version 1: the shelf is full; trying again")]
 
 
 def test_a_checkpoint_may_be_as_large_as_its_first_model_suggests(home: Home) -> None:

@@ -59,7 +59,7 @@ def test_a_revoked_member_is_disconnected_before_roles_hear_of_it(desk: Desk) ->
     asyncio.run(desk.standings.carry_out(RevokeNode(node="pi", reason="stolen"), by="ann"))
     assert desk.told == [("disconnect", "pi"), ("revoked", "pi")]
     [(job, kind, reason)] = desk.noted
-    assert (job, kind) == ("", "revoked")
+    assert (job, kind) == ("", "device.revoked")
     assert reason.startswith("pi was revoked on ")
     assert "stolen" in reason
 

@@ -15,7 +15,6 @@ def test_small_groups_are_complete_and_two_majorities_share_more_than_the_liars(
         assert shape.is_complete
         assert 2 * shape.agreed > devices + liars
     assert shape_of(8, 1, 0.3).threshold == 5
-    assert shape_of(8, 1, 0.3).losses_borne == 2
 
 
 def test_large_groups_have_few_neighbours_and_a_threshold_between_liars_and_losses() -> None:
