@@ -22,7 +22,7 @@ a write, how often the proxy answered 403. One that does not is not counted in `
 
 ``jobs_failed``: jobs that failed, that are gone, that do not move, or that had ended and are open. ``revoked_back``:
 revoked devices that the registry has as members, or that no manager refuses at the end. ``healthy_managers_ended``:
-managers that another one ended, but for the one that wrote to a primary that was replaced: it starts over (decision 70).
+managers that another one ended, but for the one that wrote to a replaced primary: it starts over (decision 70).
 On a machine where 50 ms of computing take seconds (``still_s``, the longest) managers
 are silent, and are ended rightly. ``unnoticed``: times the database went back that no event
 reports, and times that one does though it did not. ``starts_unwarned``: managers that started beside a replica that is

@@ -11,6 +11,7 @@ from benchmarks import offload_outer as outer
 from benchmarks.offload_layer_shuffle import dynamic_layer_shuffle, shuffle_task, static_layer_shuffle
 from benchmarks.offload_order import chained_orders, dynamic_layer_order, static_layer_order, sum_in_order
 from shoal.errors import Misuse
+from shoal.offload.kinds import execute
 from shoal.offload.shuffle import permutation, shuffle_left, shuffle_right, unshuffle
 
 SEED = b"a seed"
@@ -51,7 +52,7 @@ def test_distributed_equals_centralised_bit_for_bit(apart: bool) -> None:
     for feature in range(30):
         shuffle = static_layer_shuffle(SEED, layer=0, rows=20, inner=30, columns=7, task=feature if apart else None)
         column, row = shuffle_task(*outer.task(left, right, feature), shuffle)
-        parts[feature] = unshuffle(outer.execute(column, row), shuffle)
+        parts[feature] = unshuffle(execute(column, row), shuffle)
     distributed = sum_in_order(parts, order)
     assert distributed.tobytes() == outer.at_home(left, right, order).tobytes()
     np.testing.assert_allclose(distributed, left @ right, rtol=1e-4, atol=1e-5)

@@ -49,7 +49,7 @@ def test_a_job_continues_until_its_epochs_are_done() -> None:
     end, training, _ = ending(Until(epochs=2))
     assert end.after_epoch() is None
     training.ledger.epoch = 2
-    assert end.after_epoch() == ("finished", "all 2 epochs are done")
+    assert end.after_epoch() == ("finished", "2 of 2 epochs")
     assert end.decided is None, "the leader may have to wait for other things"
 
 
@@ -59,7 +59,7 @@ def test_a_goal_that_is_reached_counts_before_epochs() -> None:
     training.judged(0.95)
     assert end.after_epoch() == ("finished", "reached 95.00%, the goal was 90.00%")
     training.is_evaluated = False
-    assert end.after_epoch() == ("finished", "all 1 epochs are done"), "that was another version"
+    assert end.after_epoch() == ("finished", "1 of 1 epochs"), "that was another version"
 
 
 def test_a_goal_that_no_evaluation_has_is_reported_once() -> None:
@@ -68,7 +68,7 @@ def test_a_goal_that_no_evaluation_has_is_reported_once() -> None:
     assert end.after_epoch() is None
     assert end.after_epoch() is None
     [(kind, reason)] = noted
-    assert kind == "goal"
+    assert kind == "goal.unmeasured"
     assert reason.startswith("the job is to end by accuracy")
 
 

@@ -94,7 +94,7 @@ def test_a_loss_that_fails_again_and_again_is_told_and_ends_the_job(make_spec: C
     for number in range(3, ROUNDS_MAX + 1):
         assert story.records("end.decided") == []
         fails(story, "a", number)
-    (ending,) = [each for each in story.leader._ending or () if "again and again" in each]
+    (ending,) = [each for each in story.leader._ending.decided or () if "again and again" in each]
     assert "at Late.loss (late.py:17)" in ending
 
 
@@ -102,7 +102,7 @@ def test_a_job_that_mostly_trains_goes_on(make_spec: Callable[..., JobSpec]) -> 
     story = Story(make_spec(examples=4000))
     for number in range(2 * ROUNDS_MAX):
         fails(story, "a", number, works=20, restart_s=0.1)
-    assert story.leader._ending is None
+    assert story.leader._ending.decided is None
     assert story.progress.reason == ""
 
 

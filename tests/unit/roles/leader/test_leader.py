@@ -750,7 +750,7 @@ def test_an_evaluation_that_always_fails_fails_the_job(begin: Start) -> None:
         story.fail("a", story.work("a").lease, "diverged")
         story.ready("a")
     assert story.progress.state == "closing"
-    assert story.leader._ending == ("failed", "batch 0 of epoch 2 failed 4 times, last on a: diverged")
+    assert story.leader._ending.decided == ("failed", "batch 0 of epoch 2 failed 4 times, last on a: diverged")
 
 
 def test_failures_of_an_evaluation_are_not_held_against_batches_of_the_same_number(begin: Start) -> None:
@@ -786,7 +786,7 @@ def test_when_time_is_over_the_last_version_is_evaluated(begin: Start) -> None:
     assert story.told("b", UpdateRefused)[0].reason == f"lease {of_b.lease} was taken back: the job's time is over"
     assert story.progress.version == 2, "the model does not move under its evaluation"
     story.evaluated("a", work, correct=500)
-    assert story.leader._ending == ("finished", "the time limit of 30 s is over")
+    assert story.leader._ending.decided == ("finished", "the time limit of 30 s is over")
     assert story.progress.state == "closing"
 
 
@@ -809,7 +809,7 @@ def test_the_last_evaluation_may_fail_without_failing_the_job(begin: Start) -> N
     for _ in range(BATCH_FAILURES_MAX):
         story.ready("a")
         story.fail("a", story.work("a").lease)
-    assert story.leader._ending == ("finished", "the time limit of 30 s is over")
+    assert story.leader._ending.decided == ("finished", "the time limit of 30 s is over")
     assert story.progress.state == "closing"
 
 

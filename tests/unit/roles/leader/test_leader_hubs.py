@@ -63,7 +63,7 @@ def test_a_lost_hub_breaks_the_tree_at_once_and_a_suspect_one_too(story: Story, 
     told = sent(story, SetUpAggregator)
     assert told
     assert used[0] not in told
-    assert "shared out again" in (story.leader._formations.held_up() or "")
+    assert "regrouping devices" in (story.leader._formations.held_up() or "")
     assert (story.leader._workers.find(used[0]) is not None) is (state is Liveness.SUSPECT)
 
 

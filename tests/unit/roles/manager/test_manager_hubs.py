@@ -54,7 +54,7 @@ def test_a_hub_takes_no_workers_place(make_spec: Make) -> None:
     place = Place()
     place.hello("hub", is_hub=True)
     assert [a.reason for a in place.said if isinstance(a, Record)][-1] == (
-        "hub is a hub: it sums up for others, and trains nothing"
+        "hub connected from hub; a hub: it sums up for others, and trains nothing"
     )
     place.submit(make_spec(topology="tree", workers_min=2, workers_max=2))
     assert place.roles() == {"hub": ("digits", "hub")}
