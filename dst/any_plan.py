@@ -177,14 +177,16 @@ def chosen_for_plan(plan: Plan, stream: Stream) -> Plan:
         topology=topology,
         pace=pace,
         cohort=plan.cohort if pace == "sync" or is_in_step else 0,
-        staleness="root" if plan.staleness == "parameter" else plan.staleness,
+        # Aggregators of a tree sum updates that are late together.
+        staleness="root" if plan.staleness == "parameter" and topology == "auto" else plan.staleness,
         codec_down="dense" if is_stepped_whole else plan.codec_down,
     )
 
 
 def fixed_local_plan(plan: Plan, stream: Stream) -> Plan:
     """Equal shares of an epoch's leases, on the devices' own examples."""
-    return replace(_local(plan, stream), work="fixed", budget_s=0.0, requests_per_s=0.0)
+    # Nothing is held out of own examples, by which a mean of versions could be evaluated.
+    return replace(_local(plan, stream), work="fixed", budget_s=0.0, requests_per_s=0.0, ema=0.0)
 
 
 def sized_shared_plan(plan: Plan, stream: Stream) -> Plan:
