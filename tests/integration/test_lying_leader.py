@@ -199,7 +199,7 @@ def test_it_asks_for_losses_and_hears_none(tmp_path: Path, lie: str) -> None:
     """With the loss of one example under four models of its own making, it would have a row of a device's file."""
 
     def is_over(diary: Diary, logs: str) -> bool:
-        return bool(diary.of("row")) or logs.count("is not taken: the lease") >= 3
+        return bool(diary.of("row")) or logs.count("lease.declined: ") >= 3
 
     diary = play_on_own_data(tmp_path, lie, "sealed(4, 0%, 0%)", is_over)
     rows = np.loadtxt(tmp_path / "own-1" / "readings.csv", delimiter=",")

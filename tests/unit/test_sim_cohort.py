@@ -62,7 +62,7 @@ class Count:
             if isinstance(action, Send) and isinstance(action.message, Welcome):
                 self.of["sent away"] += action.message.come_s > 0
             if isinstance(action, Record) and action.kind in ("lease.expired", "worker.lost", "lease.failed"):
-                self.of[action.kind] += 1
+                self.of[action.kind.partition(".")[2]] += 1
 
     def mark(self, mark: Mark) -> None:
         if mark.kind == "full":

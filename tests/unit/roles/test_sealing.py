@@ -149,7 +149,7 @@ def test_an_epoch_ends_where_too_little_is_left_for_another_sum() -> None:
     troupe = a_troupe(6, epoch_leases=15)
     troupe.run()
     waived = [record.reason for record in troupe.records if record.kind == "lease.waived"]
-    assert waived == ["3 of 15 leases: a sum is of 4"] * 2
+    assert waived == ["3 of 15 leases: a sum needs 4"] * 2
     assert [record.reason for record in troupe.records if record.kind == "end.decided"] == ["finished: 2 of 2 epochs"]
 
 
@@ -280,7 +280,7 @@ def test_it_asks_for_a_group_of_too_few() -> None:
 
 
 def declined(troupe: SealedTroupe) -> list[str]:
-    return [record.reason for record in troupe.records if "is not taken" in record.reason]
+    return [record.reason for record in troupe.records if record.kind == "lease.declined"]
 
 
 def tells(troupe: SealedTroupe, **changed: object) -> None:
