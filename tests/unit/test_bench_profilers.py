@@ -92,7 +92,7 @@ def test_iprof_has_a_model_for_each_kind_of_device() -> None:
     iprof = taught(as_published=False)
     first = iprof.decide(device("x", kind="pi 4", mhz=6000.0), 3.0)
     assert "cold: least squares over 3 devices" in first.reason
-    assert "temperature not known" in first.reason
+    assert "temperature unknown" in first.reason
     iprof.observed(device("x", kind="pi 4", mhz=6000.0), 100, 6.0)
     for name in ("x", "another of its kind"):
         sizing = iprof.decide(device(name, kind="pi 4", mhz=6000.0), 3.0)
