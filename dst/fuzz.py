@@ -10,6 +10,7 @@ from dst.greedy_liar import GreedyLiar
 from dst.helper_oracle import HelperOracle
 from dst.hub_oracle import HubOracle
 from dst.joint_oracle import JointOracle
+from dst.managers.invariants import ManagersInvariants
 from dst.oracles import HistoryOracle
 from dst.parts_oracle import PartsOracle
 from dst.privacy_oracle import PrivacyOracle
@@ -50,7 +51,8 @@ class CheckedRun(FuzzRun):
     def __init__(self, what: FuzzCase, *, observers: Sequence[Observer] = ()) -> None:
         super().__init__(what, observers=observers)
         jobs = {job.spec.job: (job.spec, _update_bytes(job)) for job in what.jobs}
-        self._invariants = Invariants(jobs, budget_bytes=what.upload_budget_bytes)
+        invariants = ManagersInvariants if what.has_two_managers else Invariants
+        self._invariants = invariants(jobs, budget_bytes=what.upload_budget_bytes)
         specs, sums = [job.spec for job in what.jobs], SumOracle(self.world.leader_at)
         self._history = HistoryOracle(specs, self.world.leader_at, sums)
         self.world.observers += [self._invariants, sums, self._history]

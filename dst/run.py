@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 from dst.case import FuzzCase
 from dst.encoded import Encoded
+from dst.managers.several import SeveralManagers
+from dst.managers.shared_store import LABELS
 from dst.outage import Outage
 from dst.targeted_faults import TargetedFaults
 from shoal.roles.actions import Action, End, Record, Save, Send, Store
@@ -21,10 +23,10 @@ from shoal.sim.faults import (
 )
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Violation
+from shoal.sim.managers import OneManager
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Observer, Step
 from shoal.sim.rates import Steady
-from shoal.sim.shared_store import LABELS
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.messages import AskMasks, Assign
 
@@ -121,9 +123,8 @@ class FuzzRun:
             prefers_devices=what.prefers_devices,
             disk_sync_s=what.disk_sync_s,
             check_in_s=what.check_in_s,
-            has_two_managers=what.has_two_managers,
         )
-        self.world = World(settings, sizer=Encoded())
+        self.world = World(settings, sizer=Encoded(), managers=SeveralManagers if what.has_two_managers else OneManager)
         self.inflicter = Inflicter(self.world, what.faults)
         self._gone = _gone_for_good(what)
         strike = _Strike(self.world, what.strike_at, what.struck)
@@ -162,7 +163,7 @@ class FuzzRun:
 
     def _inflict(self, outage: Outage) -> None:
         managers, kernel = self.world.managers, self.world.kernel
-        assert managers is not None, "a manager that is alone has a disk of its own"
+        assert isinstance(managers, SeveralManagers), "a manager that is alone has a disk of its own"
         if outage.is_drain:
             over = managers.drain()
         elif outage.is_read_only:
@@ -177,7 +178,7 @@ class FuzzRun:
     def _forget_later(self, outage: Outage) -> None:
         """What happens to the store from now on is lost in a failover."""
         managers, kernel = self.world.managers, self.world.kernel
-        assert managers is not None, "a manager that is alone has a disk of its own"
+        assert isinstance(managers, SeveralManagers), "a manager that is alone has a disk of its own"
         past = managers.store.past()
 
         def end(over: Callable[[], None]) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dst.managers.shared_store import LABELS
 from shoal.roles.actions import Action, Record, Send
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rng import Stream
-from shoal.sim.shared_store import LABELS
 from shoal.sim.world import AGENT_START_S, HOME, World
 from shoal.wire.messages import (
     Agree,

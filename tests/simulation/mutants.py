@@ -17,6 +17,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from dst.managers import remembered as sim_remembered
+from dst.managers.remembered import SimRemembered
+from dst.managers.several import SeveralManagers
+from dst.managers.shared_store import SharedDisk, SharedStore, SimSeats, SimTenure
 from shoal.compress.sparse import Sparse
 from shoal.learning.outer import OuterState
 from shoal.learning.pace import Buffered, Sync
@@ -73,11 +77,7 @@ from shoal.scheduling.check_in import CheckIns
 from shoal.scheduling.deadlines import LeaseClock
 from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
 from shoal.scheduling.placement import Candidate
-from shoal.sim import remembered as sim_remembered
 from shoal.sim.disk import Disk, Write
-from shoal.sim.managers import SimManagers
-from shoal.sim.remembered import SimRemembered
-from shoal.sim.shared_store import SharedDisk, SharedStore, SimSeats, SimTenure
 from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
@@ -1972,18 +1972,18 @@ def drained_manager_takes_jobs() -> Patched:
 @contextmanager
 def given_job_keeps_its_term() -> Iterator[None]:
     """The manager that was given a job leads it under the term that its last leader had."""
-    adopt_given, stored_job = SimManagers._adopt_given, SharedDisk.stored_job
+    adopt_given, stored_job = SeveralManagers._adopt_given, SharedDisk.stored_job
 
     def older(self: SharedDisk, job: str) -> JobRecord:
         record = stored_job(self, job)
         record.term -= record.leader == "home"
         return record
 
-    def adopts(self: SimManagers, *told: Any) -> None:
+    def adopts(self: SeveralManagers, *told: Any) -> None:
         with patch.object(SharedDisk, "stored_job", older):
             adopt_given(self, *told)
 
-    with patch.object(SimManagers, "_adopt_given", adopts):
+    with patch.object(SeveralManagers, "_adopt_given", adopts):
         yield
 
 

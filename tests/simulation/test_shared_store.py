@@ -13,10 +13,10 @@ from mutants import OF_STORES
 
 from dst.case import case
 from dst.fuzz import CheckedRun, fuzz
+from dst.managers.shared_store import SimSeats, SimTenure
 from shoal.roles.manager.seat_watch import Seat
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
-from shoal.sim.shared_store import SimSeats, SimTenure
 from shoal.store.registry import Registry
 from shoal.store.seat import Deposed, Seats, Tenure
 from shoal.store.sqlite import SqliteDatabase

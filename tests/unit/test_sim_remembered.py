@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dst.managers.remembered import SimRemembered
 from shoal.plan import Plan
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.sim.jobs import bare_spec
-from shoal.sim.remembered import SimRemembered
 from shoal.states import JobState
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from shoal.roles.actions import Keep, Save
+from shoal.errors import Misuse
+from shoal.roles.actions import GiveJob, Keep, Save
+from shoal.roles.events import JobGiven
 from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
 from shoal.roles.manager.reunion import Side
 from shoal.scheduling.ledger import Applied
@@ -25,6 +27,9 @@ from shoal.wire.messages import Tensors
 #: The time in which a small SSD or a good SD card makes a small write durable, and its rate for large ones.
 SYNC_S = 0.01
 BYTES_PER_S = 40e6
+
+#: How often a manager tries again while the disk cannot be reached.
+AGAIN_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +130,10 @@ class Disk:
         if self.is_under_way(record):
             self.jobs[job] = self._keeps.pop(job)
             self.on_kept(record)
+
+    def give(self, give: GiveJob, done: Callable[[JobGiven], object]) -> float:
+        """Give a job to another manager. Returns what ``keep`` does."""
+        raise Misuse(f"a manager that is alone does not give {give.job} away")
 
     def stored_jobs(self) -> list[JobRecord]:
         return [self._as_stored(kept) for kept in self.jobs.values()]

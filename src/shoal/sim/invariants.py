@@ -15,7 +15,6 @@ from shoal.roles.events import Liveness, PeerChanged, Received, Saved, TimerFire
 from shoal.scheduling.ledger import Applied
 from shoal.sim.observe import Mark, Step
 from shoal.sim.seen_job import SeenJob, SeenLeader, SeenLease
-from shoal.sim.seen_managers import SeenManagers
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Assign,
@@ -63,16 +62,13 @@ HEARD_AFTER_S = 3.0
 #: The latest time at which a device is told to come again in the seeds: the longest interval, with ten devices.
 COMES_WITHIN_S = 30.0
 
-#: The manager's node, and a second manager that stood by.
-LABELS = ("home", "home-2")
-
 #: The greatest age of a leader's last report.
 TOLD_WITHIN_S = 5.0
 
 #: A node is lost after eight seconds of silence. No leader gives leases to a node that has been gone for longer.
 LONG_GONE_S = 40.0
 
-_ENDED = ("finished", "failed", "stopped")
+ENDED = ("finished", "failed", "stopped")
 _LEASE = re.compile(r"lease (\d+) ")
 _TERM = re.compile(r"term (\d+): ")
 _LED_ON = re.compile(r"led on under term (\d+) ")
@@ -112,7 +108,10 @@ class Violation(AssertionError):
 
 
 class Invariants:
-    """An observer that raises at the first step that breaks one."""
+    """An observer that raises at the first step that breaks one. The cluster has one manager."""
+
+    #: The names of managers.
+    _labels: tuple[str, ...] = ("home",)
 
     def __init__(
         self,
@@ -135,7 +134,8 @@ class Invariants:
         #: Manager and node -> when it was last told that there is no work, and when it hung up, as the manager saw it.
         self._sent_s: dict[tuple[str, str], float] = {}
         self._dormant_s: dict[tuple[str, str], float] = {}
-        self._managers = SeenManagers()
+        #: Jobs that were reported to operators as accepted.
+        self._accepted: set[str] = set()
 
     # What roles did ------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Invariants:
             self._manager(step)
 
     def _manager(self, step: Step) -> None:
-        if self._managers.is_deposed(step.node):
+        if self._is_deposed(step.node):
             # It has not noticed: its decisions wait for a write that will fail, or are fenced by terms.
             return
         kept: set[tuple[str, int]] = set()
@@ -155,11 +155,11 @@ class Invariants:
                 self._reported(step, step.event.sender, progress)
             case Received(message=Hello() as hello):
                 for leads in hello.leads:
-                    if self._managers.has_job(step.node, leads.job):
+                    if self._has_job(step.node, leads.job):
                         self._courses[leads.job].heard_s = step.at_s
             case PeerChanged(state=Liveness.SUSPECT | Liveness.LOST):
                 for job, course in self._courses.items():
-                    if course.led.get(course.led_term) == step.event.node and self._managers.has_job(step.node, job):
+                    if course.led.get(course.led_term) == step.event.node and self._has_job(step.node, job):
                         course.broke_s = step.at_s
             case _:
                 pass
@@ -168,9 +168,8 @@ class Invariants:
                 kept.add((action.job, action.term))
             elif isinstance(action, Record) and (ended := _term_ended(action)) is not None:
                 self._courses[action.job].term_over = ended
-            elif isinstance(action, Record) and self._managers.has_gone_back and action.kind == "history.adopted":
-                # An earlier leader leads on under a term that jumped, and nobody waited for it.
-                self._courses[action.job].deposed = self._courses[action.job].led_term
+            elif isinstance(action, Record) and action.kind == "history.adopted":
+                self._history_adopted(self._courses[action.job])
             elif isinstance(action, Store):
                 sent = action.checkpoint
                 self._courses[sent.job].taken_s[sent.term, sent.version] = step.at_s
@@ -272,7 +271,7 @@ class Invariants:
             step.at_s,
             f"term {term} of {job} was used before it was written down",
         )
-        self._hold(course.state not in _ENDED, step.at_s, f"{to} was given a role in {job}, which is {course.state}")
+        self._hold(course.state not in ENDED, step.at_s, f"{to} was given a role in {job}, which is {course.state}")
 
     def _acknowledged(self, step: Step, kept: CheckpointKept) -> None:
         """Check that a version is durable if a leader elsewhere is told so, and that no newer term exists by then."""
@@ -364,7 +363,7 @@ class Invariants:
                 lent.deadline_s += step.event.late_s + PAUSE_GRACE_S
         for number, lent in tenure.open.items():
             self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
-            if step.node in LABELS and not self._managers.is_deposed(step.node):
+            if step.node in self._labels and not self._is_deposed(step.node):
                 rests_s = step.at_s - self._dormant_s.get((step.node, lent.node), math.inf)
                 what = f"{lent.node} is dormant and holds lease {number} of {step.job}"
                 self._hold(rests_s <= HEARD_AFTER_S, step.at_s, what)
@@ -476,7 +475,7 @@ class Invariants:
                 self._grew(course, tenure, at_s, message.version)
                 self._durable_told(course, at_s, message.durable_version)
                 self._hold(
-                    message.state not in _ENDED or course.ending,
+                    message.state not in ENDED or course.ending,
                     at_s,
                     f"{step.job} was called {message.state} before that was durable",
                 )
@@ -606,6 +605,23 @@ class Invariants:
             f"{len(tenure.credits)} uploads of {step.job} may be under way, at most {most} fit",
         )
 
+    # The managers --------------------------------------------------------------------------------------
+
+    def _is_deposed(self, node: str) -> bool:
+        """Whether another manager took over from the one that runs here."""
+        return False
+
+    def _has_job(self, node: str, job: str) -> bool:
+        """Whether the manager that runs here has this job."""
+        return True
+
+    def _manager_began_s(self, job: str) -> float:
+        """Return when this job's manager began to manage it."""
+        return self._began_s
+
+    def _history_adopted(self, course: SeenJob) -> None:
+        """Note that a manager adopts the history of an earlier leader."""
+
     # Marks of the world --------------------------------------------------------------------------------
 
     def mark(self, mark: Mark) -> None:
@@ -624,75 +640,33 @@ class Invariants:
                 self._kept(mark.facts["job"], mark.facts["state"], int(mark.facts["term"]), mark.at_s)
             case "led":
                 self._led(mark)
-            case "seat":
-                self._managers.seats[mark.node] = mark.facts["holder"]
-            case "seat-ended":
-                self._is_right(self._managers.on_seat_ended(mark), mark)
-            case "went-back":
-                self._went_back(mark)
-            case "mended":
-                self._mended(mark)
-            case "taken":
-                self._taken(mark)
-            case "given":
-                self._is_right(self._managers.on_given(mark), mark)
-                self._courses[mark.facts["job"]].taken_over_s = mark.at_s
-            case "drained" | "undrained":
-                self._managers.on_drained(mark, is_drained=mark.kind == "drained")
-            case "written":
-                self._is_right(self._managers.on_written(mark), mark)
             case "started" if "jobs" in mark.facts:
                 self._began_s = mark.at_s
                 for course in self._courses.values():
                     self._read(course)
-                self._is_right(self._managers.on_started(set(mark.facts["jobs"])), mark)
+                forgotten = self._accepted - set(mark.facts["jobs"])
+                what = f"the manager forgot {sorted(forgotten)}, which it had accepted"
+                self._hold(not forgotten, mark.at_s, what)
             case "answered":
                 answer = mark.facts["message"]
                 if isinstance(answer, Done):
-                    self._managers.accepted.add(answer.job)
+                    self._accepted.add(answer.job)
             case _:
                 pass
 
-    def _is_right(self, wrong: str, mark: Mark) -> None:
-        self._hold(not wrong, mark.at_s, wrong)
-
-    def _went_back(self, mark: Mark) -> None:
-        """Handle a store that went back: a leader may be replaced at once, as its term jumps. Events that no running
-        process remembers may happen again."""
-        self._managers.on_went_back(mark)
-        for job, course in self._courses.items():
-            course.deposed = course.led_term
-            if job in mark.facts["forgotten"] and course.state in _ENDED:
-                course.state = "running"
-
-    def _mended(self, mark: Mark) -> None:
-        """Handle a job that a manager wrote again because the store forgot it, or whose term it has jump. An ended job
-        may be open in the store for a moment, until the manager that remembers its end starts over."""
-        job, state, term = mark.facts["job"], str(mark.facts["state"]), int(mark.facts["term"])
-        course = self._courses[job]
-        is_open_for_a_moment = course.state in _ENDED and state not in _ENDED
-        self._kept(job, course.state if is_open_for_a_moment else state, term, mark.at_s)
-
-    def _taken(self, mark: Mark) -> None:
-        self._is_right(self._managers.on_taken(mark), mark)
-        course = self._courses[mark.facts["job"]]
-        course.taken_over_s = mark.at_s
-        if course.state in _ENDED and self._managers.may_run_again(mark):
-            course.state = "running"
-
     def _kept(self, job: str, state: str, term: int, at_s: float) -> None:
         course = self._courses[job]
-        self._managers.on_kept(job)
         self._hold(
-            course.state not in _ENDED or state == course.state, at_s, f"{job} was {course.state} and is {state} now"
+            course.state not in ENDED or state == course.state, at_s, f"{job} was {course.state} and is {state} now"
         )
         self._hold(term >= course.kept_term, at_s, f"term {term} of {job} was written down after {course.kept_term}")
         course.state = state
         if term > course.kept_term:
             leads_on = course.vacant_s is None and course.led_term == course.kept_term
-            leads_on = leads_on and course.led[course.led_term] not in LABELS and course.led_term != course.deposed
-            # If there are several managers, the job's manager began when it took the job.
-            began_s = course.taken_over_s if self._managers.seats else self._began_s
+            leads_on = (
+                leads_on and course.led[course.led_term] not in self._labels and course.led_term != course.deposed
+            )
+            began_s = self._manager_began_s(job)
             # A leader that has reported to it may be lost at any time.
             was_lost = began_s < course.heard_s < course.broke_s
             self._hold(
@@ -714,7 +688,7 @@ class Invariants:
         handed = course.handed.get(term - 1, version)
         # A superseded manager may begin when its store is back, with versions that came after it. It writes nothing.
         self._hold(
-            version == handed or self._managers.is_deposed(node),
+            version == handed or self._is_deposed(node),
             mark.at_s,
             f"{job} was handed over at version {handed} and taken up at {version}",
         )
@@ -858,13 +832,13 @@ class Invariants:
         course = self._courses[job]
         quiet_s = now_s - max(since_s, course.moved_s)
         self._hold(
-            course.state in _ENDED or quiet_s <= bound_s,
+            course.state in ENDED or quiet_s <= bound_s,
             now_s,
             f"{job} has enough workers and did not move for {quiet_s:.0f} s",
         )
         vacant_s = now_s - max(since_s, course.vacant_s) if course.vacant_s is not None else 0.0
         self._hold(
-            course.state in _ENDED or vacant_s <= LED_WITHIN_S,
+            course.state in ENDED or vacant_s <= LED_WITHIN_S,
             now_s,
             f"nobody has led {job} for {vacant_s:.0f} s",
         )

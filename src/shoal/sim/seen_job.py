@@ -102,8 +102,6 @@ class SeenJob:
     least: int = -1
     #: The term whose leader was told to step down for it.
     deposed: int = 0
-    #: When a manager last took it from another.
-    taken_over_s: float = 0.0
     #: When the leader last reported to the job's manager, and when its session broke after that.
     heard_s: float = -1.0
     broke_s: float = -1.0

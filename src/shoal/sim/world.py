@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from shoal.errors import Misuse
@@ -25,12 +24,11 @@ from shoal.sim.driver.role_server import SimRoleServer
 from shoal.sim.driver.visit import HomeLink
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
-from shoal.sim.managers import PROXY, SimManagers
+from shoal.sim.managers import Managers, OneManager
 from shoal.sim.network import AccessLink, Network
 from shoal.sim.observe import Mark, Observer, announce
 from shoal.sim.process import Process, SimMachine
 from shoal.sim.rng import Rng
-from shoal.sim.shared_store import LABELS
 from shoal.sim.wire_size import Weighed, WireSizer
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Message
@@ -71,14 +69,18 @@ class Settings:
     #: Whether devices for which nothing has to be decided are rows of arrays (``sim.cohort``), except watched ones.
     is_cohort: bool = False
     watched: Sequence[str] = ()
-    #: Whether there are two managers, with a store that both share as their disk.
-    has_two_managers: bool = False
 
 
 class World:
     def __init__(
-        self, settings: Settings, *, sizer: WireSizer | None = None, observers: Sequence[Observer] = ()
+        self,
+        settings: Settings,
+        *,
+        sizer: WireSizer | None = None,
+        observers: Sequence[Observer] = (),
+        managers: Callable[[World], Managers] = OneManager,
     ) -> None:
+        """``managers`` makes those of this world."""
         if not settings.builds:
             raise Misuse("a simulation needs at least one device")
         self.settings = settings
@@ -91,11 +93,9 @@ class World:
         flaws = self.rng.stream("disk") if settings.has_flaws else None
         self.disk = Disk(self.kernel, flaws, sync_s=settings.disk_sync_s)
         self.disk.on_durable = self._durable
-        self.disk.on_kept = self._kept
+        self.disk.on_kept = self.kept
         #: Whether every job is over, by the last record. Cached, since it is checked after every event.
         self._is_over = False
-        #: The manager, if there is only one.
-        self._home: SimManagerNode | None = None
         self.home_slow_factor = 1.0
         self.machines = {HOME: SimMachine(HOME)}
         self.agents: dict[str, SimAgent | None] = {}
@@ -105,21 +105,9 @@ class World:
         self._copies = self.rng.stream("copies")
         #: Job -> the newest term that anyone led it under, the leader of that term, and its process.
         self._leaders: dict[str, tuple[int, Host, Process]] = {}
-        self.managers = (
-            SimManagers(
-                self.disk,
-                process=self._home_process,
-                manager=self._home_node,
-                mark=self.mark,
-                chance=self.rng.stream("standby"),
-            )
-            if settings.has_two_managers
-            else None
-        )
-        if self.managers is not None:
-            self.managers.store.on_mended = functools.partial(self._kept, kind="mended")
-        self.network.attach(HOME, settings.home_line)
         self.home_node = HOME
+        self.managers = managers(self)
+        self.network.attach(HOME, settings.home_line)
         self.cohort = self._as_cohort() if settings.is_cohort else None
         if self.cohort is None:
             for number, build in enumerate(settings.builds, start=1):
@@ -166,7 +154,7 @@ class World:
     @property
     def home(self) -> SimManagerNode | None:
         """The manager's node, or the one with the most jobs if there are several."""
-        return self.managers.current() if self.managers is not None else self._home
+        return self.managers.current()
 
     # Time ----------------------------------------------------------------------------------------------
 
@@ -194,7 +182,8 @@ class World:
     def _durable(self, job: str, save: Save, again: tuple[Applied, ...], gone: tuple[Applied, ...]) -> None:
         self.mark(HOME, "durable", job=job, save=save, again=again, gone=gone)
 
-    def _kept(self, record: JobRecord, *, kind: str = "kept") -> None:
+    def kept(self, record: JobRecord, *, kind: str = "kept") -> None:
+        """Note that a job's record is durable. ``kind`` is the kind of the mark."""
         jobs = self.disk.jobs
         self._is_over = len(jobs) == len(self._jobs) and not any(kept.is_open for kept in jobs.values())
         self.mark(HOME, kind, job=record.spec.job, state=record.state, term=record.term)
@@ -208,30 +197,26 @@ class World:
         """Submit a job like a person: again, until there is an answer."""
         if job.spec.job in self.disk.jobs:
             return
-        home = self.managers.serving() if self.managers is not None else self.home
+        home = self.managers.serving(self.managers.endpoint)
         if home is not None:
             home.process.now(home.submit, job)
-        # With several managers, another one may be asked while the first is slow to store it.
-        self.kernel.after(5.0 if self.managers is None else 1.0, self._submit, job)
+        self.kernel.after(self.managers.submit_again_s, self._submit, job)
 
     def stop_job(self, job: str) -> None:
         """Stop a job like an operator: again, until it is over."""
         record = self.disk.jobs.get(job)
         if record is not None and record.state.is_ended:
             return
-        home = self._manager_of(job)
+        home = self.managers.of_job(job)
         if home is not None and record is not None:
             home.process.now(home.stop, job)
         self.kernel.after(5.0, self.stop_job, job)
 
     def transfer(self, job: str, node: str) -> None:
         """Move a job's leader like an operator, once: to this node or, if it is empty, to the best placed one."""
-        home = self._manager_of(job)
+        home = self.managers.of_job(job)
         if home is not None:
             home.process.now(home.transfer, job, node)
-
-    def _manager_of(self, job: str) -> SimManagerNode | None:
-        return self.managers.of_job(job) if self.managers is not None else self.home
 
     # Who leads -----------------------------------------------------------------------------------------
 
@@ -250,11 +235,9 @@ class World:
 
     def leader_at(self, node: str, job: str) -> Role | None:
         """Return the leader of this job on this node, whatever its term."""
-        if self.managers is not None and node in LABELS:
+        if node in self.managers.labels:
             home = self.managers.labelled(node)
             role_server = home.role_server if home is not None else None
-        elif node == HOME:
-            role_server = self.home.role_server if self.home is not None else None
         else:
             agent = self.agents.get(node)
             role_server = agent.role_server if agent is not None else None
@@ -284,11 +267,7 @@ class World:
         machine = self.machines[name]
         machine.is_on = True
         if name == HOME:
-            if self.managers is not None:
-                self.managers.start()
-            elif self._home is None:
-                self.mark(HOME, "started", jobs=tuple(self.disk.jobs))
-                self._home = self._home_node(self._home_process(), self.disk)
+            self.managers.start()
         elif name in self._leaving:
             # It was told to leave and has not left yet, perhaps because it is stopped. It comes back after that.
             self.kernel.after(1.0, self.start, name)
@@ -301,15 +280,15 @@ class World:
                 process,
                 self,
                 manager=HOME,
-                manager_endpoint=PROXY if self.managers is not None else "",
+                manager_endpoint=self.managers.endpoint,
                 incarnation=f"{name}-{number}",
                 flaws=flaws,
             )
 
-    def _home_process(self) -> Process:
+    def manager_process(self) -> Process:
         return Process(self.machines[HOME], self.kernel, self.observers)
 
-    def _home_node(self, process: Process, disk: Disk) -> SimManagerNode:
+    def manager_node(self, process: Process, disk: Disk) -> SimManagerNode:
         settings = self.settings
         return SimManagerNode(
             process,
@@ -325,15 +304,11 @@ class World:
 
     def power_off(self, name: str, *, disk: str = "safe") -> None:
         """Switch a machine off without notice: others notice the silence."""
-        if name == HOME and self.managers is not None:
-            # One of the two machines; the address stays.
-            self.managers.end(fate=disk, kind="power off")
+        if name == HOME:
+            self.managers.power_off(disk=disk)
             return
         self.machines[name].is_on = False
         self.mark(name, "power off")
-        if name == HOME:
-            self._end_home(disk)
-            return
         agent = self._end_agent(name)
         device = self.machines[name].device
         if device is not None:
@@ -345,32 +320,19 @@ class World:
 
     def kill(self, name: str) -> None:
         """End a process at once. Its machine keeps running and breaks the connections."""
-        if name == HOME and self.managers is not None:
-            self.managers.end(fate="lost", kind="killed")
+        if name == HOME:
+            self.managers.kill()
             return
         self.mark(name, "killed")
-        if name == HOME:
-            home = self._home
-            self._end_home("lost")
-            connections = list(home.role_server.connections.values()) if home is not None else []
-        else:
-            agent = self._end_agent(name)
-            connections = agent.connections if agent is not None else []
-        for connection in connections:
+        agent = self._end_agent(name)
+        for connection in agent.connections if agent is not None else ():
             connection.cut("the process on the other side ended")
-        if name != HOME:
-            self._row_again(name)
+        self._row_again(name)
 
     def _row_again(self, name: str) -> None:
         """Make a full device that ended a row of its cohort again, if possible."""
         if self.cohort is not None:
             self.cohort.ended(name)
-
-    def _end_home(self, disk: str) -> None:
-        if self._home is not None:
-            self._home.process.alive = False
-            self._home = None
-            self.disk.crash(disk)
 
     def _end_agent(self, name: str) -> SimAgent | None:
         agent = self.agents[name]
@@ -424,7 +386,7 @@ class World:
     def _listening(self, node: str, endpoint: str = "") -> SimRoleServer | None:
         """Return the server that answers at an address, if there is one. A device that never led does not listen."""
         if node == HOME:
-            home = self.managers.serving(endpoint) if self.managers is not None else self._home
+            home = self.managers.serving(endpoint)
             return home.role_server if home is not None else None
         agent = self.agents.get(node)
         if agent is None or (endpoint and endpoint != agent.endpoint):
@@ -462,7 +424,7 @@ class World:
             self.kernel.after(after_s, self._say_again, agent.process.node, to, message, size_bytes)
 
     def _say_again(self, node: str, to: str, message: Message, size_bytes: int) -> None:
-        if to == HOME and self.managers is not None:
+        if to == HOME:
             home = self.managers.connected(node)
             role_server = home.role_server if home is not None else None
         else:

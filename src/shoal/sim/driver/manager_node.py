@@ -17,13 +17,12 @@ from shoal.roles.manager.manager import Manager
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, with_rows
 from shoal.roles.node.failure_detector import Patience
 from shoal.roles.node.host_router import HostRouter
-from shoal.sim.disk import Disk
+from shoal.sim.disk import AGAIN_S, Disk
 from shoal.sim.disk import DiskCheckpoint as File
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.role_server import LOAD_S, SimRoleServer
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.process import Process
-from shoal.sim.shared_store import AGAIN_S, SharedDisk
 from shoal.wire.messages import Assign, Checkpoint, Hello, Message, StopJob, Submit, TransferJob, Welcome
 
 
@@ -114,7 +113,6 @@ class SimManagerNode:
             case Store():
                 self._store(action)
             case GiveJob():
-                assert isinstance(self._disk, SharedDisk), "a manager that is alone gives no job away"
                 return self._disk.give(action, functools.partial(self.process.now, self._given, host))
             case Load():
                 # It is read while the manager continues.

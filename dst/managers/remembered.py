@@ -11,7 +11,7 @@ from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.going_back import is_first_to_find, jumped_term
 
 if TYPE_CHECKING:
-    from shoal.sim.shared_store import SharedStore, SimTenure
+    from dst.managers.shared_store import SharedStore, SimTenure
 
 
 @dataclass(slots=True)

@@ -17,9 +17,6 @@ class SeenManagers:
         self._managers: dict[str, str] = {}
         #: The homes of drained managers.
         self._drained: set[str] = set()
-        #: Jobs that were reported to operators as accepted, and those of them that a store that went back lacks.
-        self.accepted: set[str] = set()
-        self._lost: set[str] = set()
         self.has_gone_back = False
         #: Jobs that had ended, and are open in such a store.
         self._reopened: set[str] = set()
@@ -70,15 +67,6 @@ class SeenManagers:
         owner = self._managers.setdefault(job, holder)
         return "" if owner == holder else f"{holder} wrote {job}, which {owner} has"
 
-    def on_kept(self, job: str) -> None:
-        if job in self._lost:
-            self._lost.discard(job)
-            self.accepted.add(job)
-
-    def on_started(self, jobs: set[str]) -> str:
-        forgotten = self.accepted - jobs
-        return f"the manager forgot {sorted(forgotten)}, which it had accepted" if forgotten else ""
-
     def on_went_back(self, mark: Mark) -> None:
         """Restore the earlier seats and the earlier manager of each job after the store went back. The manager that
         took a job queues it again once it starts over."""
@@ -87,5 +75,3 @@ class SeenManagers:
         self._managers = dict(mark.facts["managers"])
         self._drained = set(mark.facts["drained"])
         self._reopened = set(mark.facts["reopened"])
-        self._lost = self.accepted & set(mark.facts["absent"])
-        self.accepted -= self._lost

@@ -12,18 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from dst.managers.remembered import SimRemembered
 from shoal.roles.actions import GiveJob, Keep
 from shoal.roles.events import JobGiven
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.seat_watch import Seat, home_of
-from shoal.sim.disk import Disk, Write
-from shoal.sim.remembered import SimRemembered
+from shoal.sim.disk import AGAIN_S, Disk, Write
 
 #: The names of managers that share a store. The first has the name of a single manager.
 LABELS = ("home", "home-2")
-
-#: How often a manager tries again while its store is unreachable.
-AGAIN_S = 0.5
 
 #: A proof that takes longer than this fails, however slow the store is.
 PROOF_MOST_S = 5.0

@@ -1,0 +1,1 @@
+"""Several managers of one simulated cluster that share a store, and the checks on them."""
