@@ -1,4 +1,4 @@
-"""What a helper may answer, and who may see what of a sum that it opens. Shares no code with the roles.
+"""The answers that a helper may give, and who may see which part of a sum that it opens. Shares no code with the roles.
 
 A label is answered at most once, whatever died in between; never for fewer members than the plan says, and never for an
 envelope that came with other words than those of this group. The helper gets no words and no work and does not lead;

@@ -1,4 +1,4 @@
-"""What the leader of a robust plan makes of updates that lie in parts: what it would make of whole ones.
+"""A robust plan whose updates lie in parts gives the result that complete updates would give.
 
 It looks at what a leader tells the aggregators of a shard, and works out from the pieces themselves, put together, what
 the version should be made of (``trust_oracle``). Knows no products.

@@ -1,4 +1,4 @@
-"""What must hold of a private job, from what leaves its devices and what its leaders draw. Keeps a ledger of its own.
+"""Invariants of a private job, checked on what leaves its devices and what its leaders draw. Keeps a ledger of its own.
 
 Every update that leaves was counted on its device's disk; none is longer than the plan says, none comes too often or
 too soon, and a device never forgets one. No leader draws the noise of another, nor more than its chain is for. Where

@@ -1,4 +1,4 @@
-"""What devices may say of sealed updates, from what they do themselves. Shares no code with the roles.
+"""The statements that devices may make about sealed updates, checked on what they do. Shares no code with the roles.
 
 No label is used twice by a device, whatever died in between; no device opens a sum of fewer than the plan says, or
 agrees to two sets of members under one label; no update leaves sealed for two groups; and only masked words leave a

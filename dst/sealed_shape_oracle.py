@@ -1,4 +1,4 @@
-"""What must hold of sealed sums that aggregators make, from the outside. Shares no code with the roles.
+"""Invariants of sealed sums that aggregators make, seen from outside. Shares no code with the roles.
 
 A sum of words is that of the pieces that its aggregator took, of the leases that it names, to the last bit. A leader
 asks devices to agree to a set of members only once it has the words of each of them in every part, by itself or in the

@@ -1,5 +1,6 @@
-"""Jobs that not every device can prepare, and more jobs than devices: who gets a device, and when a job fails for want
-of one. Looks at what devices do, and shares no code with the roles."""
+"""Jobs that not every device can prepare, and more jobs than devices: who gets a device, and when a job fails because
+it gets none. Looks at what devices do, and shares no code with the roles.
+"""
 
 from __future__ import annotations
 

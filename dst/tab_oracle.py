@@ -1,4 +1,4 @@
-"""What the manager may ask of a device that declares itself a tab of a browser. Shares no code with the roles.
+"""The requests that a manager may send to a device that declares itself a browser's tab. Shares no code with the roles.
 
 A tab has no door: it never leads, sums up or is sent to another manager's door; it works only for jobs that have an
 exported training step and that a leader at its manager leads.

@@ -1,4 +1,4 @@
-"""One thread for a process that reckons: on a shared machine, threads that wait for one another measure the others."""
+"""One thread for a process that computes: on a shared machine, threads that wait for one another measure the others."""
 
 from __future__ import annotations
 

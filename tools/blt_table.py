@@ -1,4 +1,4 @@
-"""Writes ``src/shoal/learning/blt_table.py``: decays and weights of buffered noise for so many versions.
+"""Writes ``src/shoal/learning/blt_table.py``: decays and weights of buffered noise for a number of versions.
 
 Run as ``python tools/blt_table.py``; it takes a minute. It needs scipy, which nothing else here does. It begins with
 the exponentials that come nearest to the square root of the sum (Fichtenberger et al. 2023, arXiv 2202.11205), and then

@@ -1,4 +1,6 @@
-"""What a program hears of a job while it follows it, and loggers that write it down. Each imports its package late."""
+"""The callbacks of a program that follows a job, and loggers that write what they get. Each imports its package
+late.
+"""
 
 from __future__ import annotations
 

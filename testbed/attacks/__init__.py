@@ -1,1 +1,1 @@
-"""What those who mean harm can do to real processes and to the roles: attacks, and what they are made of."""
+"""Attacks on real processes and on the roles, and their parts."""

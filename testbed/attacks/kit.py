@@ -1,4 +1,4 @@
-"""What the attacks share: a real cluster to attack, members driven by hand, and how an attack is judged.
+"""The kit of all attacks: a real cluster to attack, members driven by hand, and the verdict on an attack.
 
 Only what anyone can reach is used: sockets, certificates, the messages of ``shoal.wire``, commands, logs. Every process
 that is started here is ended here.

@@ -1,4 +1,5 @@
-"""A disk that loses power or runs full: it records what a program asks of a real directory, and says what may be left.
+"""A disk that loses power or runs full: it records a program's calls on a real directory, and gives the states that a
+crash may leave.
 
 Knows files, names and flushes, not what they hold. It reads POSIX strictly, more so than any one file system:
 

@@ -1,4 +1,6 @@
-"""What makes a device unfit, judged from facts: each check is a pure function. Probing the device is `probes`' work."""
+"""The faults that make a device unfit, found from facts: each check is a pure function. Probing the device is `probes`'
+work.
+"""
 
 from __future__ import annotations
 

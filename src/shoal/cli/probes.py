@@ -1,4 +1,4 @@
-"""What this device is like, asked of the system itself: the facts that `checks` judge. Every wait has an end."""
+"""What this device is like, asked of the system itself: the facts that `checks` reads. Every wait has an end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A device that leads, in whole or in part: its leaders, its aggregators, and its door, which is open while it leads,
-and to its own workers alone.
+and only to its own workers.
 
 The device's counterpart of the home. The manager keeps its versions and its records.
 """

@@ -1,4 +1,4 @@
-"""How every process of Shoal writes its log: one line a record, for people or as JSON, on standard error.
+"""How every process of Shoal writes its log: one line per record, for people or as JSON, on standard error.
 
 The one place where logging is set up. A line begins with date and time (RFC 3339, UTC) and its level.
 """

@@ -1,4 +1,5 @@
-"""The roll: who may join this cluster and who belongs to it. The registry keeps it; this answers what operators ask.
+"""The member register: who may join this cluster and who belongs to it. The registry keeps it; this answers what
+operators ask.
 
 Its commands write to the disk and are called in a thread. Times are the manager's wall clock.
 """

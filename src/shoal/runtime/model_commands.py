@@ -1,4 +1,4 @@
-"""What operators ask of a job's models: to have one, to publish, to roll back, to list. Runs in threads."""
+"""The commands of operators about a job's models: pull one, publish, roll back, list. Runs in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a world asks of its managers, and the one manager of ``shoal simulate``, which has a disk of its own."""
+"""The interface between a world and its managers, and the one manager of ``shoal simulate``, which has a disk of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from shoal.sim.driver.manager_node import SimManagerNode
 from shoal.sim.process import Process, SimMachine
 
 
-class Managers(Protocol):
+class WorldManagers(Protocol):
     """The managers of a world, behind the name of the manager's node."""
 
     #: Where devices dial.
@@ -46,7 +48,7 @@ class Managers(Protocol):
 
 
 class ManagersApi(Protocol):
-    """What one manager asks of its world."""
+    """The parts of a world that one manager uses."""
 
     disk: Disk
     home_node: str

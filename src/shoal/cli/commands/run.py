@@ -1,4 +1,4 @@
-"""`shoal run`: lend the training loop of a script to the cluster, or to processes on this machine."""
+"""`shoal run`: run the training loop of a script on the cluster, or in processes on this machine."""
 
 from __future__ import annotations
 

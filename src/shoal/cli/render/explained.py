@@ -1,4 +1,4 @@
-"""Why updates meet where they do, as a person reads it and as JSON says it. Pure drawing; asks nobody."""
+"""Why updates are summed where they are, for a person and as JSON. Pure drawing; asks nobody."""
 
 from __future__ import annotations
 

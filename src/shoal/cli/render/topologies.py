@@ -1,4 +1,5 @@
-"""Where the updates of a job meet, in words: which topology, what a batch was predicted to take, what it takes. Pure.
+"""Where the updates of a job are summed, as text: which topology, what a batch was predicted to take, what it takes.
+Pure.
 
 Knows a Progress and a Plan; draws nothing and asks nobody.
 """

@@ -1,4 +1,5 @@
-"""Jobs whose examples are the devices' own: how many each trains on, which device waits, how new examples were judged.
+"""Jobs whose examples are the devices' own: how many each trains on, which device waits, how new examples were
+evaluated.
 
 A part of the leader, and pure. There is no ledger of examples: only a device knows its own. The leader lends leases of
 an epoch, as always; it names a number of examples when it lends (FLeet §2.1), and the update names how many were used.

@@ -1,4 +1,4 @@
-"""The pulse of a job: how its rounds go as its leader sees them, and whether one more worker would bring anything.
+"""The pulse of a job: how its rounds go as its leader sees them, and whether one more worker would help.
 
 Pure state, fed with each merged update and each version. It makes of them what ``topology.saturation`` judges, soundly:
 

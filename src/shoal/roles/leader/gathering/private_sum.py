@@ -1,4 +1,4 @@
-"""A version of a private job: updates that are cut, added up and given noise before anyone sees what comes of them.
+"""A version of a private job: updates are clipped, added up and given noise before anyone sees the sum.
 
 A part of the leader, in the place where updates are weighed. Each device counts as one, whatever its examples, and the
 sum is divided by a number that the plan names, not by how many came: one device then moves the sum by ``clip`` at most.
