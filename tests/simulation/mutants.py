@@ -1773,7 +1773,7 @@ OF_CHECK_INS: dict[str, Mutant] = _named(
     dormant_given_work,
 )
 
-# WorldManagers that share a store ---------------------------------------------------------------------------
+# Managers that share a store ---------------------------------------------------------------------------
 
 
 def deposed_manager_writes() -> Patched:

@@ -24,7 +24,7 @@ from shoal.sim.driver.role_server import SimRoleServer
 from shoal.sim.driver.visit import HomeLink
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
-from shoal.sim.managers import WorldManagers, OneManager
+from shoal.sim.managers import OneManager, WorldManagers
 from shoal.sim.network import AccessLink, Network
 from shoal.sim.observe import Mark, Observer, announce
 from shoal.sim.process import Process, SimMachine
