@@ -1,7 +1,4 @@
-"""Play a fuzz case: the world that a seed stands for, with its faults. Checks nothing: ``dst`` does.
-
-``shoal simulate --replay`` plays a recorded case again by its seed, so this part is in the wheel.
-"""
+"""Play a fuzz case: the world that a seed stands for, with its faults. Checks nothing: `fuzz` does."""
 
 from __future__ import annotations
 

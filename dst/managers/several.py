@@ -108,7 +108,7 @@ class SeveralManagers:
             "went-back",
             seats=tuple(past.seats),
             managers=dict(past.managers),
-            absent=tuple(before.keys() - past.jobs.keys()),
+            absent=tuple(sorted(before.keys() - past.jobs.keys())),
             reopened=tuple(sorted(reopened)),
             forgotten=tuple(job for job in sorted(reopened) if not any(job in each.ended for each in running)),
             drained=tuple(sorted(past.drained)),
