@@ -288,7 +288,7 @@ def test_roots_trainer_is_nobody_and_reaches_nothing(make_job, open_python, key,
 
     async def story():
         async with started(job) as host:
-            assert {"user nobody", "at most 512 processes", "no new privileges"} <= set(host.confined)
+            assert {"user nobody", "512 processes", "no new privileges"} <= set(host.confined)
             told = json.loads(await attempt(host, "tell"))
             assert told["ids"] == [user] * 3
             assert told["groups"] == []
@@ -381,7 +381,7 @@ def test_memory_of_every_kind_counts_and_the_groups_are_removed(make_job):
 
     async def story():
         async with started(job, memory_bytes=900_000_000) as host:
-            if "at most 900 MB" not in host.confined:
+            if "memory 900 MB" not in host.confined:
                 pytest.skip(f"no control groups here: {host.confined}")
             names = [room.name for room in rooms()]
             assert groups_left(names)
@@ -406,7 +406,7 @@ def test_named_shared_memory_ends_with_the_trainer(make_job):
 
     async def story():
         async with started(job) as host:
-            if "a /dev/shm of its own" not in host.confined:
+            if "private /dev/shm" not in host.confined:
                 pytest.skip(f"no view of its own here: {host.confined}")
             await attempt(host, "name_memory")
         assert not Path("/dev/shm/shoal-left").exists()  # noqa: S108
@@ -605,7 +605,7 @@ asyncio.run(story())
     told = json.loads(done.stdout)
     assert told["user"] != 0
     assert {"processes not limited", "no new privileges", "network not cut (only root can)"} <= set(told["words"])
-    assert any(word.startswith("at most 1,500 MB in each process (shared memory") for word in told["words"])
+    assert any(word.startswith("memory 1,500 MB per process (shared memory") for word in told["words"])
     assert told[str(TRIES.index("nothing"))] == "done"
     assert "File too large" in told[str(TRIES.index("write"))]
     assert told[str(TRIES.index("take_torch"))].startswith("the task wanted more than the 1,500 MB it may use")

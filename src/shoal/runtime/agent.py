@@ -362,7 +362,7 @@ class Agent:
         )
         host = RoleHost(f"worker in {assign.job}", worker_driver.perform, send=self.send, at_once=worker_driver.act)
         host.post(self._link())
-        log.info("[%s] working for %s: %s", assign.job, assign.leader, assign.reason)
+        log.info("[%s] assigned: %s; leader: %s", assign.job, assign.reason, assign.leader)
         return _Job(host, worker_driver)
 
     def send(self, to: str, message: Message) -> None:

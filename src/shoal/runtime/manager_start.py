@@ -305,11 +305,8 @@ class _Start:
         run, reach = self._run, self._run.reach
         files, connections = run.room
         log.info(
-            "up to %d devices at once that work, or %d that wait: %d open files, %d connections",
-            connections // CONNECTIONS_A_DEVICE,
-            connections,
-            files,
-            connections,
+            "capacity: %s working or %s idle devices (limits: %s open files, %s connections)",
+            *(f"{number:,}" for number in (connections // CONNECTIONS_A_DEVICE, connections, files, connections)),
         )
         join_line = "" if run.is_ready else self._join_line()
         run.supervisor.ready(f"serves devices at {doors.address}")

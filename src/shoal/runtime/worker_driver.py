@@ -258,7 +258,7 @@ class WorkerDriver:
             finally:
                 self.preparing = ""
         ready = f"{loaded.engine}, {loaded.train_examples} examples, signed by {signer}"
-        log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
+        log.info("[%s] sandbox: %s", self._spec.job, ", ".join(self._trainer.confined))
         if settings.cores:
             log.info("[%s] trainer: on the big cores %s", self._spec.job, ", ".join(map(str, settings.cores)))
         log.info("[%s] ready: %s", self._spec.job, ready)

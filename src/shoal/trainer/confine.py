@@ -240,9 +240,9 @@ def _look_alone(limits: Limits) -> tuple[bool, tuple[str, ...]]:
     if not limits.user:
         return False, ()
     if refused := _why_not_alone() or mounts.own_view():
-        return False, (f"no /dev/shm of its own ({refused})",)
+        return False, (f"no private /dev/shm ({refused})",)
     refused = mounts.own_shared_memory(limits.memory_bytes)
-    return True, (f"no /dev/shm of its own ({refused})" if refused else "a /dev/shm of its own",)
+    return True, (f"no private /dev/shm ({refused})" if refused else "private /dev/shm",)
 
 
 def _why_not_alone() -> str:
@@ -268,9 +268,9 @@ def _limit_memory(memory_bytes: int, groups: Groups) -> str:
     # Not RLIMIT_AS: it counts address space that PyTorch and CUDA reserve and never use.
     soft = _lower(resource.RLIMIT_DATA, memory_bytes, spare=RESERVE_BYTES)
     if groups.memory:
-        return f"at most {megabytes(soft)}"
+        return f"memory {megabytes(soft)}"
     why = f": {groups.why_not}" if groups.why_not else ""
-    return f"at most {megabytes(soft)} in each process (shared memory and files in memory do not count{why})"
+    return f"memory {megabytes(soft)} per process (shared memory and files in memory do not count{why})"
 
 
 def _limit_files(limits: Limits) -> Iterator[str]:
@@ -284,8 +284,8 @@ def _limit_files(limits: Limits) -> Iterator[str]:
 def _limit_processes(processes_max: int, groups: Groups, *, changed: bool) -> str:
     if changed and processes_max:
         # The system counts all of a user's processes, and those of the agent's user must not be limited.
-        return f"at most {_lower(resource.RLIMIT_NPROC, processes_max)} processes"
-    return f"at most {processes_max} processes" if groups.processes and processes_max else "processes not limited"
+        return f"{_lower(resource.RLIMIT_NPROC, processes_max):,} processes"
+    return f"{processes_max:,} processes" if groups.processes and processes_max else "processes not limited"
 
 
 def _refuse_new_privileges() -> str:

@@ -81,7 +81,7 @@ def test_a_job_that_has_chosen_says_what_there_was_and_how_it_goes() -> None:
     )
     text = said(view)
     for part in (
-        f"{JOB} (mnist): shard over 16 of 16 workers; 1.45 s a batch predicted, 1.48 s measured",
+        f"{JOB} (mnist): shard over 16 of 16 workers, 1.48 s per batch (1.45 s predicted)",
         "7.73 s   5.3x as long   16 models over one link",
         "4.11 s   2.8x as long   1-4-16",
         "topology auto, pace sync",

@@ -47,11 +47,11 @@ def test_spans(span_s: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("slowness", "text"),
     [
-        (1.0, "typical"),
-        (1.24, "typical"),
+        (1.0, "average"),
+        (1.24, "average"),
         (2.34, "2.3x slower"),
         (0.5, "2.0x faster"),
-        (0.0, "typical"),
+        (0.0, "average"),
         (1e9, "1.0Gx slower"),
         (math.inf, "∞x slower"),
     ],

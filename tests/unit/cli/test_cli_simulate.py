@@ -95,7 +95,7 @@ def test_two_plans_stand_side_by_side() -> None:
 
 
 def test_where_updates_met_is_told_if_it_is_known() -> None:
-    shape = "shard over 8 of 8 workers; 20 ms a batch predicted, 19 ms measured"
+    shape = "shard over 8 of 8 workers, 19 ms per batch (20 ms predicted)"
     line = next(line for line in told([("plan", outcome())], topology=shape).splitlines() if "topology" in line)
     assert shape in line
     assert "topology" not in told([("plan", outcome())])

@@ -20,26 +20,26 @@ CHOSEN = (TopologyView(topology="star", batch_s=7.73), TopologyView(topology="sh
     ("values", "plan", "expected"),
     [
         ({"topology": "star"}, Plan(), "star"),
-        ({"topology": "star", "round_s": 0.31}, Plan(), "star; 310 ms per batch measured"),
-        ({"topology": "tree 1-4-16", "round_s": 4.1}, Plan(topology="tree"), "tree 1-4-16; 4.10 s per batch measured"),
-        ({"topology": "star", "pace": "buffered", "round_s": 2.0}, Plan(), "star, buffered; 2.00 s per batch measured"),
+        ({"topology": "star", "round_s": 0.31}, Plan(), "star, 310 ms per batch"),
+        ({"topology": "tree 1-4-16", "round_s": 4.1}, Plan(topology="tree"), "tree 1-4-16, 4.10 s per batch"),
+        ({"topology": "star", "pace": "buffered", "round_s": 2.0}, Plan(), "star, buffered, 2.00 s per batch"),
         ({"topology": "star", "pace": "sync"}, AUTO, "star; auto has not chosen yet"),
         ({"topology": "star"}, Plan(pace="auto"), "star; auto has not chosen yet"),
         (
             {"topology": "shard over 3 of 4 workers", "predicted_s": 1.45, "alternatives": CHOSEN},
             AUTO,
-            "shard over 3 of 4 workers; 1.45 s a batch predicted, none measured yet",
+            "shard over 3 of 4 workers, not measured yet (1.45 s predicted)",
         ),
         (
             {"topology": "shard over 4 of 4 workers", "predicted_s": 1.45, "round_s": 1.47, "alternatives": CHOSEN},
             AUTO,
-            "shard over 4 of 4 workers; 1.45 s a batch predicted, 1.47 s measured",
+            "shard over 4 of 4 workers, 1.47 s per batch (1.45 s predicted)",
         ),
         # A shard was chosen and is being set up: what was predicted for it is no word on the star that holds.
         (
             {"topology": "star", "predicted_s": 1.45, "round_s": 7.7, "alternatives": CHOSEN},
             AUTO,
-            "star; 7.70 s per batch measured",
+            "star, 7.70 s per batch",
         ),
     ],
 )
@@ -62,7 +62,7 @@ def test_where_nobody_waits_it_is_compared_with_what_was_predicted_for_that() ->
     told = progress(topology="star", pace="buffered", predicted_s=2.0, round_s=1.0, alternatives=(star, flowing))
     assert predicted_s(told) == 0.9
     assert chosen_of(told) == flowing
-    assert topology_text(told, AUTO) == "star, buffered; 900 ms a batch predicted, 1.00 s measured"
+    assert topology_text(told, AUTO) == "star, buffered, 1.00 s per batch (900 ms predicted)"
     in_step = progress(topology="star", pace="sync", predicted_s=2.0, alternatives=(star, flowing))
     assert (predicted_s(in_step), chosen_of(in_step)) == (2.0, star)
     assert predicted_s(progress(topology="tree 1-2-4", pace="buffered", predicted_s=2.0, alternatives=(star,))) == 0.0

@@ -90,9 +90,7 @@ def test_where_updates_meet_is_one_line_and_the_picture_still_fits() -> None:
     )
     told = status(job(progress=shaped), events=tuple(event(seq) for seq in range(1, 90)))
     lines = drawn(story_of(told), width=160)
-    (line,) = [
-        line for line in lines if "shard over 16 of 16 workers; 1.45 s a batch predicted, 1.47 s measured" in line
-    ]
+    (line,) = [line for line in lines if "shard over 16 of 16 workers, 1.47 s per batch (1.45 s predicted)" in line]
     assert "16 of 16 nodes lead 6.2 %" in line
     assert len(lines) <= 30
     narrow = drawn(story_of(told), width=60)

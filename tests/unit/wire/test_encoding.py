@@ -99,7 +99,7 @@ def test_what_is_absent_stays_absent_and_zero_stays_zero() -> None:
 
 
 def test_nested_messages_come_back_whole() -> None:
-    assign = Assign(job="a", role="worker", term=3, leader="m", spec=SPEC, reason="worker 1 of at most 4")
+    assign = Assign(job="a", role="worker", term=3, leader="m", spec=SPEC, reason="worker 1 of up to 4")
     assert again(assign) == assign
     workers = (WorkerView(node="b", state="working"), WorkerView(node="c", state="late", reason="…"))
     progress = Progress(job="a", term=1, state="training", loss=0.25, workers=workers)

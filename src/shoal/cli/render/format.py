@@ -120,7 +120,7 @@ def slowness_text(slowness: float) -> str:
         return f"{_factor(slowness)} slower"
     if 0 < slowness <= 1 / _TYPICAL:
         return f"{_factor(1 / slowness)} faster"
-    return "typical"
+    return "average"
 
 
 def is_slow(slowness: float) -> bool:

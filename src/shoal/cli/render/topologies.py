@@ -40,16 +40,15 @@ def chosen_of(progress: Progress) -> TopologyView | None:
 
 
 def topology_text(progress: Progress, plan: Plan) -> str:
-    """The whole of it in one line: ``shard over 16 of 16 workers; 1.45 s a batch predicted, 1.47 s measured``."""
+    """Return the topology in one line: ``shard over 16 of 16 workers, 1.47 s per batch (1.45 s predicted)``."""
     told = clean(progress.topology, _TOPOLOGY_CHARS)
     if progress.pace not in ("", "sync"):
         told += f", {clean(progress.pace, 20)}"
-    measured = f"{lease_text(progress.round_s)} measured" if progress.round_s > 0 else ""
+    measured = f"{lease_text(progress.round_s)} per batch" if progress.round_s > 0 else ""
     if expected_s := predicted_s(progress):
-        predicted = f"{lease_text(expected_s)} a batch predicted"
-        return f"{told}; {predicted}, {measured or 'none measured yet'}"
+        return f"{told}, {measured or 'not measured yet'} ({lease_text(expected_s)} predicted)"
     if measured:
-        told += f"; {measured.replace(' measured', ' per batch measured')}"
+        told += f", {measured}"
     if "auto" in (plan.topology, plan.pace) and not progress.alternatives:
         told += "; auto has not chosen yet"
     return told

@@ -293,7 +293,7 @@ def devices_of(story: Story) -> list[WorkerView]:
         for node in story.nodes:
             if node.job == story.job_id and node.node not in names:
                 state = "loading" if node.state == "alive" else node.state
-                known.append(WorkerView(node=node.node, state=state, reason=node.preparing or "fetches code and data"))
+                known.append(WorkerView(node=node.node, state=state, reason=node.preparing or "fetching code and data"))
     return sorted(known, key=lambda worker: worker.node)
 
 
@@ -301,7 +301,7 @@ def _devices(workers: list[WorkerView], *, rows: int, width: int) -> RenderableT
     wide = width >= _WIDE_CHARS
     table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("device", no_wrap=True, max_width=_DEVICE_CHARS, overflow="ellipsis")
-    for name in ("batches", "share", "a lease") if wide else ("batches", "a lease"):
+    for name in ("batches", "share", "lease time") if wide else ("batches", "lease time"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("pace", no_wrap=True)
     for name in ("sent", "received", "failed") if wide else ("traffic", "failed"):

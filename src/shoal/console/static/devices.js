@@ -115,7 +115,7 @@
       <div class="virtual" tabindex="0" role="region" aria-label="All devices" onScroll=${(event) => setTop(event.currentTarget.scrollTop)}>
         <table role="table" aria-rowcount=${rows.length + 1}>
           <caption class="unseen">All devices, those in trouble first</caption>
-          <thead role="rowgroup"><tr role="row" aria-rowindex="1">${["device", "now", "why", "a lease"].map((head) => html`<th role="columnheader" scope="col">${head}</th>`)}</tr></thead>
+          <thead role="rowgroup"><tr role="row" aria-rowindex="1">${["device", "now", "why", "lease time"].map((head) => html`<th role="columnheader" scope="col">${head}</th>`)}</tr></thead>
           <tbody role="rowgroup">
             ${spacer(first)}
             ${rows.slice(first, last).map(([name, node], at) => {

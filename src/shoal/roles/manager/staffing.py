@@ -149,7 +149,7 @@ class Staffing:
             if node is None:
                 break
             have += 1
-            self.assign(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
+            self.assign(node, record, f"worker {have} of up to {record.spec.plan.workers_max:,}")
 
     def give_hubs(self, led: Sequence[JobRecord]) -> None:
         """Free hubs go to the jobs whose updates may meet in a tree: each to the one that has the fewest."""

@@ -523,7 +523,7 @@ def test_a_helper_is_given_to_its_job_beside_the_workers(office_that_leads: Offi
     office.submit(helped(make_spec))
     assert office.assigned() == dict.fromkeys("abcd", "digits")
     assert office.records("device.assigned")[0] == "c: it opens the sums of this job, and trains nothing for it"
-    assert office.records("device.assigned")[-1] == "d: worker 3 of at most 3"
+    assert office.records("device.assigned")[-1] == "d: worker 3 of up to 3"
     assert office.working()["e"] == ""
 
 
