@@ -19,6 +19,7 @@ from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import EvaluationRow
+from shoal.store.usage import is_failure
 from shoal.wire.limits import TRACEBACK_MAX_CHARS, TRACEBACKS_KEPT_PER_JOB
 from shoal.wire.messages import clip
 
@@ -123,13 +124,14 @@ class Journal:
         for job, events in by_job.items():
             try:
                 self._registry.add_events(job, list(events.values()), numbers=list(events))
-            except Away:
-                # Written when the store is back; the manager says that it is away.
+            except Exception as error:
+                if not is_failure(error):
+                    log.warning("events of %s could not be written: %s", job, error)
+                    continue
+                # Written when the store is back or its disk has room; the manager says what is wrong with it.
                 with self._lock:
                     again = [(job, seq, *event) for seq, event in events.items()]
                     self._waiting = [*again, *self._waiting][-WAITING_MAX:]
-            except Exception as error:
-                log.warning("events of %s could not be written: %s", job, error)
         for job, latest in tracebacks.items():
             try:
                 self._registry.add_tracebacks(job, tuple(latest))

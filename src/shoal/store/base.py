@@ -19,7 +19,7 @@ BUSY_TIMEOUT_S = 10.0
 
 
 class Away(ShoalError):
-    """The database cannot be reached. The attempted transaction had no effect and may be retried."""
+    """The database cannot be reached or is locked. The attempted transaction had no effect and may be retried."""
 
 
 class Statements(Protocol):

@@ -292,10 +292,11 @@ class PostgresDatabase:
         except psycopg.errors.DiskFull as error:
             raise DiskFull(f"the disk of {self.name} is full: {_one_line(error)}; free space on it") from error
         except psycopg.errors.LockNotAvailable as error:
-            raise ShoalError(
-                f"registry {self.name} was locked for {self._busy_timeout_s:g} s by another writer: look at"
-                " pg_stat_activity"
+            raise Away(
+                f"{self.name} was locked for {self._busy_timeout_s:g} s by another writer: look at pg_stat_activity"
             ) from error
+        except psycopg.errors.QueryCanceled as error:
+            raise Away(f"{self.name} took too long: {_one_line(error)}; look at pg_stat_activity") from error
         except psycopg.errors.UndefinedTable as error:
             raise Away(f"{self.name} lacks tables: is it being restored? {_one_line(error)}") from error
         except psycopg.errors.ReadOnlySqlTransaction as error:

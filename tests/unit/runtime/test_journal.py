@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.runtime.journal import Journal
+from shoal.store.files import DiskFull
 from shoal.store.registry import Registry
 
 pytestmark = pytest.mark.timeout(60)
@@ -40,3 +41,18 @@ def test_a_flush_returns_once_what_another_thread_writes_is_written_too(
             second.result(timeout=30)
             assert [event.text for event in registry.events_after("cluster", 0, limit=9)] == ["first"]
             writing.result(timeout=30)
+
+
+def test_events_wait_while_the_disk_of_the_store_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise DiskFull("the disk is full")
+
+    with Registry(tmp_path / "registry.sqlite") as registry:
+        journal = Journal(registry)
+        journal.add("", "device.connected", "attic connected")
+        with monkeypatch.context() as patched:
+            patched.setattr(registry, "add_events", full)
+            journal.flush()
+        assert registry.events_after("cluster", 0, limit=9) == []
+        journal.flush()
+        assert [event.text for event in registry.events_after("cluster", 0, limit=9)] == ["attic connected"]

@@ -200,6 +200,20 @@ def test_a_writer_that_is_stopped_in_a_transaction_holds_nobody_up_for_long(post
         assert job.name == "j"
 
 
+def test_a_lock_that_lasts_is_tried_again_as_a_store_that_is_away(postgres_server: PostgresServer) -> None:
+    """A manager would drop what follows from a record of its own if another writer were slow."""
+    url = postgres_server.new()
+    slow, quick = PostgresDatabase(url), PostgresDatabase(url, busy_timeout_s=0.2)
+    Registry(slow)
+    with slow.transaction() as held:
+        held.change("UPDATE counters SET value = value")
+        with pytest.raises(Away, match=r"locked for 0\.2 s by another writer"):
+            quick.change("UPDATE counters SET value = value")
+    quick.change("UPDATE counters SET value = value")
+    slow.close()
+    quick.close()
+
+
 def test_writers_of_two_processes_take_turns(postgres_server: PostgresServer) -> None:
     url = postgres_server.new()
     with Registry(PostgresDatabase(url)) as one, Registry(PostgresDatabase(url)) as other:
