@@ -28,9 +28,9 @@ from shoal.where import parse_where
 #: Batches one lease may name.
 LEASE_BATCHES_MAX = 4096
 
-#: Four of a plan's six choices, each with its answers: where examples live, how updates meet, when the model moves, and
-#: how much work a device gets. The other two are texts: ``compress.codec`` reads what crosses the wire, and ``trust``
-#: reads which devices are believed.
+#: Four of a plan's six choices, each with its answers: where examples are, where updates are summed, when the model
+#: moves, and how much work a device gets. The other two are texts: ``compress.codec`` reads the codec, and ``trust``
+#: which updates count.
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared", "local"),
     "topology": ("star", "tree", "shard", "auto", "chain"),
@@ -41,12 +41,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
 #: Answers that plans no longer have, and the answer to set instead.
 RETIRED: dict[tuple[str, str], str] = {("work", "blocks"): "leased"}
 
-#: What a late update counts for (``learning.staleness``). No choice of its own: without a pace that has late ones, it
-#: says nothing.
+#: The weight of a late update (``learning.staleness``). It has no effect at a pace without late updates.
 STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 
-#: Which version of a job is published by itself: one that is judged better than the one that is served, every one that
-#: is judged, or none.
+#: Which version of a job is published automatically: one that is better than the published one, each one that is
+#: evaluated, or none.
 PUBLISH = ("better", "every", "asked")
 
 #: How the examples of a shared set are mixed: over all of them, or over a few shards at a time, so that a device need
@@ -56,18 +55,19 @@ SHUFFLES = ("full", "window")
 #: Published versions are whole models on the manager's disk.
 VERSIONS_KEPT_MAX = 100
 
-#: How much of the last step is kept where a plan does not say: Dlib's default, where EDDL is silent. Asynchrony acts
-#: like momentum of its own, the more so the more workers there are (see ``learning.pace``), and the two add up.
+#: The default share of the last step that the leader keeps: Dlib's, since EDDL names none. Asynchrony acts like
+#: momentum, more so with more workers (see ``learning.pace``), and the two add up.
 MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0, "auto": 0.9}
 
-#: What an inner optimiser computes in, and whether its state lasts for a lease or as long as the trainer.
+#: The number format of forward passes, and whether an inner optimiser's state lasts for a lease or for the trainer's
+#: life.
 PRECISIONS = ("float32", "bfloat16")
 INNER_STATES = ("fresh", "kept")
 
-#: How many times as many places a version moves in as one update names, where a plan does not say.
+#: The default ratio of values that a version sends down to the values that one update sends up.
 DOWN_TIMES = 5
 
-#: Keys by what their values may be. A norm, a budget or a time that is not wanted is 0.
+#: Keys by their allowed values. 0 switches a norm, a budget or a time off.
 ANSWERS = {"staleness": STALENESS, "precision": PRECISIONS, "inner_state": INNER_STATES, "shuffle": SHUFFLES}
 _FROM_ONE = ("workers_min", "batch_size", "accumulate", "evaluate_every_epochs", "buffer", "epoch_leases")
 _FROM_ZERO = (
@@ -80,7 +80,7 @@ _BETWEEN = {
     "versions_kept": (1, VERSIONS_KEPT_MAX, " complete models"),
 }
 
-#: A number that was left out. Once a plan is made, it is there.
+#: A number that the plan's author left out. A plan that was made has a number in its place.
 _UNSAID: Any = None
 
 
@@ -98,21 +98,22 @@ def parse_workers(text: str) -> tuple[int, int]:
 class Plan:
     """How to train. Every number has a default that works; the six choices come first."""
 
-    #: Where examples live: ``shared`` with the cluster, or ``local``, on the devices, which they never leave.
+    #: Where examples are: ``shared`` with the cluster, or ``local`` on the devices, which they never leave.
     data: str = "shared"
-    #: Where updates meet: ``star``, ``tree``, ``shard``, ``auto``; ``chain``: in pairs, without a manager.
+    #: Where updates are summed: ``star``, ``tree``, ``shard`` or ``auto``; ``chain`` sums in pairs, without a manager.
     topology: str = "star"
     #: When the model moves: ``sync``, ``buffered``, ``async`` or ``auto``.
     pace: str = "sync"
-    #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, ``int16``, or such as ``top1%+ef+4bit``; where sealed
-    #: ``dense``, ``int16`` or such as ``led5%+ef`` (docs/codecs.md).
+    #: How an update is encoded: ``dense``, ``bf16``, ``fp16``, ``int16``, or a text like ``top1%+ef+4bit``. A sealed
+    #: plan takes ``dense``, ``int16`` or a text like ``led5%+ef`` (docs/codecs.md).
     codec: str = "dense"
-    #: ``leased`` gives the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
-    #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
-    #: comparison (Figure 13), in which the others wait for the slowest device at the end of each epoch.
+    #: ``leased`` gives the next batches to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
+    #: ``fixed`` divides the batches of an epoch equally, and again when a worker comes or goes: EDDL's comparison
+    #: (Figure 13), in which the others wait for the slowest device at the end of each epoch.
     work: str = "leased"
-    #: Who is believed: ``identity``, every device with a certificate; ``robust`` and ``robust(clip)``, none alone. And
-    #: what the model may tell of one person: ``private(8, 1e-5)`` (docs/trust.md).
+    #: Which updates count: ``identity``, those of devices with a certificate; ``robust`` and ``robust(clip)``, none by
+    #: itself. ``sealed`` hides single updates, ``private(8, 1e-5)`` bounds what the model leaks about a person
+    #: (docs/trust.md).
     trust: str = "identity"
 
     #: Examples of one batch.
@@ -121,109 +122,110 @@ class Plan:
     lease_batches: int = 1
     #: How far a step of the inner optimiser goes.
     learning_rate: float = 0.05
-    #: Kept by the leader, so that workers stay stateless (EDDL §4.4). Of an adaptive ``outer`` it is beta1. Left out:
-    #: what suits the pace (``MOMENTUM``); none for Adagrad, which has none (Reddi et al. 2021).
+    #: Momentum of the leader's step; workers stay stateless (EDDL §4.4). An adaptive ``outer`` uses it as beta1. The
+    #: default fits the pace (``MOMENTUM``) and is 0 for Adagrad, which has no momentum (Reddi et al. 2021).
     momentum: float = _UNSAID
-    #: Taken off by each step of a worker; with ``outer = "adamw"`` by the leader's step instead.
+    #: Weight decay of each step of a worker; with ``outer = "adamw"`` of the leader's step instead.
     weight_decay: float = 0.0
 
-    #: What steps through a lease on a device: any of ``torch.optim`` by its name in small letters.
-    #: A task may have an ``optimizer`` of its own. ``fresh`` begins again with each lease, so that any device can train
-    #: it again and get the same; ``kept`` keeps its state on the device, where it dies with it.
+    #: The optimiser of a lease on a device: a class of ``torch.optim`` in small letters. A task may define its own
+    #: ``optimizer``. With ``fresh`` its state begins again with each lease, so another device gets the same result for
+    #: that lease; with ``kept`` the state stays on the device and is lost with it.
     inner: str = "sgd"
     inner_state: str = "fresh"
-    #: Each device scales its gradient down to this norm before a step. 0 does not. What ``clip_grad_norm_`` after
-    #: DistributedDataParallel does is ``clip_mean``.
+    #: Each device scales its gradient down to this norm before a step. 0 switches this off. ``clip_mean`` is the
+    #: equivalent of ``clip_grad_norm_`` after DistributedDataParallel.
     clip_gradient: float = 0.0
-    #: Batches whose gradients make one step: that of the mean over their examples. The last step of a lease may have
-    #: fewer.
+    #: Batches per step, which uses the mean gradient over their examples. The last step of a lease may have fewer.
     accumulate: int = 1
-    #: ``bfloat16`` computes forward passes in it where that is safe (autocast); values stay what they are.
+    #: ``bfloat16`` computes forward passes in that format where that is safe (autocast). Parameters stay float32.
     precision: str = "float32"
     #: Compile the model on each device (``torch.compile``); its first lease takes minutes longer.
     compile: bool = False
 
-    #: The job waits for so many workers, and takes at most so many.
+    #: The number of workers that the job waits for, and the most that it takes.
     workers_min: int = 1
     workers_max: int = 1024
     #: When the job ends: ``shoal.epochs(n)``, ``shoal.accuracy(share)``, ``shoal.seconds(s)``, joined by ``|``.
     until: Until = dataclasses.field(default_factory=lambda: Until(epochs=3))
-    #: Evaluate on held-out data after every so many epochs.
+    #: Epochs between two evaluations on held-out data.
     evaluate_every_epochs: int = 1
-    #: Decides the first model, the order of examples and every draw of a lease.
+    #: Seed of the first model, of the order of examples and of all randomness in a lease.
     seed: int = 0
 
-    #: Longest a lease may take; 0 lets the leader learn it from the leases that came back.
+    #: The longest time of a lease. 0 lets the leader derive it from finished leases.
     lease_s: float = 0.0
     #: Longest time between two durable versions.
     checkpoint_every_s: float = 10.0
 
     #: Updates in one version of the buffered pace.
     buffer: int = 8
-    #: What an update counts for that was made against an older version. The root is mild, needs no memory that a new
-    #: leader would lack, and is what FedBuff found to do.
+    #: The weight of an update that was made against an older version. ``root`` is mild, needs no memory that a new
+    #: leader would lack, and is FedBuff's choice.
     staleness: str = "root"
-    #: Aggregators of a tree; 0: about the square root of the workers.
+    #: Aggregators of a tree. 0 means about the square root of the number of workers.
     aggregators: int = 0
 
-    #: What crosses the wire to the workers: how a version differs from the one before. Left out: what suits ``codec``.
-    #: What is not sent of a change, the leader keeps and adds to the next, with or without ``+ef``.
+    #: How a version's difference from the previous one is encoded for the workers. The default fits ``codec``. The
+    #: leader adds the rest of a change to the next one, with or without ``+ef``.
     codec_down: str = ""
-    #: How far the leader goes: along the mean update, or, where ``outer`` is adaptive, in every value. Left out: what
-    #: suits ``outer`` (``RATES``). With many batches a lease, nesterov with 0.7 and momentum 0.9 is DiLoCo's.
+    #: The size of the leader's step: along the mean update, or in every value if ``outer`` is adaptive. The default
+    #: fits ``outer`` (``RATES``). DiLoCo takes many batches per lease, nesterov, 0.7 and momentum 0.9.
     outer_rate: float = _UNSAID
-    #: Another way to say ``outer = "nesterov"``, and true for it.
+    #: The same as ``outer = "nesterov"``.
     nesterov: bool = False
-    #: Leases lent for one version, to the workers that waited longest; 0: one to each worker that is ready.
+    #: Leases per version, which go to the workers that waited longest. 0 means one for each worker that is ready.
     cohort: int = 0
 
-    #: How examples are mixed (``SHUFFLES``). With windows, devices fetch the shards that their leases name.
+    #: How examples are mixed (``SHUFFLES``). With ``window``, devices fetch only the shards that their leases name.
     shuffle: str = "full"
-    #: With windows, the megabytes of training examples that a device keeps on its disk; 0: all that it fetched.
+    #: Megabytes of fetched training examples that a device keeps on its disk with ``window``. 0 keeps all of them.
     cache_mb: int = 0
 
-    #: With local data nobody knows how many examples there are: an epoch is so many leases.
+    #: Leases per epoch with local data, where nobody knows the number of examples.
     epoch_leases: int = 100
-    #: What a lease of sized work may take of a device: seconds of training, and joules; 0: as much as it takes.
+    #: The budget of a lease of sized work on a device, in seconds of training and in joules. 0 sets no budget.
     budget_s: float = 0.0
     budget_joules: float = 0.0
-    #: Of a hundred requests for sized work, so many of the smallest are refused, and of the most alike in their labels.
+    #: Percent of the requests for sized work that are refused: the smallest, and those with the most similar labels.
     refuse_smallest: float = 0.0
     refuse_alike: float = 0.0
-    #: Requests a second that a leader of sized work aims at: a device above that is told when to come again. 0: any.
+    #: Requests per second that a leader of sized work aims at. Devices beyond that get a time to come again. 0 sets no
+    #: limit.
     requests_per_s: float = 0.0
-    #: Devices tell how many examples of each label they trained on. It helps to weigh rare labels (``similar``), and it
-    #: tells something of the people behind the examples, so it is off unless said. With an epsilon, the counts are told
-    #: with noise that gives each example so much deniability a lease.
+    #: Devices report how many examples of each label they trained on. It helps to weigh rare labels (``similar``), and
+    #: it reveals something about the people behind the examples, so it is off by default. With an epsilon, the counts
+    #: have noise that gives each example this much deniability per lease.
     share_labels: bool = False
     labels_epsilon: float = 0.0
 
-    #: Which version is published by itself (``PUBLISH``), and how many of them are kept to go back to. Left out: of a
-    #: job without an end those that are better; of one that has an end none, for it is trained for its last version.
+    #: Which version is published automatically (``PUBLISH``), and how many published ones are kept for a rollback. By
+    #: default a job without an end publishes better versions, and a job with an end publishes none.
     publish: str = ""
     versions_kept: int = 5
-    #: The metric by which versions are compared. Left out: accuracy where a job has it, else loss.
+    #: The metric that compares versions. The default is accuracy if the job has it, else loss.
     judged_by: str = ""
 
-    #: The leader's step (``learning.outer``). Left out: ``sgd``, or ``nesterov`` where that is said.
+    #: The leader's step (``learning.outer``). The default is ``sgd``, or ``nesterov`` if that key is set.
     outer: str = ""
     outer_beta2: float = BETA2
     outer_epsilon: float = EPSILON
-    #: How the rate changes from version to version (``learning.schedule``): the ``learning_rate`` of leases, or, where
-    #: ``outer`` is adaptive, the ``outer_rate``. Empty: not at all.
+    #: How the rate changes from version to version (``learning.schedule``): the ``learning_rate`` of leases, or the
+    #: ``outer_rate`` if ``outer`` is adaptive. Empty means that it stays.
     schedule: str = ""
-    #: What a device keeps of its last updates and adds to the next, under ``robust`` alone, in the place of the
-    #: leader's ``momentum``. Left out: 0.9 under ``robust``.
+    #: The share of its last updates that a device keeps and adds to the next one. Applies only under ``robust``, in
+    #: place of the leader's ``momentum``. The default is 0.9.
     worker_momentum: float | None = None
-    #: Under ``private`` and ``robust(clip) + sealed`` alone. An update of a device is at most so long: the rest is cut
-    #: off before it leaves.
+    #: The largest norm of a device's update, which the device clips before it sends it. Applies only under ``private``
+    #: and ``robust(clip) + sealed``.
     clip_update: float = 0.0
-    #: A device takes part so often at most; 0: as often as its turn comes in the plan's versions, ``apart`` from each
-    #: other. That is in versions; 0: as many as ``workers_min`` devices can fill one after the other.
+    #: The most versions that a device takes part in, and the versions between two of them. 0 derives them:
+    #: ``participations`` from the plan's versions, ``apart`` from the versions that ``workers_min`` devices can fill in
+    #: turn.
     participations: int = 0
     apart: int = 0
     #: The leader scales the mean gradient of a version down to this norm before its step: ``clip_grad_norm_`` after
-    #: DistributedDataParallel. The gradient is the mean update divided by ``learning_rate``. 0 does not.
+    #: DistributedDataParallel. The gradient is the mean update divided by ``learning_rate``. 0 switches this off.
     clip_mean: float = 0.0
     #: Tensors that ``outer = "adamw"`` does not decay, separated by commas: ``vectors``, all of at most one dimension
     #: (biases and norms), or patterns of names such as ``*.bias``. Empty decays all.
@@ -234,8 +236,8 @@ class Plan:
     #: Percent of a device's full battery that a lease of sized work may take, such as FLeet's 0.075. It does not apply
     #: to devices without a battery. 0 sets no such budget.
     budget_battery_percent: float = 0.0
-    #: Which devices may work for it, by their labels and facts, such as ``room in (3, 4) and memory_mb > 900``. Empty:
-    #: all (``shoal.where``).
+    #: Which devices may work for the job, by their labels and facts, such as ``room in (3, 4) and memory_mb > 900``
+    #: (``shoal.where``). Empty means all.
     where: str = ""
 
     def __post_init__(self) -> None:
@@ -295,7 +297,7 @@ class Plan:
 
     @property
     def privacy(self) -> Privacy | None:
-        """What a private plan promises; None: it promises nothing to a person."""
+        """Return the promise of a private plan, or None if the plan is not private."""
         private = self.believes.private
         if private is None or self.until.epochs is None:
             return None
@@ -345,8 +347,8 @@ class Plan:
 
     @property
     def opened_least(self) -> int:
-        """Of a sealed plan: a sum of fewer devices is not opened. Where it is private too, each device adds noise for
-        the smallest sum: that which is left of a version when as many are lost as may be."""
+        """Return the fewest devices whose sealed sum is opened. If the plan is private too, each device adds noise for
+        the smallest sum: the one that is left of a version after the most losses that the plan allows."""
         sealed = self.believes.sealed
         if sealed is None:
             return 1
@@ -375,7 +377,7 @@ class Plan:
 
     @property
     def lease_steps(self) -> int:
-        """Steps of the inner optimiser in a lease of so many batches."""
+        """Return the steps of the inner optimiser in a lease."""
         return -(-self.lease_batches // self.accumulate)
 
     @property
@@ -384,12 +386,12 @@ class Plan:
 
     @property
     def believes(self) -> Trust:
-        """What ``trust`` says."""
+        """Return ``trust``, parsed."""
         return Trust.parse(self.trust)
 
     @property
     def workers_least(self) -> int:
-        """How many workers a job needs to train: what the plan says, and as many as its trust can compare."""
+        """Return how many workers the job needs to train: the plan's number, and enough for its trust to compare."""
         least = DEVICES_LEAST if self.believes.rule == "nearest" else 1
         return max(self.workers_min, least)
 
@@ -414,20 +416,20 @@ class Plan:
 
     @property
     def hubs_max(self) -> int:
-        """How many hubs a job is given: none where its updates meet in no tree, else at most one for two workers."""
+        """Return how many hubs the job may get: at most one for two workers, and none without a tree."""
         return max(1, self.workers_max // 2) if "tree" in self.topologies else 0
 
     @property
     def lent_most(self) -> int:
-        """Leases lent for one version, where others wait for it; 0: any number."""
+        """Return the most leases of one version at a pace that waits for them, or 0 if there is no limit."""
         is_bounded = self.believes.rule == "nearest" or self.believes.sealed is not None
         most = min(DEVICES_MAX, self.group_most) if self.believes.sealed is not None else DEVICES_MAX
         return self.cohort or (most if is_bounded and self.paces[0] == "sync" else 0)
 
     @property
     def device_momentum(self) -> float:
-        """How much of its last updates a device keeps. Under a sealed plan nothing: an update would be in the sums of
-        many versions, and sums over different devices would tell it."""
+        """Return the share of its last updates that a device keeps. It is 0 under a sealed plan: an update would be in
+        the sums of many versions, and sums over different devices would reveal it."""
         if self.believes.sealed is not None:
             return 0.0
         if self.worker_momentum is not None:
@@ -436,8 +438,8 @@ class Plan:
 
     @property
     def device_gain(self) -> float:
-        """How much of what a device keeps and adds up is sent. A model moves as far in the long run as it would with
-        the momentum that its leader usually has at this pace: what moves to the devices is not added to it."""
+        """Return the share of its accumulated updates that a device sends. In the long run the model moves as far as it
+        would with the leader's usual momentum at this pace."""
         if not self.device_momentum:
             return 1.0
         kept = 0.0 if self.outer in ADAPTIVE else usual_momentum(self.outer, self.pace)
@@ -470,25 +472,25 @@ class Plan:
 
     @property
     def worker_weight_decay(self) -> float:
-        """What each step of a worker takes off: nothing where the leader's step does."""
+        """Return the weight decay of a worker's step, or 0 if the leader's step decays."""
         return 0.0 if self.outer == "adamw" else self.weight_decay
 
     def rate_at(self, version: int) -> float:
-        """The learning rate of a version's leases; 0: ``learning_rate``, since no schedule changes it."""
+        """Return the learning rate of a version's leases, or 0 for ``learning_rate`` if no schedule changes it."""
         if not self.schedule or self.outer in ADAPTIVE:
             return 0.0
         return self.learning_rate * Schedule.parse(self.schedule).factor(version)
 
     def outer_rate_at(self, version: int) -> float:
-        """How far the leader goes in the step that leads from this version to the next; 0: ``outer_rate``."""
+        """Return the rate of the leader's step from this version to the next, or 0 for ``outer_rate``."""
         if not self.schedule or self.outer not in ADAPTIVE:
             return 0.0
         return self.outer_rate * Schedule.parse(self.schedule).factor(version)
 
     @property
     def down(self) -> str:
-        """What crosses the wire to the workers. Where that is not said: a version is made of many updates, and momentum
-        carries all of them on, so that it moves in more places than any one of them."""
+        """Return the codec of versions for workers. By default it sends more values than an update has: a version is
+        made of many updates, and momentum carries all of them on."""
         codec = Codec.parse(self.codec)
         if self.codec_down or codec.form != "top":
             # Words of a sealed sum have a bound of their own, which a version has not.
@@ -499,7 +501,7 @@ class Plan:
 
 
 def usual_momentum(outer: str, pace: str) -> float:
-    """How much of the last step is kept where a plan does not say."""
+    """Return the default share of the last step that the leader keeps."""
     return 0.0 if outer == "adagrad" else MOMENTUM.get(pace, 0.0)
 
 
