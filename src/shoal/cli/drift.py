@@ -1,4 +1,4 @@
-"""Has a job become worse than it was? Told from its evaluations alone. Pure; draws nothing."""
+"""Whether a job has become worse than it was, from its evaluations only. Pure functions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Drift:
 
 
 def drift_of(evaluations: Sequence[EvaluationView]) -> Drift | None:
-    """The drift that evaluations, oldest first, show; None: there is none, or too little to tell. Told from accuracies
-    alone: of other metrics nobody knows what chance explains."""
+    """Return the drift in evaluations, oldest first, or None if there is none or too little data. It uses only
+    accuracies: the random spread of other metrics is unknown."""
     views = [(view.accuracy, view) for view in evaluations if is_sound(view) and view.accuracy is not None]
     if len(views) < 2:
         return None

@@ -1,4 +1,4 @@
-"""One job as successive Status values tell it: what is new each time, and what was before. Pure; knows no screen."""
+"""The history of one job from successive Status values: the news of each, and the past. Pure; draws nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.roles.manager.publishing import measure
 if TYPE_CHECKING:
     from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, Progress, ServedView, Status
 
-#: What is remembered of a job's past: more than any screen shows.
+#: How much of a job's past is kept: more than any screen shows.
 EVENTS_KEPT = 200
 EVALUATIONS_KEPT = 2000
 
@@ -44,7 +44,7 @@ class Story:
     events: list[EventView] = field(default_factory=list)
     evaluations: dict[int, EvaluationView] = field(default_factory=dict)
     last_event: int = 0
-    #: How long the manager has not answered: what is known of the job is as old.
+    #: How long the manager has not answered, which is the age of this status.
     unanswered_s: float = 0.0
 
     def take(self, status: Status) -> News:
@@ -110,6 +110,6 @@ class Story:
 
     @property
     def curve(self) -> Sequence[float]:
-        """The metric by which versions are judged, evaluation by evaluation."""
+        """Return the metric that compares versions, evaluation by evaluation."""
         metrics = (measure(view, self.judged_by) for view in self.evaluations.values())
         return [metric.value for metric in metrics if metric is not None and metric.value is not None]

@@ -1,4 +1,4 @@
-"""A file that is kept at the version a job serves: look, fetch, replace. Knows no transport.
+"""A file that follows the version that a job serves: look, fetch, replace. Does not open connections.
 
 The manager decides which version that is (`roles.publishing`); the caller says which node to ask and how often. Where
 none was published, and with ``newest``, it is the newest durable one.
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FollowLine:
-    """What is told of one look: with ``--json``, under these names."""
+    """The report of one look; ``--json`` prints it under these names."""
 
     job: str
     file: str
     #: ``pulled``, ``went_back`` (to an older one, which is served again), ``kept``, ``waiting`` (for a manager that
     #: does not answer) or ``ended``.
     did: str
-    #: What the file holds now, and how it was judged.
+    #: The version in the file now, and its evaluation.
     version: int | None
     accuracy: float | None
     examples: int | None
@@ -56,7 +56,7 @@ class FollowLine:
 
 
 class ModelSource(Protocol):
-    """What is asked of a cluster here."""
+    """The part of an operator's connection that this module uses."""
 
     async def status(self, job: str = "", after_event: int = 0) -> Status: ...
 
@@ -88,7 +88,7 @@ class HeldFile:
 
     version: int
     sha256: str
-    #: How it was judged; None: it was not.
+    #: Its evaluation, or None if there is none.
     accuracy: float | None = None
     examples: int | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
@@ -151,10 +151,10 @@ class KeptFile:
             try:
                 await cluster.pull_model(self.job, draft, newest=newest)
             except Refused as error:
-                # Others may have asked for so many newer ones that this one is gone: there will be another.
+                # So many newer versions may have been made that this one is gone. There will be another.
                 self._say("kept", f"the model was not given: {error}")
                 return
-            # It may be newer than what was asked about: it is known by what is known of itself.
+            # It may be newer than the version asked about, so its own evaluation is read.
             held = held_in(draft, await cluster.status(self.job), job=self.job)
             if held is None:
                 raise Misuse(f"{self.path}: what came is not a model of job {self.job}")
@@ -190,7 +190,7 @@ class KeptFile:
 
 
 def held_in(path: Path, told: Status, *, job: str) -> HeldFile | None:
-    """What a file holds, and what is known of it; None: no model of this job."""
+    """Return the version in a file and its evaluation, or None if it holds no model of this job."""
     version = version_in(path, job=job)
     if version is None:
         return None
@@ -216,15 +216,15 @@ def _held(version: int, sha256: str, judged: ServedView | EvaluationView) -> Hel
 
 
 def version_in(path: Path, *, job: str) -> int | None:
-    """The version of this job's model that a file holds; None: there is no file, or it is another job's.
+    """Return the version of this job's model in a file, or None if there is no file or it is another job's.
 
-    What is no model at all is not ours to replace.
+    Raises for a file that is not a model: it must not be replaced.
     """
     if not path.exists():
         return None
     try:
         _, metadata = tensors.read(path, mmap=True)
     except Corrupt as error:
-        raise Misuse(f"{path} is there, and is no model ({error}): remove it, or name another file") from None
+        raise Misuse(f"{path} exists and is not a model ({error}): remove it, or name another file") from None
     version = metadata.get("version", "")
     return int(version) if metadata.get("job") == job and version.isascii() and version.isdigit() else None

@@ -19,7 +19,7 @@ _AIR = "the access point's air"
 
 
 def refusal_of(plan: Plan, topology: str) -> str | None:
-    """Why this plan cannot have this topology; None: it can."""
+    """Return why this plan cannot have this topology, or None if it can."""
     try:
         replace(plan, topology=topology)
     except Misuse as problem:
@@ -30,7 +30,7 @@ def refusal_of(plan: Plan, topology: str) -> str | None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sketch:
     devices: int
-    #: On shared air: what a device has when it is alone.
+    #: On shared Wi-Fi, the rate of a device while no other one sends.
     link_bytes_per_s: float
     leader_bytes_per_s: float
     model_bytes: float
@@ -44,8 +44,8 @@ class Sketch:
     def __post_init__(self) -> None:
         if not 1 <= self.devices <= DEVICES_MAX:
             raise Misuse(
-                f"topologies are reckoned for 1 to {DEVICES_MAX} devices, not {self.devices}:"
-                " `shoal plan capacity` reckons what more need"
+                f"topologies are estimated for 1 to {DEVICES_MAX} devices, not {self.devices}:"
+                " `shoal plan capacity` estimates larger fleets"
             )
         if not 0 <= self.hubs <= self.devices:
             raise Misuse(f"{self.hubs} hubs for {self.devices} devices: a hub sums up for one device at least")
@@ -59,7 +59,7 @@ class Sketch:
                 raise Misuse(f"{what} has a size above 0, not {value:g} bytes")
         if not 0 <= self.train_s < math.inf:
             raise Misuse(f"a device trains for 0 s or more, not {self.train_s:g} s")
-        # Refuses a trust that there is not.
+        # Refuses an unknown trust.
         _ = self.plan
 
     def plan_in(self, topology: str) -> Plan:
@@ -68,7 +68,7 @@ class Sketch:
 
     @property
     def plan(self) -> Plan:
-        """Of a star: every trust is known there."""
+        """Return the plan for a star, which every trust can have."""
         if (sealed := Trust.parse(self.trust).sealed) is not None:
             least = sealed.least
             return Plan(topology="star", trust=self.trust, data="local", workers_min=least, workers_max=max(least, 64))
@@ -112,6 +112,6 @@ class Sketch:
         return why
 
     def choose(self) -> Choice:
-        """As the leader of a job with ``topology = "auto"`` would, if it had measured this."""
+        """Choose as the leader of a job with ``topology = "auto"`` would after measuring this cluster."""
         topologies = tuple(topology for topology in TOPOLOGIES if topology not in self.left_out)
         return choose(self.cluster, model_bytes=self.model_bytes, topologies=topologies)

@@ -11,7 +11,7 @@ from shoal.states import ENDED, JobState
 if TYPE_CHECKING:
     from shoal.wire.messages import JobView
 
-#: A leader reports about once a second. After this long, its last word does not tell how the job stands.
+#: A leader reports about once a second. After this long, its last report no longer describes the job.
 SILENT_S = 10.0
 
 #: The state of a job that runs while its devices fail and none trains.
@@ -22,7 +22,7 @@ STALLED = "stalled"
 class JobStanding:
     state: str
     reason: str = ""
-    #: Below 0: not known.
+    #: Negative if unknown.
     since_s: float = -1.0
 
 
@@ -37,10 +37,10 @@ def standing(job: JobView) -> JobStanding:
         waits = f"waiting for the first report from {leader}"
         return JobStanding(state="waiting", reason=job.trouble or waits, since_s=job.since_s)
     if job.heard_s < 0:
-        told = f"{leader} was not heard since the manager started; it was {progress.state} before"
+        told = f"{leader} has sent nothing since the manager started; last state: {progress.state}"
         return JobStanding(state="silent", reason=told)
     if job.heard_s > SILENT_S:
-        told = f"{leader} was last heard {span_text(job.heard_s)} ago; it was {progress.state} then"
+        told = f"last report of {leader}: {span_text(job.heard_s)} ago ({progress.state})"
         return JobStanding(state="silent", reason=told, since_s=job.heard_s)
     state = STALLED if job.stalled else progress.state
     return JobStanding(state=state, reason=job.trouble or progress.reason, since_s=job.since_s)
@@ -54,7 +54,7 @@ def since_text(told: JobStanding) -> str:
 
 
 def without_manager(job: JobView, *, manager: str) -> str:
-    """What is known of a job while its manager does not answer: by the last word of it."""
+    """Return the standing of a job from its last status, while its manager does not answer."""
     if job.state is JobState.QUEUED:
         return "the job was queued: it starts when the manager is back"
     if job.leader and job.leader != manager:

@@ -23,19 +23,19 @@ _LEAST_C, _MOST_C = 30.0, 120.0
 class DeviceLimits:
     #: Spans of the day in which it works, in minutes after midnight by the device's own clock; none: always.
     hours: tuple[tuple[int, int], ...] = ()
-    #: 0: however warm it is.
+    #: 0 sets no limit.
     temperature_most_c: float = 0.0
 
     @classmethod
     def of(cls, *, hours: str = "", max_temperature_c: float = 0.0) -> DeviceLimits:
-        """As a person types them: hours such as ``22-6`` or ``20:30-6,12-13``."""
+        """Read the limits as a person types them: hours such as ``22-6`` or ``20:30-6,12-13``."""
         if max_temperature_c and not _LEAST_C <= max_temperature_c <= _MOST_C:
             raise Misuse(f"--max-temperature is {_LEAST_C:g} to {_MOST_C:g} degrees Celsius, not {max_temperature_c:g}")
         spans = tuple(_span(part.strip()) for part in hours.split(",")) if hours.strip() else ()
         return cls(hours=spans, temperature_most_c=max_temperature_c)
 
     def why_rest(self, *, minute: int, temperature_c: float | None, rests: bool) -> str | None:
-        """Why the device rests now; None: it works. ``minute``: of the day. ``rests``: it rested until now."""
+        """Return why the device rests now, or None. ``minute`` is of the day; ``rests``: it rested until now."""
         if self.hours and not any(_is_within(minute, span) for span in self.hours):
             begin = min((start for start, _ in self.hours), key=lambda start: (start - minute) % _MINUTES)
             return f"it works from {begin // 60}:{begin % 60:02} on"
@@ -51,7 +51,7 @@ def _span(text: str) -> tuple[int, int]:
         raise Misuse(f"--hours {text!r}: write a span such as 22-6 or 20:30-6:15")
     start, stop = _minute(begin.strip(), text), _minute(end.strip(), text)
     if start == stop:
-        raise Misuse(f"--hours {text!r} is no span: leave --hours out for a device that always works")
+        raise Misuse(f"--hours {text!r} is not a span: leave --hours out for a device that always works")
     return start, stop
 
 

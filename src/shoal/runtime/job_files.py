@@ -26,7 +26,7 @@ FRESH_S = 3600.0
 
 #: Checkpoints that a job keeps, and one that is being written.
 _CHECKPOINTS = 3
-#: Of a first model's size, what a checkpoint takes: the model, its momentum, its history.
+#: The size of a checkpoint in sizes of the first model: the model, its momentum, its history.
 _CHECKPOINT_TIMES = 3
 
 
@@ -87,7 +87,7 @@ class JobFiles:
         self._depot.remove_checkpoints(job)
 
     def remove_contents(self, job: str) -> None:
-        """Remove what an ended job is made of and no open job, nor one that ended later."""
+        """Remove the files of an ended job that no open job and no job that ended later needs."""
         rows = {row.job: row for row in self._registry.jobs()}
         if job not in rows:
             return
@@ -107,8 +107,8 @@ class JobFiles:
             self.remove_unnamed([spec])
 
     def drop_record(self, job: str) -> JobSpec | None:
-        """Remove an ended job's rows, then its checkpoints and published versions. Return what it is made of, which
-        stays, or None if there is no such job."""
+        """Remove an ended job's rows, then its checkpoints and published versions. Return its
+        specification, whose files stay, or None if there is no such job."""
         row = self._registry.job(job)
         if row is None:
             return None
@@ -120,12 +120,12 @@ class JobFiles:
         return spec_of(row)
 
     def remove_unnamed(self, specs: Iterable[JobSpec]) -> None:
-        """Remove what these jobs were made of and no job names any more."""
+        """Remove the files of these jobs that no job names any more."""
         named = frozenset().union(*(self._contents.all_of(spec_of(row)) for row in self._registry.jobs()))
         self._remove(frozenset().union(*map(self._contents.all_of, specs)) - named)
 
     def garbage(self) -> Garbage:
-        """What no job names: blobs, published models, folders of checkpoints."""
+        """Find the files that no job names: blobs, published models, folders of checkpoints."""
         rows = self._registry.jobs()
         named = frozenset().union(*(self._contents.all_of(spec_of(row)) for row in rows))
         blobs = tuple(sha256 for sha256 in self._blobs.hashes() if sha256 not in named and self._old_size(sha256))
@@ -151,7 +151,7 @@ class JobFiles:
                 self._blobs.remove(sha256)
 
     def _old_size(self, sha256: str) -> int:
-        """The size of a blob that may be removed; 0: it is not there, or was written a moment ago."""
+        """Return the size of a blob that may be removed, or 0 if it is absent or was just written."""
         found = self._blobs.facts(sha256)
         return found.size_bytes if found is not None and time.time() - found.modified_s > FRESH_S else 0
 

@@ -28,15 +28,15 @@ JOBS_KEPT = 100
 
 class OwnPartFile:
     def __init__(self, folder: Path, job: str, layout: Layout) -> None:
-        """``folder``: of this device alone."""
+        """``folder`` is this device's own."""
         if not is_id(job):
-            raise ShoalError(f"{job[:80]!r} is no job's id")
+            raise ShoalError(f"{job[:80]!r} is not a job's id")
         self._path = folder / OWN_FOLDER / f"{job}.safetensors"
         self._job = job
         self._layout = layout
-        #: What the next lease begins with; None: the file holds nothing.
+        #: The values that the next lease begins with, or None if the file has none.
         self.values = self._read()
-        #: What a lease made of it, until the leader speaks.
+        #: The result of a lease, until the leader has answered.
         self._made: tuple[int, np.ndarray] | None = None
         #: The last lease that was taken, and what it began with.
         self._taken: tuple[int, np.ndarray] | None = None
@@ -86,6 +86,6 @@ class OwnPartFile:
         except FileNotFoundError:
             return None
         except (ShoalError, OSError, LookupError, ValueError) as error:
-            log.warning("[%s] %s is of no use (%s): the own part begins again", self._job, self._path, error)
+            log.warning("[%s] %s is discarded (%s): the own part begins again", self._job, self._path, error)
             return None
         return values

@@ -54,13 +54,13 @@ def expose(places: Paths, *, device: str, threads: int) -> None:
 
 
 def choose_engine(name: str) -> None:
-    """Train by this engine alone, in this process and those it starts; empty: by the best that is installed."""
+    """Train only by this engine, in this process and its children. Empty means the best that is installed."""
     if name:
         os.environ[ENGINE_VARIABLE] = checked_engine(name)
 
 
 def keep_to(count: int) -> None:
-    """Run this process, and those it starts, on so many of the cores that it may use; 0: on all."""
+    """Run this process and its children on this many of the cores that it may use. 0 means all."""
     if not count:
         return
     if not hasattr(os, "sched_setaffinity"):

@@ -1,9 +1,8 @@
 """What all private jobs together have learned of this device's person, and how much its owner allows.
 
-Each job keeps its own account (``privacy_ledger``). Here they are added up: what several jobs tell of one person is at
-most the sum of their epsilons, with the sum of their deltas, however they were interleaved (basic composition; Dwork
-and Roth 2014, theorem 3.16). That is more than need be for many jobs, and holds for every kind of noise.
-"""
+Each job keeps its own account (``privacy_ledger``). Here they are added up: several jobs together leak about one person
+at most the sum of their epsilons, with the sum of their deltas, however they were interleaved (basic composition; Dwork
+and Roth 2014, theorem 3.16). That is a loose bound for many jobs, and holds for every kind of noise."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _READ_MAX_BYTES = 64 * PARTICIPATIONS_MAX
 
 @dataclass(frozen=True, slots=True)
 class PrivacyAccount:
-    """Of one job: how often this device took part, and what that spent."""
+    """The account of one job: how often this device took part, and the budget that it used."""
 
     job: str
     participations: int
@@ -37,7 +36,7 @@ class PrivacyAccount:
 
 
 def accounts(folder: Path) -> list[PrivacyAccount]:
-    """Of every private job that this device took part in. Raises ShoalError where one cannot be read."""
+    """Return the account of every private job of this device. Raises ShoalError if one cannot be read."""
     return [_account(path) for path in sorted((folder / PRIVACY_FOLDER).glob("[!.]*.json"))]
 
 
@@ -80,7 +79,7 @@ def _account(path: Path) -> PrivacyAccount:
             str(kept["job"]), len(kept["participations"]), float(kept["epsilon"]), float(kept["delta"])
         )
         if not (0 <= account.epsilon < math.inf and 0 <= account.delta <= 1):
-            raise ValueError("it has numbers that cannot be")
+            raise ValueError("it has impossible numbers")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ShoalError(
             f"the device's account of a private job, {path}, cannot be added to the others ({error!r:.200}). Its owner"
@@ -90,7 +89,7 @@ def _account(path: Path) -> PrivacyAccount:
 
 
 def read_account(path: Path) -> dict[str, Any]:
-    """What stands in a file of this folder. Raises ValueError or OSError where that cannot be told."""
+    """Return the content of a file of this folder. Raises ValueError or OSError if it cannot be read."""
     with path.open("rb") as file:
         raw = file.read(_READ_MAX_BYTES + 1)
     if len(raw) > _READ_MAX_BYTES:

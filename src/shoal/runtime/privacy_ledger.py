@@ -21,9 +21,9 @@ from shoal.wire.messages import is_id
 
 class PrivacyLedger:
     def __init__(self, folder: Path, job: str, privacy: Privacy) -> None:
-        """``folder``: of this device alone. Raises ShoalError for an account that cannot be read."""
+        """``folder`` is this device's own. Raises ShoalError for an account that cannot be read."""
         if not is_id(job):
-            raise ShoalError(f"{job[:80]!r} is no job's id")
+            raise ShoalError(f"{job[:80]!r} is not a job's id")
         self._path = folder / PRIVACY_FOLDER / f"{job}.json"
         self._folder, self._job, self._privacy = folder, job, privacy
         #: The term and the version of each participation.
@@ -42,7 +42,7 @@ class PrivacyLedger:
         self.taken = taken
 
     def epsilon_left(self) -> float:
-        """What this job may spend of the owner's limit: the rest that other jobs leave. Infinite without a limit."""
+        """Return the part of the owner's limit that other jobs leave to this one, or infinity without a limit."""
         limit = limit_of(self._folder)
         return limit - spent_elsewhere(self._folder, self._job) if limit < math.inf else limit
 
@@ -53,7 +53,7 @@ class PrivacyLedger:
                 raise ValueError(f"it is of another job, {kept['job']!r:.80}")
             taken = tuple((term, version) for term, version in kept["participations"])
             if not all(type(number) is int and number >= 0 for pair in taken for number in pair):
-                raise ValueError("it has numbers that cannot be")
+                raise ValueError("it has impossible numbers")
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

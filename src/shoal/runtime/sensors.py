@@ -67,7 +67,7 @@ def _within(name: str, value: float | None) -> float | None:
 
 
 def features(device: str, *, root: Path = Path("/"), joules_per_cpu_s: float | None = None) -> Features:
-    """Return what a profiler asks of a device, as far as it is known. ``joules_per_cpu_s``: as leases measured it."""
+    """Return the features of a device that a profiler uses, where known. Leases measured ``joules_per_cpu_s``."""
     total_mb, available_mb = (_memory_mb(root, field) for field in ("MemTotal", "MemAvailable"))
     return Features(
         device=device,
@@ -83,7 +83,7 @@ def features(device: str, *, root: Path = Path("/"), joules_per_cpu_s: float | N
 
 
 def board(*, root: Path = Path("/")) -> str:
-    """What it is called: boards say it in the device tree, PCs in their firmware. Empty if neither does."""
+    """Return the name of its model, from a board's device tree or a PC's firmware, or "" if neither has one."""
     tree = text(root / "proc/device-tree/model")
     vendor, product = (text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
     return (tree or f"{vendor} {product}".strip())[:120]
@@ -95,7 +95,7 @@ def cpus(*, root: Path = Path("/")) -> int:
 
 
 def cores_allowed(*, root: Path = Path("/")) -> float | None:
-    """What a container may use of them, in cores; None: all."""
+    """Return how many cores a container may use, or None if it may use all."""
     quota, _, period = text(root / "sys/fs/cgroup/cpu.max").partition(" ")
     if not period:
         quota, period = (text(root / "sys/fs/cgroup/cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
@@ -145,13 +145,13 @@ def temperature_c(*, root: Path = Path("/")) -> float | None:
 
 
 def battery(*, root: Path = Path("/")) -> float | None:
-    """What is left of the charge, from 0 to 1; None: no battery."""
+    """Return the charge, from 0 to 1, or None without a battery."""
     percent = known(number(supply / "capacity") for supply in batteries(root))
     return min(percent) / 100 if percent else None
 
 
 def is_charging(*, root: Path = Path("/")) -> bool | None:
-    """None: no battery, so there is nothing to charge."""
+    """Return whether it is on mains power, or None without a battery."""
     states = [text(supply / "status") for supply in batteries(root)]
     return any(state in ("Charging", "Full", "Not charging") for state in states) if states else None
 
@@ -190,7 +190,7 @@ def processors(*, own_s: float, root: Path = Path("/")) -> Processors | None:
 
 
 def process_cpu_s(pid: int, *, root: Path = Path("/")) -> float:
-    """What one process has taken of the processors so far; 0 if it is gone."""
+    """Return the processor time that a process has used so far, or 0 if it has ended."""
     # Its name stands in brackets and may hold anything.
     fields = text(root / f"proc/{pid}/stat").rpartition(")")[2].split()
     ticks = known(as_number(field) for field in fields[11:13])
@@ -198,7 +198,7 @@ def process_cpu_s(pid: int, *, root: Path = Path("/")) -> float:
 
 
 def used_by_others(before: Processors | None, after: Processors | None) -> float | None:
-    """The share of all processor time between two readings that others had, from 0 to 1. None: not known yet."""
+    """Return the share of processor time that others used between two readings, or None if unknown."""
     if before is None or after is None or after.total_s <= before.total_s:
         return None
     others_s = (after.used_s - before.used_s) - (after.own_s - before.own_s)
@@ -206,9 +206,9 @@ def used_by_others(before: Processors | None, after: Processors | None) -> float
 
 
 def condition(*, in_use: float | None = None, root: Path = Path("/")) -> Condition:
-    """What is asked before a merge. ``in_use``: from ``used_by_others``, over the time since it was last asked.
+    """Return the device's condition before a merge. ``in_use`` is from ``used_by_others``, since the last call.
 
-    Whether a person is at the device a system without a screen does not tell; that others compute on it, it does.
+    A headless system cannot report whether a person uses the device, but it reports load from other processes.
     """
     return Condition(
         memory_available_mb=_within("memory_available_mb", _memory_mb(root, "MemAvailable")),

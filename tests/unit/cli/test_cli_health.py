@@ -95,7 +95,7 @@ def test_many_devices_are_not_all_named() -> None:
 def test_a_silent_leader_asks_for_attention() -> None:
     told = Progress(job="a", term=1, state="training")
     view = job("a", progress=told, heard_s=60.0, leader="attic")
-    assert health_of(status(view)).sentence.startswith("attention: a is silent for 1 min 00 s (attic was last heard")
+    assert health_of(status(view)).sentence.startswith("attention: a is silent for 1 min 00 s (last report of attic")
 
 
 def test_an_unreachable_manager_has_a_code_of_its_own() -> None:

@@ -170,7 +170,7 @@ def test_a_file_of_another_job_is_replaced_and_what_is_no_model_is_not(tmp_path:
     assert version_in(kept.path, job=JOB) == 30
     kept.path.write_text("a letter to a friend")
     again, _ = kept_in(tmp_path)
-    with pytest.raises(Misuse, match="is no model"):
+    with pytest.raises(Misuse, match="is not a model"):
         look(again, around)
     assert kept.path.read_text() == "a letter to a friend"
 

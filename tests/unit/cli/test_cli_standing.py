@@ -58,11 +58,11 @@ def test_the_leader_says_how_a_job_stands_while_it_runs() -> None:
 def test_the_last_word_of_a_leader_that_is_not_heard_does_not_count() -> None:
     silent = standing(job(leader="pi2", heard_s=SILENT_S + 20))
     assert silent == JobStanding(
-        state="silent", reason="pi2 was last heard 30 s ago; it was training then", since_s=SILENT_S + 20
+        state="silent", reason="last report of pi2: 30 s ago (training)", since_s=SILENT_S + 20
     )
     away = standing(job(leader="pi2", heard_s=-1.0, since_s=-1.0))
     assert away.state == "silent"
-    assert "not heard since the manager started" in away.reason
+    assert "has sent nothing since the manager started" in away.reason
     assert since_text(away) == ""
     # Another leads it since, and has not reported: what the one before said is over.
     follows = standing(job(leader="pi3", term=2, reason="led by pi3: placed best of 3 devices"))

@@ -77,7 +77,7 @@ def test_what_cannot_be_written_is_not_taken_for_written(tmp_path: Path) -> None
 
 
 def test_a_job_cannot_name_another_file(tmp_path: Path) -> None:
-    with pytest.raises(ShoalError, match="no job's id"):
+    with pytest.raises(ShoalError, match="not a job's id"):
         PrivacyLedger(tmp_path, "../../etc/passwd", PROMISED)
 
 

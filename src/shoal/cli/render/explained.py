@@ -90,7 +90,7 @@ def _crew(progress: Progress) -> str:
 
 
 def _links(view: JobView, progress: Progress) -> str:
-    """What leases show of links. In a star alone: elsewhere a lease is not a whole model there and back."""
+    """Return the links as leases measure them. Only in a star does a lease carry a complete model both ways."""
     ways = _ways(view, progress)
     if not ways:
         return ""
@@ -112,7 +112,7 @@ def _ways(view: JobView, progress: Progress) -> list[tuple[str, float, float]]:
 
 
 def model_bytes(view: JobView) -> float:
-    """How large the model is if that is told; else about what a worker of a star sends for a lease. 0: not known."""
+    """Return the model's bytes if reported, else about what a worker of a star sends per lease, or 0."""
     if view.model_size or view.progress is None or kind_of(view.progress.topology) != "star":
         return _BYTES_A_NUMBER * view.model_size
     busy = [worker for worker in view.progress.workers if worker.batches > 0]
@@ -125,7 +125,7 @@ def _way_s(worker: WorkerView) -> float:
 
 
 def advice(view: JobView) -> Iterator[str]:
-    """What a person can do with this, or wait for."""
+    """Return what a person can do next, or wait for."""
     progress = view.progress
     is_open = view.state.is_open
     if progress is None or not progress.workers:

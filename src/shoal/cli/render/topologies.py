@@ -23,7 +23,7 @@ def kind_of(topology: str) -> str:
 
 
 def predicted_s(progress: Progress) -> float:
-    """What was predicted for the topology and pace that the job has now; 0: nothing, or only for one being set up."""
+    """Return the predicted seconds per batch for the present topology and pace, or 0 without a prediction."""
     kind = kind_of(progress.topology)
     if progress.pace not in ("", "sync"):
         # The leader's own figure is of a round in which everyone waits for everyone.
@@ -34,7 +34,7 @@ def predicted_s(progress: Progress) -> float:
 
 
 def chosen_of(progress: Progress) -> TopologyView | None:
-    """The alternative that was chosen, in force or not yet; None: nothing was to choose from."""
+    """Return the chosen alternative, in force or not yet, or None if there was no choice."""
     paced = [view for view in progress.alternatives if view.pace != "sync" and view.pace == progress.pace]
     return next((view for view in (*paced, *progress.alternatives) if view.chosen or view in paced), None)
 
@@ -55,6 +55,6 @@ def topology_text(progress: Progress, plan: Plan) -> str:
 
 
 def off_by(progress: Progress) -> float | None:
-    """How much longer a batch takes than was predicted, as a share of that; None: one of the two is not known."""
+    """Return the excess of a batch's time over the prediction, as a share of it, or None if one is unknown."""
     expected_s = predicted_s(progress)
     return progress.round_s / expected_s - 1 if expected_s > 0 and progress.round_s > 0 else None

@@ -21,14 +21,14 @@ from shoal.wire.messages import Evaluated, EvaluationView, JobSpec, mean_number,
 #: Held-out examples a worker evaluates on one lease, at most.
 EVALUATION_CHUNK = 1000
 
-#: Seconds that such a lease is to take, and the part of a training step that a forward pass is. A detector on a board
-#: would be at 1,000 examples for a quarter of an hour, and all of it would be lost with the board.
+#: The seconds that such a lease should take, and a forward pass as a share of a training step. A detector on a board
+#: would need a quarter of an hour for 1,000 examples, all of which would be lost with the board.
 CHUNK_S = 10.0
 FORWARD_SHARE = 1 / 3
 
 
 def chunk_range(chunk: int, *, examples: int, size: int = 0) -> tuple[int, int]:
-    """The held-out examples of a chunk: [start, stop). ``size``: how many a chunk has; 0: as many as it may have."""
+    """Return the held-out examples of a chunk, [start, stop). ``size`` 0 means the largest chunk."""
     size = size or EVALUATION_CHUNK
     start = chunk * size
     return start, min(start + size, examples)
@@ -40,7 +40,7 @@ def chunk_ranges(chunks: Sequence[int], *, examples: int, size: int = 0) -> list
 
 
 def chunk_size(example_s: float | None, *, batch_size: int) -> int:
-    """Held-out examples of a chunk, as a device takes ``example_s`` to train one; None: not known."""
+    """Return the held-out examples of a chunk if a device trains one in ``example_s``, or the most if unknown."""
     if not example_s:
         return EVALUATION_CHUNK
     batches = math.ceil(CHUNK_S / (FORWARD_SHARE * example_s) / batch_size)
@@ -70,7 +70,7 @@ class Evaluation:
         return self.ledger.finished
 
     def problem(self, result: Evaluated, lease: Lease) -> str | None:
-        """Why a result is impossible; None: it is possible."""
+        """Return why a result is impossible, or None if it is possible."""
         ranges = chunk_ranges(lease.batches, examples=self._examples, size=self.size)
         expected = sum(stop - start for start, stop in ranges)
         if result.version != self.number:
@@ -109,7 +109,7 @@ class Evaluation:
 
 
 class Evaluations:
-    """When a leader has a version evaluated, and what it makes of the result. A part of the leader."""
+    """Decides when a version is evaluated, and collects the results. A part of the leader."""
 
     def __init__(
         self,
@@ -127,9 +127,9 @@ class Evaluations:
         self._durability = durability
         self._suspicion = suspicion
         self._online = online
-        #: Seconds that devices took of late to train an example; None: not known.
+        #: The seconds that devices recently took to train an example, or None if unknown.
         self._example_s: float | None = None
-        #: The evaluation that runs; None: the job trains.
+        #: The evaluation that runs, or None while the job trains.
         self.now: Evaluation | None = None
 
     def is_due(self, *, is_ending: bool) -> bool:
@@ -156,7 +156,7 @@ class Evaluations:
         return None if self.now is None else self._training.mean
 
     def on_trained(self, *, examples: int, train_s: float) -> None:
-        """A worker trained a lease: its pace tells how many examples an evaluation lease should have."""
+        """A worker trained a lease: its pace decides how many examples an evaluation lease has."""
         if examples > 0 and train_s > 0:
             took_s = train_s / examples
             # The slower ones weigh more: they hold an evaluation up.
@@ -183,7 +183,7 @@ class Evaluations:
         return None
 
     def conclude(self) -> bool:
-        """End the evaluation if every part of it is in. True: it ended, and the version is judged."""
+        """End the evaluation if every part of it has arrived. Return whether it ended."""
         if self.now is None or not self.now.finished:
             return False
         view = self.now.view(seconds=self._training.elapsed_s)
@@ -194,8 +194,8 @@ class Evaluations:
         return True
 
     def judge_by_new_examples(self) -> None:
-        """Where examples are the devices' own and none is held out: judge the epoch by how the model did on new
-        examples before it was trained on them (test, then train)."""
+        """Evaluate an epoch of local data without held-out examples by the model's results on new examples before it
+        was trained on them (test, then train)."""
         if self._online is None or self._spec.test.examples:
             return
         seconds, epoch = self._training.elapsed_s, self._training.ledger.epoch

@@ -31,7 +31,7 @@ from shoal.learning.robust import (
 )
 from shoal.trust import DEVICES_LEAST, Trust
 
-#: Memory for so many rows of so many float32 values.
+#: Allocates memory for a number of rows of float32 values.
 Room = Callable[[int, int], np.ndarray]
 
 #: Rows that a tray begins with. It doubles as devices come, and keeps its memory.
@@ -62,20 +62,20 @@ class WeightsGiven:
     nodes: tuple[str, ...]
     #: What each update counts for: a factor of its scale.
     voices: tuple[float, ...]
-    #: How much of its way from the centre each update keeps; empty: nothing is cut.
+    #: The share of its distance from the centre that each update keeps. Empty if nothing is clipped.
     kept: tuple[float, ...] = ()
-    #: How far each update is from the centre, where that is what it is cut by.
+    #: The distance of each update from the centre, if updates are clipped by it.
     far: tuple[float, ...] = ()
     down: tuple[WeighedDown, ...] = ()
 
     def of(self, place: int) -> WeightsGiven:
-        """What it says of one update that is cut."""
+        """Return the weights of one clipped update."""
         part = slice(place, place + 1)
         return WeightsGiven(self.nodes[part], self.voices[part], self.kept[part], self.far[part])
 
     @classmethod
     def together(cls, verdicts: Sequence[WeightsGiven]) -> WeightsGiven:
-        """Of updates that were cut one by one."""
+        """Join the weights of updates that were clipped one by one."""
         return cls(
             tuple(node for each in verdicts for node in each.nodes),
             tuple(voice for each in verdicts for voice in each.voices),
@@ -100,7 +100,7 @@ class Weighing(Protocol):
         ...
 
     def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
-        """What the version is made of, and the devices that counted for little in it."""
+        """Return the mean of the version, and the devices that counted for little in it."""
         ...
 
     def clear(self) -> None:
@@ -114,7 +114,7 @@ def in_memory(rows: int, size: int) -> np.ndarray:
 
 
 def weighing_of(trust: Trust, size: int, room: Room = in_memory) -> NearestWeighing | ClippedWeighing | None:
-    """How updates of a job are weighed; None: by their examples alone. Nobody weighs updates that are sealed."""
+    """Return the weighing of a job's updates, or None if only examples count. Sealed updates are not weighed."""
     if trust.sealed is not None:
         return None
     if trust.rule == "nearest":
@@ -185,8 +185,8 @@ class NearestWeighing:
         return weights, down
 
     def weigh(self, nodes: Sequence[str], examples: Sequence[float], products: np.ndarray) -> WeightsGiven:
-        """How much updates count that lie in parts with aggregators, by the products of the whole ones. A sum there is
-        by examples: what is said is by how much each counts for more or less than that."""
+        """Return the weights of updates that are in parts with aggregators, from products of complete ones. A sum there
+        is by examples, so the weights are relative to these."""
         weights, down = self._weights(nodes, products)
         total = sum(examples)
         voices = tuple(float(weight) * total / each for weight, each in zip(weights, examples, strict=True))
@@ -217,9 +217,9 @@ class ClippedWeighing:
         self._centre = np.zeros(size, dtype=np.float32)
         #: Device -> how far its last update was from the centre. Each has one voice in what is usual.
         self._distances: OrderedDict[str, float] = OrderedDict()
-        #: What was usual when the version began; None: too few were heard, and those of this version say it.
+        #: The typical distance when the version began, or None if too few were known: then this version's decide.
         self._radius: float | None = None
-        #: How much of the centre stands in for the parts that were cut off.
+        #: The share of the centre that replaces the clipped parts.
         self._of_centre = 0.0
         #: Device -> the least that it kept of its way in this version.
         self._kept: dict[str, float] = {}
@@ -241,7 +241,7 @@ class ClippedWeighing:
         self._kept[node] = min(factor, self._kept.get(node, 1.0))
 
     def _factor(self, distance: float, known: OrderedDict[str, float]) -> float:
-        """How much of its way an update keeps, given the distances that are known with it."""
+        """Return the share of its distance that an update keeps, given the distances known with it."""
         radius = self._radius if self._radius is not None else median_low(known.values())
         return max(clip_factor(distance, radius=radius), _KEPT_LEAST)
 
@@ -251,8 +251,8 @@ class ClippedWeighing:
         return self._centre
 
     def weigh(self, nodes: Sequence[str], examples: Sequence[float], products: np.ndarray) -> WeightsGiven:
-        """How much updates keep that lie in parts with aggregators, by their squared distances from the centre: as if
-        they came in this order."""
+        """Return the shares that updates in parts with aggregators keep, from their squared distances to the centre,
+        as if they came in this order."""
         known, far = OrderedDict(self._distances), tuple(math.sqrt(each) for each in products)
         kept: list[float] = []
         for node, distance in zip(nodes, far, strict=True):
