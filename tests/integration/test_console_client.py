@@ -208,7 +208,8 @@ def test_names_and_reasons_stay_text(browser: Chromium) -> None:
 def test_keys_move_between_screens_devices_and_moments(browser: Chromium) -> None:
     with Player() as player:
         page = opened(browser, player, "cluster")
-        page.wait_for("Shoal.store.record.from_s && Shoal.store.session")
+        # Until the recording is here, the page takes the first live state for its beginning.
+        page.wait_for(f"Shoal.store.record.to_s - Shoal.store.record.from_s > {LOST_S} && Shoal.store.session")
         page.press("j")
         assert page.evaluate("document.activeElement.dataset.device") == ""
         page.press("j")
