@@ -49,8 +49,8 @@ EXAMPLES_APART = 4
 #: Random coalitions that are tried at the end of a run, for each job.
 COALITIONS = 3
 
-#: What sealing draws: the own seed first, then the rounding, then the shares.
-_SEED, _ROUNDING, _SHARES = slice(0, 16), slice(32, 64), slice(64, None)
+#: What sealing draws: the own seed first, then the cover's, the rounding, and the shares.
+_SEED, _COVER, _ROUNDING, _SHARES = slice(0, 16), slice(16, 32), slice(32, 64), slice(64, None)
 
 #: (node, job).
 _Device = tuple[str, str]
@@ -315,7 +315,8 @@ class JointOracle:
         point = request.noise or FixedPoint(request.label.bound, seat.group.size, request.word_bits)
         values = request.update if request.places is None else request.update[request.places]
         wanted = point.encode(values, factor=1.0, chance=entropy[_ROUNDING])
-        masks = [(entropy[_SEED], False), *((seed, other < seat.place) for other, seed in edges.items())]
+        covers = [(entropy[_COVER], False)] if request.is_covered else []
+        masks = [(entropy[_SEED], False), *covers, *((seed, other < seat.place) for other, seed in edges.items())]
         add_all(wanted, [(pair.mask_key(seed, seat.label), takes_off) for seed, takes_off in masks])
         is_masked = np.array_equal(wanted, event.tensors["words"])
         self._hold(is_masked, step, f"{step.node} masked its words by other secrets than those it drew and shares")
@@ -329,6 +330,10 @@ class JointOracle:
             view, place = self._places[step.node, step.job, message.term, message.group]
             view.seen.add(place)
             found.append(view)
+            if isinstance(message, UpdateShard) and view.plan.believes.helper is not None:
+                # An aggregator may know what the helper knows.
+                is_covered = view.updates[place].request.is_covered
+                self._hold(is_covered, step, f"{step.node} sent an aggregator words under the helper's mask only")
         if isinstance(message, Agreed) and isinstance(step.event, Received) and isinstance(step.event.message, Agree):
             self._agreed[step.node, step.job, message.term, message.group] = step.event.message.present
         if isinstance(message, Opened):

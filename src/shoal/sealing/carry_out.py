@@ -56,6 +56,7 @@ class DeviceKeys:
                 fixed=point,
                 entropy=entropy,
                 figures=figures,
+                is_covered=request.is_covered,
             )
             kept = SealedUpdate(seat)
         kept.places = request.places

@@ -65,13 +65,13 @@ class MaskGraph:
     def size(self) -> int:
         return self.shape.devices
 
-    def seals_bytes(self, place: int) -> int:
+    def seals_bytes(self, place: int, *, is_summed_elsewhere: bool = False) -> int:
         """Return the bytes that an upload has in addition to its words: commitments, and envelopes for each
-        neighbour."""
+        neighbour. ``is_summed_elsewhere``: aggregators get its words."""
         near = len(self.near[place])
         if not near:
-            # Only the envelope for the helper.
-            return HELPER_ENVELOPE_BYTES
+            # Only the envelope for the helper, and the seed of the cover.
+            return HELPER_ENVELOPE_BYTES + SEED_BYTES * is_summed_elsewhere
         return COMMIT_BYTES * (1 + near) + near * (SHARE_BYTES + TAG_BYTES) + near * self.edges_bytes(place)
 
     def edges_bytes(self, place: int) -> int:

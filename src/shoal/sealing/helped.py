@@ -3,6 +3,9 @@ argument.
 
 The leader has the masked words of every device but no seed; the helper has the seeds but no words. Neither learns
 anything about one update without the other. An envelope opens only for its device, its helper and its label.
+
+Aggregators of a tree or a shard have masked words too. What goes to them has a second mask, the cover, whose seed only
+the leader gets: without it, an aggregator and the helper together would see updates.
 """
 
 from __future__ import annotations
@@ -31,15 +34,17 @@ def seal_for_helper(
     fixed: FixedPoint | NoisePoint,
     entropy: bytes,
     figures: np.ndarray | None = None,
+    is_covered: bool = False,
 ) -> tuple[np.ndarray, bytes]:
-    """Return the masked words of an update, and the envelope with their seed followed by the masked words of its
-    figures. ``key`` is the key that the device and the helper share. Use ``entropy`` only once."""
+    """Return the masked words of an update, and the bytes that go to the leader with them: the envelope with their
+    seed, the seed of their cover if ``is_covered``, and the masked words of the figures. ``key`` is the key that the
+    device and the helper share. Use ``entropy`` only once."""
     if len(entropy) != ENTROPY_BYTES:
         raise Misuse(f"sealing takes {ENTROPY_BYTES} random bytes, not {len(entropy)}")
-    seed = entropy[:SEED_BYTES]
+    seed, cover = entropy[:SEED_BYTES], entropy[SEED_BYTES : 2 * SEED_BYTES] if is_covered else b""
     words = fixed.encode(update, factor=1.0, chance=rounding_of(entropy))
-    masked = masked_figures(words, figures, [(pair.mask_key(seed, label), False)])
-    return words, pair.close(key, label, place, _HELPER, seed) + masked
+    masked = masked_figures(words, figures, [(pair.mask_key(each, label), False) for each in (seed, cover) if each])
+    return words, pair.close(key, label, place, _HELPER, seed) + cover + masked
 
 
 def sum_of_masks(

@@ -5,13 +5,13 @@ The leader has no key. It can open a sum only with the shares that members give 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.sealing.group import MAC_BYTES, SEED_BYTES, MaskGraph, OpenedPart
+from shoal.sealing.group import HELPER_ENVELOPE_BYTES, MAC_BYTES, SEED_BYTES, MaskGraph, OpenedPart
 from shoal.sealing.shamir import SHARE_BYTES, candidates
 
 _NO_MAC = bytes(MAC_BYTES)
@@ -159,6 +159,13 @@ class SumOpening:
             if commitment(seed, self.label) == commit:
                 return seed
         raise PeerViolation(f"the shares of member {member} do not restore the mask that it committed to")
+
+
+def covers_in(seals: Iterable[bytes]) -> list[Mask]:
+    """Return the covers of a sum's members whose words went to aggregators, where a helper opens the sum. ``seals``:
+    what came with the words of each member."""
+    covers = (each[HELPER_ENVELOPE_BYTES:] for each in seals)
+    return [Mask(cover, was_added=True) for cover in covers if cover]
 
 
 def unmask(total: np.ndarray, masks: list[Mask], label: bytes, *, start: int = 0) -> None:

@@ -33,6 +33,9 @@ class SealRequest:
     noise: NoisePoint | None = None
     #: The helper's name and public key, or None if members open sums.
     helper: tuple[str, bytes] | None = None
+    #: Whether the words have a cover too, whose seed only the leader gets: a helper opens the sum, and aggregators add
+    #: up the words.
+    is_covered: bool = False
     update: np.ndarray = field(compare=False, repr=False)
     #: Figures of the training, each from 0 to 1. The leader learns only their mean over the group
     #: (``sealing.figures``). Empty if the plan is private.

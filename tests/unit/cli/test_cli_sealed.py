@@ -53,6 +53,16 @@ def test_where_words_meet_in_aggregators_it_says_what_those_learn() -> None:
     assert "meet" not in facts("dense", 16)
 
 
+def test_where_a_helper_opens_the_sums_of_aggregators_words_are_masked_twice() -> None:
+    told = {}
+    for topology in ("star", "shard"):
+        plan = Plan(trust="sealed(8, helper=aide)", data="local", workers_min=8, workers_max=100, topology=topology)
+        told[topology] = dict(sealed_facts(plan, devices=64, model_bytes=2.9e6))
+    assert "meet" not in told["star"]
+    assert "two masks and learn nothing of any update, also together with aide" in told["shard"]["meet"]
+    assert told["star"]["costs"] != told["shard"]["costs"]
+
+
 def test_masks_of_16_bits_cost_half() -> None:
     # Rounding and hashing 725,000 values take 10 ms, each of 29 masks of 32 bits 1.1 ms.
     assert device_ms(facts("dense", 64)) == 42

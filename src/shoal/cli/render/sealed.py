@@ -130,11 +130,14 @@ def _helped_facts(plan: Plan, helper: str, *, devices: int, model_bytes: float) 
     )
     codec, values, words = _words_of(plan, model_bytes)
     mask_ms, rounding_ms = _word_ms(plan, codec)
-    device_ms = values * _HASH_MS + words * (rounding_ms + mask_ms)
+    # Words that go to aggregators are masked twice, and the leader takes off the second mask of each.
+    is_covered = plan.topology != "star"
+    device_ms = values * _HASH_MS + words * (rounding_ms + (1 + is_covered) * mask_ms)
+    leader_ms = values * _HASH_MS + words * mask_ms * devices * is_covered
     yield (
         "costs",
         f"about {device_ms:.0f} ms of a core more a version on a device, whatever their number,"
-        f" {values * _HASH_MS:.0f} ms at the leader and {words * mask_ms * devices:.0f} ms at {helper};"
+        f" {leader_ms:.0f} ms at the leader and {words * mask_ms * devices:.0f} ms at {helper};"
         f" {bytes_text(HELPER_ENVELOPE_BYTES)} more up a device, and one answer of"
         f" {bytes_text(words * codec.word_bits / 8)} from {helper}",
     )
@@ -146,4 +149,10 @@ def _helped_facts(plan: Plan, helper: str, *, devices: int, model_bytes: float) 
         " the two do not tell each other what they have: together they see every update"
         + ("" if is_private else _CRAFTED),
     )
+    if is_covered:
+        yield (
+            "meet",
+            f"aggregators add up words with two masks and learn nothing of any update, also together with {helper}; one"
+            " that is lost before its sum came costs a round, later nothing",
+        )
     yield "stops not", f"a device or {helper} that lies: nobody can see who spoilt a sum"

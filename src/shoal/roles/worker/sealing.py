@@ -262,6 +262,7 @@ class DeviceSealing:
             places=words_at,
             noise=privacy.point if privacy is not None else None,
             helper=helper,
+            is_covered=helper is not None and bind.formation > 0,
             update=delta,
             figures=self._trained[1],
         )

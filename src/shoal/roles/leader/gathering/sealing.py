@@ -413,7 +413,7 @@ class Sealing:
             raise PeerViolation(f"Update.formation is {update.formation}; the words of this group go by {by}")
         if not by and (words is None or words.dtype != group.total.dtype or words.shape != (self._size,)):
             raise PeerViolation(f"a sealed update is {self._size} words of {self._bits} bits")
-        size = group.graph.seals_bytes(place)
+        size = group.graph.seals_bytes(place, is_summed_elsewhere=by > 0)
         all_bytes = size + self._figure_words * group.total.itemsize
         if seals is None or seals.dtype != np.uint8 or seals.shape != (all_bytes,):
             raise PeerViolation("a sealed update has to bring the shares of its masks, and its figures")
