@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.errors import BadValues, PeerViolation
 from shoal.learning.metrics import logged_problem
-from shoal.wire.limits import LOSS_SUM_MAX, SECONDS_MAX, UPDATE_NORM_MAX
+from shoal.wire.limits import JOULES_MAX, LOSS_SUM_MAX, SECONDS_MAX, UPDATE_NORM_MAX
 from shoal.wire.messages import Tensors, Update
 
 
@@ -23,6 +23,8 @@ def check_told(update: Update, *, examples_max: int) -> None:
         raise BadValues(f"the training loss is {update.loss_sum:.3g}: try a lower learning rate")
     if not 0 <= update.train_s <= SECONDS_MAX:
         raise PeerViolation(f"Update.train_s is {update.train_s:g}; it must be 0 to {SECONDS_MAX:g}")
+    if not 0 <= update.joules <= JOULES_MAX:
+        raise PeerViolation(f"Update.joules is {update.joules:g}; it must be 0 to {JOULES_MAX:g}")
     if update.logged and (found := logged_problem(update.logged, examples=update.examples)) is not None:
         raise PeerViolation(f"Update.logged is not usable: {found}")
 

@@ -152,9 +152,10 @@ IDENTITY_FILE_MAX_BYTES = 64 << 10
 #: Workers in one progress report: building 100,000 empty ones from one envelope took seconds.
 WORKERS_TOLD_MAX = 1024
 
-#: The largest sum of losses, and the longest time, that a device may report. They are summed or shown.
+#: The largest sum of losses, the longest time and the most energy that a device may report. They are summed or shown.
 LOSS_SUM_MAX = 1e100
 SECONDS_MAX = 1e9
+JOULES_MAX = 1e12
 
 #: While tensors arrive, nobody else can use their memory. A message may take this long, plus the time that its bytes
 #: need at this rate; a slower peer is disconnected. A node that we dialled may be slower, because no other peer waits.

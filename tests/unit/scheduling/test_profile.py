@@ -132,6 +132,16 @@ def test_devices_that_are_all_alike_say_little_about_one_that_is_not() -> None:
     assert prediction.per_example == pytest.approx(16.0), "eight times the slowest, not e^700"
 
 
+@pytest.mark.parametrize("spent", [5e-324, 1e-300, 1e300])
+def test_a_cost_that_no_task_has_is_learned_as_the_nearest_that_one_may_have(spent: float) -> None:
+    ours = LogRls()
+    for _ in range(3):
+        ours.observed(Features(device="liar", kind="pi"), 4096, spent)
+    assert ours.decide(Features(device="liar", kind="pi"), 1.0).examples >= 1
+    # The next leader can read what was learned.
+    LogRls().restore(ours.snapshot())
+
+
 def test_the_margin_is_in_the_reason_and_widens_with_doubt() -> None:
     profiler = WithMargin(LogRls(), within=0.9)
     for _ in range(8):

@@ -13,7 +13,7 @@ from shoal.errors import PeerViolation
 from shoal.runtime.journal import Journal
 from shoal.store.registry import Registry
 from shoal.wire.checks import check_told, dense
-from shoal.wire.limits import LOSS_SUM_MAX, SECONDS_MAX
+from shoal.wire.limits import JOULES_MAX, LOSS_SUM_MAX, SECONDS_MAX
 from shoal.wire.messages import Facts, Heartbeat, Update, clip
 
 
@@ -33,6 +33,13 @@ def test_a_time_that_cannot_be_averaged_is_refused(train_s: float) -> None:
     with pytest.raises(PeerViolation, match=r"Update\.train_s is"):
         checked(update(train_s=train_s))
     assert checked(update(train_s=SECONDS_MAX)).size == 3
+
+
+@pytest.mark.parametrize("joules", [math.inf, -math.inf, -1.0, JOULES_MAX * 2, 1e308])
+def test_an_energy_that_leases_cannot_be_sized_by_is_refused(joules: float) -> None:
+    with pytest.raises(PeerViolation, match=r"Update\.joules is"):
+        checked(update(joules=joules))
+    assert checked(update(joules=JOULES_MAX)).size == 3
 
 
 @pytest.mark.parametrize("loss_sum", [1e308, -1e308, LOSS_SUM_MAX * 1.01, math.inf])

@@ -88,7 +88,9 @@ class LogRls(Profiler):
         )
 
     def observed(self, features: Features, examples: int, spent: float) -> None:
-        log_slope = math.log(slope_of(examples, spent))
+        slope = slope_of(examples, spent)
+        # A device may report a time so short that it is 0 per example.
+        log_slope = min(max(math.log(slope), -LOG_MOST), LOG_MOST) if slope else -LOG_MOST
         state, _ = self._state(features)
         if state is None:
             # The first task of all: there was nothing to predict it from.
