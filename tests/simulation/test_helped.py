@@ -14,11 +14,14 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from caught import is_caught
+from sealed_shapes import NAMES as SHAPED
+from sealed_shapes import ShapedTroupe
 from sealed_troupe import HELPER, SealedTroupe, a_plan
 
 from dst.fuzz import fuzz
 from shoal.plan import Until
 from shoal.roles.helper import Helper
+from shoal.roles.leader.gathering import helper_opener
 from shoal.roles.leader.gathering.helper_opener import HelperOpener
 from shoal.roles.leader.gathering.sealing import Sealing
 from shoal.roles.worker.sealing import DeviceSealing
@@ -167,7 +170,18 @@ def a_worker_has_the_name_of_the_helper() -> None:
     troupe.run(most=300)
 
 
+def aggregators_add_up_the_words() -> None:
+    """An aggregator may be a device of whoever has the helper."""
+    for kind in ("tree", "shard"):
+        troupe = ShapedTroupe(kind, trust=TRUST)
+        troupe.helps()
+        troupe.joins(*SHAPED)
+        troupe.forms()
+        troupe.is_exact(versions=2)
+
+
 STORIES: list[Story] = [
+    aggregators_add_up_the_words,
     sums_are_exact,
     noise_is_of_the_devices,
     a_device_dies_at_each_word,
@@ -289,7 +303,23 @@ def nobody_says_that_the_helper_is_away() -> AbstractContextManager[Any]:
     return patch.object(HelperOpener, "held_up", lambda self: None if self.node in self._roster.keys else "waiting")
 
 
+def words_for_aggregators_have_one_mask() -> AbstractContextManager[Any]:
+    """An aggregator that knows what the helper knows takes it off."""
+    request = DeviceSealing._request
+
+    def uncovered(self: DeviceSealing, *given: Any) -> Any:
+        return replace(request(self, *given), is_covered=False)
+
+    return patch.object(DeviceSealing, "_request", uncovered)
+
+
+def covers_stay_in_the_sum() -> AbstractContextManager[Any]:
+    return patch.object(helper_opener, "covers_in", lambda seals: [])
+
+
 MUTANTS = [
+    words_for_aggregators_have_one_mask,
+    covers_stay_in_the_sum,
     a_label_is_answered_twice,
     any_number_is_enough,
     envelopes_have_no_label,
