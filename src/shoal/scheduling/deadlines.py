@@ -17,6 +17,9 @@ LONGEST_S = 300.0
 #: A lease that takes this many times the median is given to someone else.
 PATIENCE = 8.0
 
+#: A lease that was fitted to a budget of time has this many times the budget, in addition to what leases usually have.
+SIZED_PATIENCE = 2.0
+
 #: The largest factor by which the first allowance grows when leases expire before any came back.
 STRETCH_MAX = 16.0
 
@@ -56,6 +59,7 @@ class LeaseClock:
         self._fixed_s = fixed_s
         self._first_s = FIRST_S + transfer_bytes / SLOWEST_LINK_BYTES_PER_S
         self._recent: deque[float] = deque(maxlen=64)
+        self._per_example_s: deque[float] = deque(maxlen=64)
         self._median_s: float | None = None
         self._stretch = 1.0
 
@@ -68,9 +72,22 @@ class LeaseClock:
         if not self._recent:
             self._stretch = min(2 * self._stretch, STRETCH_MAX)
 
-    def returned(self, duration_s: float) -> None:
+    def returned(self, duration_s: float, *, examples: int = 0) -> None:
+        """Record how long a lease took, and over how many examples, if that is known."""
         self._recent.append(duration_s)
         self._median_s = None
+        if examples:
+            self._per_example_s.append(duration_s / examples)
+
+    def sized_s(self, examples: int, *, budget_s: float) -> float:
+        """Return the seconds that a lease may take for its size alone. The first leases of a fleet only measure it, and
+        are far shorter than those that fill a budget. ``budget_s``: what the lease was fitted to, or 0 if it was fitted
+        to energy."""
+        if self._fixed_s:
+            return 0.0
+        if budget_s:
+            return SIZED_PATIENCE * budget_s
+        return PATIENCE * examples * median(self._per_example_s) if self._per_example_s else 0.0
 
     @property
     def typical_s(self) -> float:

@@ -28,7 +28,7 @@ class Contributions:
         self._stats.on_merged(lease, train_s=update.train_s, workers=workers, others=others)
         if self._online is not None:
             self._online.learn(worker, update)
-        self._leases.on_delivered(worker, lease)
+        self._leases.on_delivered(worker, lease, examples=update.examples)
         worker.trainings_s.append(update.train_s)
         self._evaluations.on_trained(examples=update.examples, train_s=update.train_s)
         worker.batches += len(lease.batches)

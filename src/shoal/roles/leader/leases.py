@@ -100,12 +100,15 @@ class Leases:
         clock = self.clock if is_training else self._evaluation_clock
         # A lease on a device's own examples is one thing, whatever the device has to do for it.
         count = self._batches(examples) if is_training and self._plan.data != "local" else 1
-        now_s, allowance_s = self._machine.now_s, clock.allowance_s()
+        is_sized = is_training and self._plan.work == "sized"
+        sized_s = clock.sized_s(examples, budget_s=self._plan.budget_s) if is_sized else 0.0
+        now_s, allowance_s = self._machine.now_s, clock.allowance_s() + sized_s
         # The worker's time and the others' patience differ: a worker that is late loses its lease and nothing else.
         waits_s = allowance_s + LEASE_GRACE_S
         if is_training and in_step:
             # Where no worker waits for it, it may take its time: one that is late now and then is not given up.
-            waits_s = wait_s(worker.durations_s, stretch=worker.stretch, longest_s=waits_s)
+            own_s = wait_s(worker.durations_s, stretch=worker.stretch, longest_s=waits_s)
+            waits_s = max(own_s, sized_s + LEASE_GRACE_S) if sized_s else own_s
         lease = self.ledger.lease(
             self._last + 1,
             worker.node,
@@ -126,10 +129,10 @@ class Leases:
             return self._plan.lease_batches
         return min(LEASE_BATCHES_MAX, max(1, examples // self._plan.batch_size))
 
-    def on_delivered(self, worker: WorkerRecord, lease: Lease) -> None:
-        """A worker returned the update of a lease."""
+    def on_delivered(self, worker: WorkerRecord, lease: Lease, *, examples: int) -> None:
+        """A worker returned the update of a lease, made of this many examples."""
         took_s = self._machine.now_s - lease.issued_s
-        self.clock.returned(took_s)
+        self.clock.returned(took_s, examples=examples)
         self._returned_s = self._machine.now_s
         worker.durations_s.append(took_s)
         worker.stretch = 1.0

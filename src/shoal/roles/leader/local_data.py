@@ -210,11 +210,11 @@ class Online:
 
     def on_late(self, worker: WorkerRecord, lease: Lease) -> None:
         """A device gave up a lease that had no time left. Its task takes at least so long, so that the next one is
-        smaller: a slow device would be given the same for ever."""
-        examples = self._lent.get(lease.id)
-        if self._intake is not None and examples and self._plan.budget_s:
-            spent = {"time": self._machine.now_s - lease.issued_s}
-            self._intake.done(features_of(worker.node, worker.device), examples, spent)
+        smaller: a slow device would be given the same for ever. A time within the budget says nothing: learned from, it
+        would make the next one larger."""
+        examples, took_s = self._lent.get(lease.id), self._machine.now_s - lease.issued_s
+        if self._intake is not None and examples and 0 < _time_budget(self._plan) <= took_s:
+            self._intake.done(features_of(worker.node, worker.device), examples, {"time": took_s})
 
     def count_merged(self, lease: int, update: Update) -> None:
         """An update is in the next version. Until then it may have to be sent again, and its lease is remembered."""
@@ -280,10 +280,15 @@ def joules_allowed(plan: Plan, battery_joules: float | None) -> float | None:
     return min((joules for joules in (plan.budget_joules, share) if joules), default=None)
 
 
+def _time_budget(plan: Plan) -> float:
+    """Return the seconds that leases are fitted to, or 0 if they are not. None may take longer than it has."""
+    return min(plan.budget_s, plan.lease_s) if plan.lease_s else plan.budget_s
+
+
 def _intake(plan: Plan) -> Intake:
     budgets: dict[str, Budget] = {}
-    if plan.budget_s:
-        budgets["time"] = Budget(profiler=WithMargin(LogRls(unit="s")), budget=plan.budget_s)
+    if budget_s := _time_budget(plan):
+        budgets["time"] = Budget(profiler=WithMargin(LogRls(unit="s")), budget=budget_s)
     if plan.has_energy_budget:
         budgets[ENERGY] = Budget(profiler=WithMargin(LogRls(unit="J", energy=True)), budget=plan.budget_joules or None)
     if not budgets:
