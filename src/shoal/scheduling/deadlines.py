@@ -80,7 +80,7 @@ class LeaseClock:
             self._per_example_s.append(duration_s / examples)
 
     def sized_s(self, examples: int, *, budget_s: float) -> float:
-        """Return the seconds that a lease may take for its size alone. The first leases of a fleet only measure it, and
+        """Return the seconds that a lease of this size has at least. The first leases of a fleet only measure it, and
         are far shorter than those that fill a budget. ``budget_s``: what the lease was fitted to, or 0 if it was fitted
         to energy."""
         if self._fixed_s:
