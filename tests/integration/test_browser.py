@@ -258,7 +258,7 @@ def test_a_tab_refuses_a_graph_with_an_operation_that_is_not_on_the_list(
                 job = await site.operator.prepare_and_submit(
                     str(HERE / "clouds_task.py"), plan={"batch_size": 16, "until": {"epochs": 1}}, portable=True
                 )
-                await site.event(job, "lease.failed", 'tab: a graph has the operation "Loop"')
+                await site.event(job, "preparation.failed", 'tab: a graph has the operation "Loop"')
                 assert not site.history(job)[0]
                 await site.operator.stop(job)
 

@@ -120,7 +120,7 @@ def test_a_device_does_not_run_what_was_changed_in_the_registry(tmp_path: Path) 
             was = edit_spec(site, job, bundle=evil)
             seen = max(event.seq for event in site.events(job))
             await restart(site)
-            refused = await site.event(job, "lease.failed", "the job is not what operator signed", after=seen)
+            refused = await site.event(job, "preparation.failed", "the job is not what operator signed", after=seen)
             assert DEVICE in refused.text
             assert not BlobStore(tmp_path / "cache" / "blobs").has(evil), "its code was fetched"
             assert not (tmp_path / "cache" / "bundles" / evil).exists()
