@@ -31,7 +31,7 @@ def test_a_device_without_limits_always_works() -> None:
 )
 def test_hours_are_spans_of_the_day(hours: str, works: tuple[float, ...], rests: tuple[float, ...]) -> None:
     if hours.startswith("0-24"):
-        with pytest.raises(Misuse, match="is no span"):
+        with pytest.raises(Misuse, match="is not a span"):
             DeviceLimits.of(hours=hours)
         return
     limits = DeviceLimits.of(hours=hours)
