@@ -116,7 +116,7 @@ def test_one_is_killed_in_the_middle_of_a_merge(tmp_path: Path, network: Network
     for name in NAMES:
         network.limit(name, up_mbps=1.0, down_mbps=1.0)
         peers.start(name, [*network.enter(name), *command(homes[name])])
-    pair = peers.await_line(r"pair: round 1: (\w+) gives to (\w+)", "ant", "bee")
+    pair = peers.await_line(r"merge.started: round 1: (\w+) gives to (\w+)", "ant", "bee")
     lost = pair[1] if victim == "sender" else pair[2]
     time.sleep(0.5)
     peers.kill(lost)
@@ -124,7 +124,7 @@ def test_one_is_killed_in_the_middle_of_a_merge(tmp_path: Path, network: Network
     told = [peers.result(name) for name in left]
     assert {each["digest"] for each in told} == {told[0]["digest"]}
     assert [each["version"] for each in told] == [2, 2]
-    made = [re.findall(r"made: version (\d+) of \d+ updates: (.*)", peers.log(name)) for name in left]
+    made = [re.findall(r"version.made: version (\d+) of \d+ updates: (.*)", peers.log(name)) for name in left]
     of = {int(version): names.split(", ") for rows in made for version, names in rows}
     # What it had not handed on when it died is in no version; both others are in each.
     assert of == {1: left, 2: left}
@@ -161,7 +161,7 @@ def test_the_conductor_dies_and_comes_back(tmp_path: Path, network: Network, pee
 
     for name in NAMES:
         start(name)
-    peers.await_line(r"made: version 3 of 3", *NAMES)
+    peers.await_line(r"version.made: version 3 of 3", *NAMES)
     peers.kill("ant")
     peers.await_line(r"bee coordinates in term 2: ant is silent", "bee")
     start("ant")
