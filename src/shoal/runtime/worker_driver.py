@@ -13,7 +13,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -516,11 +516,14 @@ class WorkerDriver:
         await host.deliver(trained)
 
     async def _trained(self, action: Train) -> tuple[TrainResult, EnergySpent | None]:
-        """Train on shared examples. See what that takes if leases are sized by it."""
-        before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0) if self._is_measured else None
-        result = await self._trainer.train(action.epoch, action.batches, rate=action.rate, version=action.version)
-        if before is None:
-            return result, None
+        """Train on shared examples. Measure the energy if leases are sized by it."""
+        training = self._trainer.train(action.epoch, action.batches, rate=action.rate, version=action.version)
+        return await self._measured(training) if self._is_measured else (await training, None)
+
+    async def _measured(self, training: Awaitable[TrainResult]) -> tuple[TrainResult, EnergySpent]:
+        """Wait for a training that begins now. Return its result and the energy that the device used meanwhile."""
+        before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
+        result = await training
         spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
         self._usage.energy.note(spent, cpu_s=result.cpu_s)
         return result, spent
@@ -539,18 +542,17 @@ class WorkerDriver:
             await self._windows.fetch_ahead(epoch, batch)
 
     async def _learn(self, action: Train) -> tuple[TrainResult, EnergySpent]:
-        """Train on the device's own examples, and see what that takes."""
-        before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
-        result = await self._trainer.learn(
-            action.epoch,
-            action.batches[0],
-            action.examples,
-            rate=action.rate,
-            version=action.version,
-            deadline_s=action.deadline_s,
+        """Train on the device's own examples, and measure the energy."""
+        result, spent = await self._measured(
+            self._trainer.learn(
+                action.epoch,
+                action.batches[0],
+                action.examples,
+                rate=action.rate,
+                version=action.version,
+                deadline_s=action.deadline_s,
+            )
         )
-        spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
-        self._usage.energy.note(spent, cpu_s=result.cpu_s)
         if self._seen is not None:
             # Before anyone hears of it: what was trained on is never judged again, whatever happens next.
             await asyncio.to_thread(self._seen.note, self._spec.job, result.held)
