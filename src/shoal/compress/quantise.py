@@ -43,13 +43,19 @@ def scales_of(values: np.ndarray, counts: np.ndarray, *, bits: int) -> np.ndarra
 
     ``values`` are those of one tensor after the other, ``counts`` how many each has.
     """
-    scales = np.zeros(counts.size, dtype=np.float32)
+    scales = _largest(values, counts) / np.float32(levels_of(bits))
+    scales[scales < SCALE_MIN] = 0
+    return scales
+
+
+def _largest(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the largest magnitude in each tensor, or 0 in one without values."""
+    largest = np.zeros(counts.size, dtype=np.float32)
     present = np.flatnonzero(counts)
     if present.size:
         starts = (np.cumsum(counts) - counts)[present]
-        scales[present] = np.maximum.reduceat(np.abs(values), starts) / np.float32(levels_of(bits))
-    scales[scales < SCALE_MIN] = 0
-    return scales
+        largest[present] = np.maximum.reduceat(np.abs(values), starts)
+    return largest
 
 
 def quantise(
@@ -78,14 +84,9 @@ def restored(levels: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 def int16_scales(values: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     """Return the step between two words of 16 bits in each tensor, or 0 where no value is large enough to have one."""
-    counts = np.asarray(sizes, dtype=np.int64)
-    scales = np.zeros(counts.size, dtype=np.float32)
-    present = np.flatnonzero(counts)
-    if present.size:
-        starts = (np.cumsum(counts) - counts)[present]
-        # Divided in float64 and rounded up, so that the largest value is not beyond the last level.
-        exact = np.maximum.reduceat(np.abs(values), starts).astype(np.float64) / INT16_MOST
-        scales[present] = np.nextafter(exact.astype(np.float32), np.float32(np.inf))
+    # Divided in float64 and rounded up, so that the largest value is not beyond the last level.
+    exact = _largest(values, np.asarray(sizes, dtype=np.int64)).astype(np.float64) / INT16_MOST
+    scales = np.nextafter(exact.astype(np.float32), np.float32(np.inf))
     scales[scales < SCALE_MIN] = 0
     return scales
 
