@@ -79,7 +79,7 @@ from shoal.runtime.status_pages import StatusPages
 from shoal.runtime.stored_jobs import StoredJobs
 from shoal.runtime.submissions import Submissions
 from shoal.runtime.vitals import Vitals
-from shoal.runtime.with_store import STORE_AGAIN_S, with_store
+from shoal.runtime.with_store import with_store
 from shoal.store.depot import Depot, FolderDepot
 from shoal.store.opening import StoreUsages
 from shoal.store.registry import Registry
@@ -440,16 +440,13 @@ class ManagerNode:
         assert self.shared is not None, "a manager that is alone gives no job away"
         # Events of the job are written while it is still this manager's.
         await asyncio.to_thread(self._journal.flush)
-        while True:
-            try:
-                given = await with_store(self.shared.give, give.job, give.endpoint, on_deposed=self.on_deposed)
-            except (ShoalError, OSError) as error:
-                # The role has forgotten the job and waits for the answer: without one, no manager would run it.
-                log.warning("whether job %s is given away is not known yet, trying again: %s", give.job, error)
-                await asyncio.sleep(STORE_AGAIN_S)
-            else:
-                self._kept.let_go(give.job)
-                return given
+        # The role has forgotten the job and waits for the answer: without one, no manager would run it.
+        any_failure = (ShoalError, OSError)
+        given = await with_store(
+            self.shared.give, give.job, give.endpoint, on_deposed=self.on_deposed, waits_for=any_failure
+        )
+        self._kept.let_go(give.job)
+        return given
 
     def _send(self, to: str, message: Message) -> None:
         if isinstance(message, Welcome):

@@ -19,10 +19,14 @@ _Result = TypeVar("_Result")
 
 
 async def with_store(
-    act: Callable[..., _Result], *arguments: object, on_deposed: Callable[[Deposed], object]
+    act: Callable[..., _Result],
+    *arguments: object,
+    on_deposed: Callable[[Deposed], object],
+    waits_for: tuple[type[Exception], ...] = (Away,),
 ) -> _Result:
     """Call ``act`` in a thread until the store is there, and return its result. The manager decides nothing while a
-    record of its own is written; heartbeats are answered elsewhere."""
+    record of its own is written; heartbeats are answered elsewhere. ``waits_for``: the errors after which it is called
+    again."""
     waits = False
     while True:
         try:
@@ -31,7 +35,7 @@ async def with_store(
             # Nothing that this manager would do next counts: it ends.
             on_deposed(error)
             await asyncio.Event().wait()
-        except Away as error:
+        except waits_for as error:
             if not waits:
                 log.warning("the manager waits for its store: %s", error)
             waits = True
