@@ -108,8 +108,8 @@ class Plan:
     #: plan takes ``dense``, ``int16`` or a text like ``led5%+ef`` (docs/codecs.md).
     codec: str = "dense"
     #: ``leased`` gives the next batches to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
-    #: ``fixed`` divides the batches of an epoch equally, and again when a worker comes or goes: EDDL's comparison
-    #: (Figure 13), in which the others wait for the slowest device at the end of each epoch.
+    #: ``fixed`` divides the batches of an epoch equally, and again when a worker comes or goes; at the end of an epoch
+    #: all wait for the slowest device. It is the comparison of EDDL's Figure 13.
     work: str = "leased"
     #: Which updates count: ``identity``, those of devices with a certificate; ``robust`` and ``robust(clip)``, none by
     #: itself. ``sealed`` hides single updates, ``private(8, 1e-5)`` bounds what the model leaks about a person

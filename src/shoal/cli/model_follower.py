@@ -88,7 +88,7 @@ class HeldFile:
 
     version: int
     sha256: str
-    #: Its evaluation, or None if there is none.
+    #: The version's evaluation, or None if it was not evaluated.
     accuracy: float | None = None
     examples: int | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict)

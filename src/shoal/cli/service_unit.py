@@ -87,7 +87,7 @@ class ServiceSettings:
         if not self.program or not PurePosixPath(self.program[0]).is_absolute():
             raise Misuse("a service starts a program by its whole path")
         if not self.home.is_absolute():
-            raise Misuse(f"{self.home} is not a whole path: give --home one that begins with /")
+            raise Misuse(f"{self.home} is relative: give --home an absolute path")
         if self.rootless and self.part is Part.MANAGER:
             raise Misuse("a manager's service never is root: leave out --rootless")
         for word in (*self.program, *self.options, str(self.home), self.user):

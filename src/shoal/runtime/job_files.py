@@ -107,8 +107,10 @@ class JobFiles:
             self.remove_unnamed([spec])
 
     def drop_record(self, job: str) -> JobSpec | None:
-        """Remove an ended job's rows, then its checkpoints and published versions. Return its
-        specification, whose files stay, or None if there is no such job."""
+        """Remove an ended job's rows, then its checkpoints and published versions.
+
+        Return its specification, whose files stay, or None if there is no such job.
+        """
         row = self._registry.job(job)
         if row is None:
             return None

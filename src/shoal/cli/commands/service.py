@@ -177,7 +177,7 @@ def _checked(part: Part, options: Sequence[str]) -> tuple[str, ...]:
 def _check_whole(path: Path, *, option: str) -> None:
     """A service starts in another folder than the one where it is installed."""
     if not path.is_absolute():
-        raise Misuse(f"{path} is not a whole path: give {option} one that begins with /")
+        raise Misuse(f"{path} is relative: give {option} an absolute path")
 
 
 def _check_users(settings: ServiceSettings) -> None:

@@ -1,4 +1,4 @@
-"""Sealed updates at an aggregator: masked words, which it adds up modulo 2^32 or 2^16. Knows no mask.
+"""Sealed updates at an aggregator: masked words, which it adds up modulo 2^32 or 2^16 without the masks.
 
 Words look like noise to it, and so does their sum: there is no norm to check and nothing to decode. A sum is of the
 leases that the leader names and of no other piece, since the leader opens it for exactly these.

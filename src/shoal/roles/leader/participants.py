@@ -31,7 +31,7 @@ class Participants:
     def note_account(self, device: DeviceState) -> None:
         """A device sent its account. It may leave a moment later."""
         privacy = self._privacy
-        # No honest account comes to more, and a status is no place for a lie.
+        # An honest account never exceeds the plan's, so one that does is a lie and the status does not show it.
         if device.participations <= privacy.participations and device.spent <= privacy.ratio * 1.001:
             self._worst = max(self._worst, (min(device.spent, privacy.ratio), device.participations))
 

@@ -359,7 +359,7 @@ class Manager(Machine):
             self._take_place(node)
         node.heard_s, node.sent_s = self.now_s, None
         node.stays = hello.lends or hello.facts.is_hub
-        # What it leads of a job that is unknown here is judged before it goes.
+        # A job that is unknown here is judged before the leader ends it.
         led = (leads.job for leads in hello.leads)
         node.leads = frozenset(job for job in led if job not in self._jobs or self._jobs[job].is_open)
         node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
