@@ -32,6 +32,8 @@ class Recorder:
         if is_dealer or session.config.option.collectonly:
             return
         label = os.environ.get(timings.LABEL_VARIABLE, "other/last")
+        # A test may run pytest itself, in a process that inherits this label: it would empty the file of this run.
+        os.environ[timings.LABEL_VARIABLE] = timings.INNER_LABEL
         worker = os.environ.get("PYTEST_XDIST_WORKER", "")
         path = timings.FOLDER / f"{label}{worker and '-'}{worker}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)

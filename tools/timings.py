@@ -25,6 +25,8 @@ FOLDER = ROOT / ".timings"
 KEPT_FILE = ROOT / "tests" / "timings.json"
 #: Names the file of a run, such as ``gate/unit``; the recorder reads it.
 LABEL_VARIABLE = "SHOAL_TIMINGS"
+#: The file of a run that a test of another run started.
+INNER_LABEL = "other/inner"
 #: Beside a run's figures, the tests that failed once and passed by themselves.
 ALARMS = "alarms.txt"
 #: This many tests are listed.

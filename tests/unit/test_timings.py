@@ -74,6 +74,21 @@ def test_each_of_several_processes_writes_a_file_of_its_own(tmp_path: Path) -> N
     assert names == {"unit-gw0.jsonl", "unit-gw1.jsonl"}
 
 
+def test_a_run_inside_a_test_does_not_empty_the_file_of_the_outer_run(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "conftest.py").write_text(_CONFTEST.replace("Path(__file__).parent", "Path(__file__).parents[1]"))
+    (inner / "test_inner.py").write_text("def test_inside():\n    pass\n")
+    command = (sys.executable, "-m", "pytest", "-q", str(inner), "--rootdir", str(inner), "--confcutdir", str(inner))
+    outer = f"import subprocess\n\ndef test_outside():\n    subprocess.run({command!r}, check=True)\n"
+    (tmp_path / "test_outer.py").write_text(outer)
+    found = _record(tmp_path, "gate/seeds", "test_outer.py", "test_it.py")
+    assert {"test_outside", "test_waits", "test_inside"} <= set(found)
+    kept = (tmp_path / "kept" / "gate" / "seeds.jsonl").read_text()
+    assert all(name in kept for name in ("test_outside", "test_waits"))
+    assert "test_inside" not in kept
+
+
 def _timed(folder: Path, label: str, *rows: timings.Timing) -> None:
     path = folder / f"{label}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
