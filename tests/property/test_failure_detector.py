@@ -57,7 +57,10 @@ class Plain:
         if peer is None or peer.state is LOST:
             return []
         peer.closed_s, peer.reason = now_s, reason
-        return [] if peer.state is SUSPECT else [self.change(node, SUSPECT, reason)]
+        if peer.state is SUSPECT:
+            return []
+        told = f"{reason}; waiting {self.patience.reconnect_s:g} s for it to return"
+        return [replace(self.change(node, SUSPECT, reason), reason=told)]
 
     def left(self, node: str, reason: str) -> list[PeerChanged]:
         peer = self.peers.get(node)

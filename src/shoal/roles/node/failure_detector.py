@@ -118,7 +118,8 @@ class FailureDetector:
         if peer.state is Liveness.SUSPECT:
             return []
         peer.state = Liveness.SUSPECT
-        return [PeerChanged(node=node, state=Liveness.SUSPECT, reason=reason)]
+        told = f"{reason}; waiting {self._patience.reconnect_s:g} s for it to return"
+        return [PeerChanged(node=node, state=Liveness.SUSPECT, reason=told)]
 
     def on_left(self, node: str, *, reason: str) -> list[PeerChanged]:
         """Note that a peer said goodbye, or that an operator revoked it."""

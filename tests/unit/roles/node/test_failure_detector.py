@@ -52,7 +52,8 @@ def test_a_lost_one_who_returns_is_a_newcomer(members: FailureDetector) -> None:
 
 
 def test_a_broken_session_has_a_moment_to_come_back(members: FailureDetector) -> None:
-    assert one(members.on_closed("a", 1.0, reason="reset by peer")) == ("a", SUSPECT, "reset by peer")
+    told = "reset by peer; waiting 1.5 s for it to return"
+    assert one(members.on_closed("a", 1.0, reason="reset by peer")) == ("a", SUSPECT, told)
     assert members.check(2.4) == []
     assert one(members.on_heard("a", 2.4))[1] is ALIVE
     assert members.check(4.0) == [], "the break is forgotten"
@@ -111,7 +112,7 @@ def test_a_peer_that_sends_fewer_heartbeats_is_waited_for_longer(members: Failur
 
 def test_a_break_of_its_session_is_noticed_as_fast(members: FailureDetector) -> None:
     members.expect("a", 60.0, 0.0)
-    assert one(members.on_closed("a", 1.0, reason="reset")) == ("a", SUSPECT, "reset")
+    assert one(members.on_closed("a", 1.0, reason="reset")) == ("a", SUSPECT, "reset; waiting 1.5 s for it to return")
     assert one(members.check(2.5)) == ("a", LOST, "reset, no reconnect within 1.5 s")
 
 

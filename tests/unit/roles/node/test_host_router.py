@@ -227,7 +227,7 @@ def test_one_who_is_lost_is_not_lent_to(home: HostRouter, give: Give) -> None:
 
 def test_silence_and_broken_sessions_are_noticed(home: HostRouter) -> None:
     joins(home, "a")
-    suspect = PeerChanged(node="a", state=Liveness.SUSPECT, reason="reset")
+    suspect = PeerChanged(node="a", state=Liveness.SUSPECT, reason="reset; waiting 1.5 s for it to return")
     assert home.on_closed("a", 1.0, reason="reset") == [ToManager(suspect)]
     (delivery,) = home.check(9.0)
     assert isinstance(delivery, ToManager)
