@@ -17,7 +17,7 @@ from shoal.cli.follow import follow
 from shoal.cli.job_history import News, Story
 from shoal.cli.render.plain import PlainLines
 from shoal.errors import Unreachable
-from shoal.states import JobState
+from shoal.states import JobState, LeaderPhase
 from shoal.wire.messages import Status
 
 
@@ -55,6 +55,27 @@ def test_a_job_is_followed_to_its_end() -> None:
         "epoch 2: accuracy 98.10 %, loss 0.2, version 118, 20 s",
         "finished: reached 98.10%",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "told"),
+    [
+        (JobState.FINISHED, "40 of 40 epochs", "finished: 40 of 40 epochs, accuracy 92.40 %"),
+        (JobState.FINISHED, "reached 92.40%, the goal was 92.00%", "finished: reached 92.40%, the goal was 92.00%"),
+        (JobState.STOPPED, "stopped by operator", "stopped: stopped by operator, accuracy 92.40 %"),
+        (JobState.FAILED, "the loss is not finite", "failed: the loss is not finite"),
+    ],
+)
+def test_the_last_line_says_how_good_the_model_is(state: JobState, reason: str, told: str) -> None:
+    ended = job(state=state, reason=reason, progress=progress(state=LeaderPhase.ENDED, accuracy=0.924))
+    _, printed = followed([status(ended)])
+    assert printed.splitlines()[-1] == told
+
+
+def test_the_last_line_of_a_job_that_was_never_evaluated_has_no_figure() -> None:
+    ended = job(state=JobState.STOPPED, reason="stopped by operator", progress=None)
+    _, printed = followed([status(ended)])
+    assert printed.splitlines()[-1] == "stopped: stopped by operator"
 
 
 def test_a_manager_that_restarts_is_waited_for() -> None:

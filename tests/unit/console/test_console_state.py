@@ -47,14 +47,14 @@ def test_a_lost_device_is_named_with_the_reason_and_what_was_done() -> None:
     lost = devices(state="lost", reason="connection closed, no reconnect within 1.5 s", job="")
     happened = (
         event(40, "device.lost", "device-1: connection closed, no reconnect within 1.5 s"),
-        event(42, "lease.returned", "lease 85 was taken back: device-1 is lost; its batches are free"),
+        event(42, "lease.returned", "lease 85 was taken back: device-1 is lost; its batches go to other devices"),
     )
     tone, said = sentence(status(nodes=lost), *happened)
     assert tone == "trouble"
     assert said.startswith(
         "device-1 is lost: connection closed, no reconnect within 1.5 s; mnist continues on 1 device. "
     )
-    assert said.endswith("lease 85 was taken back: device-1 is lost; its batches are free")
+    assert said.endswith("lease 85 was taken back: device-1 is lost; its batches go to other devices")
 
 
 BROKEN = "RuntimeError: no scale, at Sensors.loss (sensors.py:17)"

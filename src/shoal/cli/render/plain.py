@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from shoal.cli.job_history import News, Story
-from shoal.cli.render.format import bytes_text, clean, metrics_text, plural, rate_text, span_text
+from shoal.cli.render.format import bytes_text, clean, metric_text, metrics_text, plural, rate_text, span_text
+from shoal.roles.manager.publishing import measure
 from shoal.runtime.event_kinds import ROUTINE
+from shoal.states import JobState
 
 #: Progress without news is told at most this often.
 EVERY_S = 5.0
 
 #: Kinds of events that other lines report (an evaluation, the end of the job), or that come with every batch.
 _QUIET_KINDS = frozenset({*ROUTINE, "device.assigned", "job.finished", "job.failed", "job.stopped"})
+
+#: Ends after which the model is of use.
+_GOOD_ENDS = (JobState.FINISHED, JobState.STOPPED)
 
 
 class PlainLines:
@@ -31,7 +36,7 @@ class PlainLines:
         if news.evaluations and (drift := story.drift) is not None:
             told.append(str(drift))
         if news.state:
-            reason = clean(story.reason)
+            reason = _reason(story)
             told.append(f"{news.state}: {reason}" if reason else news.state)
         elif news.trouble:
             told.append(f"trouble: {clean(news.trouble)}")
@@ -55,3 +60,12 @@ class PlainLines:
             f"{plural(len(progress.workers), 'worker')}, {rate_text(progress.examples_per_s)} examples/s, "
             f"{bytes_text(progress.bytes_up)} up, {bytes_text(progress.bytes_down)} down"
         )
+
+
+def _reason(story: Story) -> str:
+    """Return why the job is in its state. At its end, add how good the model is unless the reason gives the figure."""
+    reason, progress = clean(story.reason), story.progress
+    last = measure(progress, story.judged_by) if progress is not None and story.state in _GOOD_ENDS else None
+    if last is None or metric_text(last).replace(" ", "") in reason.replace(" ", ""):
+        return reason
+    return f"{reason}, {clean(last.name, 30)} {metric_text(last)}"

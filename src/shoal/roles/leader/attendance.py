@@ -90,4 +90,4 @@ class Attendance:
         self._machine.record("worker.lost", f"{node}, a hub: {reason}" if worker.is_hub else f"{node}: {reason}")
         self._aggregation.on_worker_lost(node, reason)
         if not worker.is_hub:
-            self._leases.give_up(node, fate=f"was taken back: {node} is lost")
+            self._leases.give_up(node, fate=f"was taken back: {node} is lost; its batches go to other devices")

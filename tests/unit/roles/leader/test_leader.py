@@ -169,7 +169,7 @@ def test_a_worker_that_leaves_politely_returns_its_batch_at_once(begin: Start) -
     story.update("b", of_b)
     story.lost("a", "left: shutting down")
     assert story.records("worker.lost") == ["a: left: shutting down"]
-    assert story.records("lease.returned") == ["lease 1 was taken back: a is lost"]
+    assert story.records("lease.returned") == ["lease 1 was taken back: a is lost; its batches go to other devices"]
     assert story.model == [1.0, 1.0], "the round goes on without it"
     assert story.work("b").batches == of_a.batches
 
@@ -193,7 +193,7 @@ def test_an_update_of_a_lost_worker_comes_too_late_and_it_works_on(begin: Start)
     story.lost("a")
     story.update("a", of_a)
     (refused,) = story.told("a", UpdateRefused)
-    assert refused.reason == "lease 1 was taken back: a is lost"
+    assert refused.reason == "lease 1 was taken back: a is lost; its batches go to other devices"
     assert story.work("a").lease == 3
     assert story.model == [0.0, 0.0]
 
