@@ -17,7 +17,7 @@ NOTES = (
     ("epoch 3", "Epoch, the end of the job, batches counted"),
     ("accuracy", "Last evaluation, earlier ones, losses"),
     ("version ", "Newest version; the newest saved one"),
-    ("a lease", "Typical time of a device for one lease"),
+    ("lease time", "Typical time of a device for one lease"),
     ("pace", "A device's speed against the others'"),
     ("● working", "State of a device, and why"),
     ("evaluated", "What happened, and why"),

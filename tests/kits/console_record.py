@@ -58,7 +58,7 @@ def node_of(view: NodeView, worker: WorkerView | None, version: int, role: str) 
     if view.state == "lost":
         does = "lost"
     elif view.job and worker is None:
-        does, why = "prepare", "fetches code and data"
+        does, why = "prepare", "has not reached the leader yet"
     elif worker is not None:
         does, why = DOES[worker.state]
         why = why.format(version=version, reason=worker.reason) or "waits for the others"

@@ -76,7 +76,7 @@ def doing(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) ->
     if node.job and node.facts.is_hub:
         return Doing("lead", "a hub: sums up updates of others", role)
     if node.job:
-        return Doing("prepare", clean(node.preparing, TEXT_CHARS) or "fetches code and data", role)
+        return Doing("prepare", clean(node.preparing, TEXT_CHARS) or "has not reached the leader yet", role)
     if leads:
         return Doing("lead", f"leads {clean(leads[0].name or leads[0].job, 40)}", role)
     return _idle(node, jobs, reason)

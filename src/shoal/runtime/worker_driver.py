@@ -85,6 +85,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shoal")
 
+#: How often the time that a step of preparing has taken is shown anew: the manager sends on each change.
+_STEP_SHOWN_S = 5.0
+
 
 class AgentApi(Protocol):
     """What a worker's driver asks of the agent around it."""
@@ -154,8 +157,9 @@ class WorkerDriver:
         self._first_digest = b""
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
-        #: How far the device is with preparing the job, in words for people. Empty while it prepares nothing.
-        self.preparing = ""
+        #: The present step of preparing the job, and when it began. Empty while the device prepares nothing.
+        self._step = ""
+        self._step_s = 0.0
 
     async def perform(self, host: RoleHost, action: Action) -> None:
         if self.act(host, action):
@@ -230,21 +234,28 @@ class WorkerDriver:
 
     # Code and data ------------------------------------------------------------------------------------
 
+    @property
+    def preparing(self) -> str:
+        """What the device does to prepare the job, and for how long, as text for people. Empty if it prepares none."""
+        spent_s = (time.monotonic() - self._step_s) // _STEP_SHOWN_S * _STEP_SHOWN_S
+        return f"{self._step} ({spent_s:.0f} s)" if self._step and spent_s else self._step
+
+    def _begin_step(self, step: str) -> None:
+        self._step, self._step_s = step, time.monotonic()
+
     async def _prepare(self, host: RoleHost) -> None:
         async with self._busy:
             self._interrupted = ""
             try:
                 # Before anything of the job is fetched. In a thread: the first time imports `cryptography`.
-                self.preparing = "fetching the code and the model"
+                self._begin_step("fetching the code and the model")
                 signer = await asyncio.to_thread(self._check_signature)
                 self._privacy = self._privacy or self._privacy_ledger()
                 settings, first = await self._settings()
                 await self._trainer.kill()
                 if self._windows is not None:
                     self._windows.trainer_ended()
-                self.preparing = (
-                    f"starting {'PyTorch' if self._engine == 'torch' else self._engine}, then loading the task"
-                )
+                self._begin_step(f"starting {'PyTorch' if self._engine == 'torch' else self._engine} and the task")
                 loaded = await self._trainer.start(settings)
                 if settings.own is not None:
                     self._own = self._own or self._own_part(settings.own)
@@ -256,7 +267,7 @@ class WorkerDriver:
                 host.post(PrepareFailed(reason=str(error), traceback=_traceback_of(error)))
                 return
             finally:
-                self.preparing = ""
+                self._begin_step("")
         ready = f"{loaded.engine}, {loaded.train_examples} examples, signed by {signer}"
         log.info("[%s] sandbox: %s", self._spec.job, ", ".join(self._trainer.confined))
         if settings.cores:
@@ -318,7 +329,7 @@ class WorkerDriver:
         await self._around.fetch(spec.bundle)
         await self._around.fetch(spec.initial)
         for number, part in enumerate(spec.base, start=1):
-            self.preparing = f"fetching the frozen base, part {number} of {len(spec.base)}"
+            self._begin_step(f"fetching the frozen base, part {number} of {len(spec.base)}")
             await self._around.fetch(part)
         graphs = spec.graphs if self._engine == "onnx" else ""
         if graphs:
@@ -359,7 +370,7 @@ class WorkerDriver:
         manifest = await self._manifest(dataset)
         whole_mb, done_mb = sum(shard.bytes for shard in manifest.shards) / 1e6, 0.0
         for shard in manifest.shards:
-            self.preparing = f"fetching examples, {done_mb:,.1f} of {whole_mb:,.1f} MB"
+            self._begin_step(f"fetching examples, {done_mb:,.1f} of {whole_mb:,.1f} MB")
             await self._around.fetch(shard.sha256)
             done_mb += shard.bytes / 1e6
         return tuple(str(self._blobs.path(shard.sha256)) for shard in manifest.shards)

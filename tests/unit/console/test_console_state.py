@@ -205,7 +205,7 @@ def test_what_a_worker_does_and_why(state: str, reason: str, does: str, why: str
     training = job(progress=progress(workers=(worker(1, state=state, reason=reason),)))
     seen = told(status(training, nodes=devices()))["nodes"]
     assert (seen["device-1"]["does"], seen["device-1"]["why"], seen["device-1"]["role"]) == (does, why, "worker")
-    assert (seen["device-2"]["does"], seen["device-2"]["why"]) == ("prepare", "fetches code and data")
+    assert (seen["device-2"]["does"], seen["device-2"]["why"]) == ("prepare", "has not reached the leader yet")
 
 
 def test_why_a_device_is_idle() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,6 +105,22 @@ def test_a_measured_lease_tells_the_leader_what_a_cpu_second_takes(tmp_path: Pat
             await driver.stop()
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_people_see_for_how_long_a_step_of_preparing_has_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(driver: WorkerDriver, _host: RoleHost, _role: Listening) -> None:
+        now_s = 1000.0
+        monkeypatch.setattr("shoal.runtime.worker_driver.time", SimpleNamespace(monotonic=lambda: now_s))
+        assert driver.preparing == ""
+        driver._begin_step("starting PyTorch and the task")
+        assert driver.preparing == "starting PyTorch and the task"
+        now_s += 13
+        assert driver.preparing == "starting PyTorch and the task (10 s)"
+        driver._begin_step("")
+        now_s += 13
+        assert driver.preparing == ""
+
+    labouring(tmp_path, story)
 
 
 def part(start: int, *values: float) -> StageModel:

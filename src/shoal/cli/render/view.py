@@ -87,6 +87,8 @@ _FIXED_LINES = 12
 _EVENTS_MIN = 3
 _DEVICES_MIN = 3
 _ABSENT_ROWS = 1
+#: Why a device is loading that reports no step of it.
+_NOT_MET = "has not reached the leader yet"
 
 
 def render(story: Story, *, width: int, height: int, note: str = "") -> RenderableType:
@@ -293,7 +295,7 @@ def devices_of(story: Story) -> list[WorkerView]:
         for node in story.nodes:
             if node.job == story.job_id and node.node not in names:
                 state = "loading" if node.state == "alive" else node.state
-                known.append(WorkerView(node=node.node, state=state, reason=node.preparing or "fetching code and data"))
+                known.append(WorkerView(node=node.node, state=state, reason=node.preparing or _NOT_MET))
     return sorted(known, key=lambda worker: worker.node)
 
 
