@@ -307,11 +307,10 @@ def write(faults: Iterable[Fault]) -> str:
 
 def _line(fault: Fault) -> str:
     values = [_who_text(fault.who)]
+    values += (_amount_text(name, getattr(fault, name)) for name in _amounts(type(fault)))
     for field in fields(fault):
         value = getattr(fault, field.name)
-        if field.name in _AMOUNTS:
-            values.append(_amount_text(field.name, value))
-        elif field.name == "at" or (field.name != "who" and value != field.default):
+        if field.name == "at" or (field.default is not MISSING and value != field.default):
             values.append(f"{field.name}={_option_text(value)}")
     return f"{kind_of(fault)}({', '.join(values)})"
 

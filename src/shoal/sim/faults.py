@@ -185,15 +185,40 @@ class SaveFate(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Crash:
-    """The power fails without notice, and comes back after a while."""
+class _OneFault:
+    """What every fault has: the nodes that it hits, and when."""
 
     who: Who
     at: When = START
+
+    def __post_init__(self) -> None:
+        kind = _KIND_OF[type(self)]
+        why_not = NOT_OF_HOME.get(kind)
+        _require(why_not is None or not self.who.has_home, f"{kind} is not for home or the leader: {why_not}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LastingFault(_OneFault):
+    """A fault that ends after a while, or never."""
+
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        # Not super(): a class with slots is made anew, and super() would ask the one before.
+        _OneFault.__post_init__(self)
+        # Written so that a NaN, which compares with nothing, is refused too.
+        _require(self.for_s > 0, f"for_s is a number of seconds above 0, or forever, not {self.for_s:g}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crash(_OneFault):
+    """The power fails without notice, and comes back after a while."""
+
     restart_s: float = 2.0
     disk: SaveFate = SaveFate.SAFE
 
     def __post_init__(self) -> None:
+        _OneFault.__post_init__(self)
         _returns("restart_s", self.restart_s)
         # For a worker the option would change nothing, and the author of the fault expects a change.
         _require(
@@ -203,59 +228,37 @@ class Crash:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Restart:
+class Restart(_OneFault):
     """A node that is down starts; one that runs is killed and started again at once."""
-
-    who: Who
-    at: When = START
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LeaveFault:
+class LeaveFault(_OneFault):
     """A node says goodbye and leaves, and comes back after a while or never."""
 
-    who: Who
-    at: When = START
     back_s: float = NEVER
 
     def __post_init__(self) -> None:
-        _not_of_home("leave", self.who)
+        _OneFault.__post_init__(self)
         _returns("back_s", self.back_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stop:
+class Stop(_LastingFault):
     """The process freezes and then continues, as after SIGSTOP and SIGCONT."""
 
-    who: Who
-    at: When = START
-    for_s: float = FOREVER
-
-    def __post_init__(self) -> None:
-        _lasts(self.for_s)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CutFault:
+class CutFault(_OneFault):
     """The connection breaks once; both ends notice."""
 
-    who: Who
-    at: When = START
-
-    def __post_init__(self) -> None:
-        _not_of_home("cut", self.who)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionFault:
+class PartitionFault(_LastingFault):
     """These nodes reach one another but none of the others, without notice."""
 
-    who: Who
-    at: When = START
-    for_s: float = FOREVER
-
     def __post_init__(self) -> None:
-        _lasts(self.for_s)
+        _LastingFault.__post_init__(self)
         # Home may be on either side: {home, w1} cuts off all other workers.
         _require(
             not (self.who.has_home and self.who.has_all_workers),
@@ -264,89 +267,72 @@ class PartitionFault:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slow:
+class Slow(_LastingFault):
     """Computing takes this many times as long."""
 
-    who: Who
     factor: float
-    at: When = START
-    for_s: float = FOREVER
 
     def __post_init__(self) -> None:
+        _LastingFault.__post_init__(self)
         _slows(self.factor)
-        _lasts(self.for_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SlowLink:
+class SlowLink(_LastingFault):
     """Bytes take this many times as long, both ways."""
 
-    who: Who
     factor: float
-    at: When = START
-    for_s: float = FOREVER
 
     def __post_init__(self) -> None:
+        _LastingFault.__post_init__(self)
         _slows(self.factor)
-        _lasts(self.for_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Delay:
+class Delay(_LastingFault):
     """Every message takes this much longer."""
 
-    who: Who
     extra_s: float
-    at: When = START
-    for_s: float = FOREVER
 
     def __post_init__(self) -> None:
+        _LastingFault.__post_init__(self)
         _require(0 <= self.extra_s < math.inf, f"a delay is a number of seconds from 0, not {self.extra_s:g}")
-        _lasts(self.for_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lose:
+class Lose(_LastingFault):
     """This share of packets is lost; TCP sends them again, so that messages see it as delay."""
 
-    who: Who
     share: float
-    at: When = START
-    for_s: float = FOREVER
 
     def __post_init__(self) -> None:
+        _LastingFault.__post_init__(self)
         # If every packet is lost, sending again does not help.
         _require(
             0 <= self.share < 1,
             f"packet loss is from 0% to below 100%, not {_percent(self.share)}; for all of it say partition",
         )
-        _lasts(self.for_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Duplicate:
+class Duplicate(_LastingFault):
     """This share of a worker's messages to its leader arrives a second time, late."""
 
-    who: Who
     share: float
-    at: When = START
-    for_s: float = FOREVER
 
     def __post_init__(self) -> None:
-        _not_of_home("duplicate", self.who)
+        _LastingFault.__post_init__(self)
         _require(0 <= self.share <= 1, f"a share of messages is from 0% to 100%, not {_percent(self.share)}")
-        _lasts(self.for_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Skew:
+class Skew(_OneFault):
     """The clock is ahead by this much from then on. It has no end, since the clock would have to go back."""
 
-    who: Who
     ahead_s: float
-    at: When = START
 
     def __post_init__(self) -> None:
+        _OneFault.__post_init__(self)
         _require(math.isfinite(self.ahead_s), f"a clock is ahead by a number of seconds, not {self.ahead_s:g}")
         # Before the run nobody has read the clock, so there it may be behind.
         _require(
@@ -356,86 +342,50 @@ class Skew:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fail:
+class Fail(_OneFault):
     """User code raises in the worker's current lease."""
 
-    who: Who
-    at: When = START
-
-    def __post_init__(self) -> None:
-        _not_of_home("fail", self.who)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hang:
+class Hang(_OneFault):
     """User code hangs in the worker's current lease."""
 
-    who: Who
-    at: When = START
-
-    def __post_init__(self) -> None:
-        _not_of_home("hang", self.who)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FullDisk:
+class FullDisk(_LastingFault):
     """Saves fail."""
 
-    who: Who
-    at: When = START
-    for_s: float = FOREVER
-
     def __post_init__(self) -> None:
+        _LastingFault.__post_init__(self)
         _require(not self.who.has_workers, "full_disk is for home: workers save nothing; say full_disk(home)")
-        _lasts(self.for_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Apart:
+class Apart(_LastingFault):
     """No two of these nodes reach each other, without notice; everyone else reaches them."""
 
-    who: Who
-    at: When = START
-    for_s: float = FOREVER
-
     def __post_init__(self) -> None:
-        _lasts(self.for_s)
+        _LastingFault.__post_init__(self)
         one = len(self.who.parts) == 1 and (isinstance(self.who.parts[0], NodeKind) or _is_one(self.who.parts[0]))
         _require(not one, "apart keeps nodes from one another: name at least two, like apart({w1, leader})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mute:
+class Mute(_LastingFault):
     """Nothing that these nodes send arrives, without notice; what is sent to them does."""
 
-    who: Who
-    at: When = START
-    for_s: float = FOREVER
-
-    def __post_init__(self) -> None:
-        _lasts(self.for_s)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Deaf:
+class Deaf(_LastingFault):
     """Nothing that is sent to these nodes arrives, without notice; what they send does."""
 
-    who: Who
-    at: When = START
-    for_s: float = FOREVER
-
-    def __post_init__(self) -> None:
-        _lasts(self.for_s)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TransferFault:
+class TransferFault(_OneFault):
     """An operator asks that this node lead every job, or the best placed one if it is ``leader``."""
 
-    who: Who
-    at: When = START
-
     def __post_init__(self) -> None:
+        _OneFault.__post_init__(self)
         part = self.who.parts[0]
         one = len(self.who.parts) == 1 and (isinstance(part, NodeKind) or _is_one(part))
         _require(one, "transfer is to one node: a worker, home, or leader for the node that is placed best")
@@ -521,7 +471,7 @@ NOT_OF_HOME: dict[Kind, str] = {
     "hang": "no user code runs there; name workers",
 }
 
-_KIND_OF: dict[type[Fault], Kind] = {made: kind for kind, made in KINDS.items()}
+_KIND_OF: dict[type, Kind] = {made: kind for kind, made in KINDS.items()}
 
 
 def kind_of(fault: Fault) -> Kind:
@@ -538,15 +488,7 @@ def known_kind(name: str) -> Kind:
     raise Misuse(f"there is no fault {name!r}; {instead}")
 
 
-def _not_of_home(kind: Kind, who: Who) -> None:
-    _require(not who.has_home, f"{kind} is not for home or the leader: {NOT_OF_HOME.get(kind)}")
-
-
 # Written so that a NaN, which compares with nothing, is refused too.
-
-
-def _lasts(for_s: float) -> None:
-    _require(for_s > 0, f"for_s is a number of seconds above 0, or forever, not {for_s:g}")
 
 
 def _returns(name: str, after_s: float) -> None:
