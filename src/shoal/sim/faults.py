@@ -195,6 +195,10 @@ class _OneFault:
         kind = _KIND_OF[type(self)]
         why_not = NOT_OF_HOME.get(kind)
         _require(why_not is None or not self.who.has_home, f"{kind} is not for home or the leader: {why_not}")
+        self._check()
+
+    def _check(self) -> None:
+        """Check the values of this kind of fault."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,10 +208,9 @@ class _LastingFault(_OneFault):
     for_s: float = FOREVER
 
     def __post_init__(self) -> None:
-        # Not super(): a class with slots is made anew, and super() would ask the one before.
-        _OneFault.__post_init__(self)
         # Written so that a NaN, which compares with nothing, is refused too.
         _require(self.for_s > 0, f"for_s is a number of seconds above 0, or forever, not {self.for_s:g}")
+        _OneFault.__post_init__(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,8 +220,7 @@ class Crash(_OneFault):
     restart_s: float = 2.0
     disk: SaveFate = SaveFate.SAFE
 
-    def __post_init__(self) -> None:
-        _OneFault.__post_init__(self)
+    def _check(self) -> None:
         _returns("restart_s", self.restart_s)
         # For a worker the option would change nothing, and the author of the fault expects a change.
         _require(
@@ -238,8 +240,7 @@ class LeaveFault(_OneFault):
 
     back_s: float = NEVER
 
-    def __post_init__(self) -> None:
-        _OneFault.__post_init__(self)
+    def _check(self) -> None:
         _returns("back_s", self.back_s)
 
 
@@ -257,8 +258,7 @@ class CutFault(_OneFault):
 class PartitionFault(_LastingFault):
     """These nodes reach one another but none of the others, without notice."""
 
-    def __post_init__(self) -> None:
-        _LastingFault.__post_init__(self)
+    def _check(self) -> None:
         # Home may be on either side: {home, w1} cuts off all other workers.
         _require(
             not (self.who.has_home and self.who.has_all_workers),
@@ -272,8 +272,7 @@ class Slow(_LastingFault):
 
     factor: float
 
-    def __post_init__(self) -> None:
-        _LastingFault.__post_init__(self)
+    def _check(self) -> None:
         _slows(self.factor)
 
 
@@ -283,8 +282,7 @@ class SlowLink(_LastingFault):
 
     factor: float
 
-    def __post_init__(self) -> None:
-        _LastingFault.__post_init__(self)
+    def _check(self) -> None:
         _slows(self.factor)
 
 
@@ -294,8 +292,7 @@ class Delay(_LastingFault):
 
     extra_s: float
 
-    def __post_init__(self) -> None:
-        _LastingFault.__post_init__(self)
+    def _check(self) -> None:
         _require(0 <= self.extra_s < math.inf, f"a delay is a number of seconds from 0, not {self.extra_s:g}")
 
 
@@ -305,8 +302,7 @@ class Lose(_LastingFault):
 
     share: float
 
-    def __post_init__(self) -> None:
-        _LastingFault.__post_init__(self)
+    def _check(self) -> None:
         # If every packet is lost, sending again does not help.
         _require(
             0 <= self.share < 1,
@@ -320,8 +316,7 @@ class Duplicate(_LastingFault):
 
     share: float
 
-    def __post_init__(self) -> None:
-        _LastingFault.__post_init__(self)
+    def _check(self) -> None:
         _require(0 <= self.share <= 1, f"a share of messages is from 0% to 100%, not {_percent(self.share)}")
 
 
@@ -331,8 +326,7 @@ class Skew(_OneFault):
 
     ahead_s: float
 
-    def __post_init__(self) -> None:
-        _OneFault.__post_init__(self)
+    def _check(self) -> None:
         _require(math.isfinite(self.ahead_s), f"a clock is ahead by a number of seconds, not {self.ahead_s:g}")
         # Before the run nobody has read the clock, so there it may be behind.
         _require(
@@ -355,8 +349,7 @@ class Hang(_OneFault):
 class FullDisk(_LastingFault):
     """Saves fail."""
 
-    def __post_init__(self) -> None:
-        _LastingFault.__post_init__(self)
+    def _check(self) -> None:
         _require(not self.who.has_workers, "full_disk is for home: workers save nothing; say full_disk(home)")
 
 
@@ -364,8 +357,7 @@ class FullDisk(_LastingFault):
 class Apart(_LastingFault):
     """No two of these nodes reach each other, without notice; everyone else reaches them."""
 
-    def __post_init__(self) -> None:
-        _LastingFault.__post_init__(self)
+    def _check(self) -> None:
         one = len(self.who.parts) == 1 and (isinstance(self.who.parts[0], NodeKind) or _is_one(self.who.parts[0]))
         _require(not one, "apart keeps nodes from one another: name at least two, like apart({w1, leader})")
 
@@ -384,8 +376,7 @@ class Deaf(_LastingFault):
 class TransferFault(_OneFault):
     """An operator asks that this node lead every job, or the best placed one if it is ``leader``."""
 
-    def __post_init__(self) -> None:
-        _OneFault.__post_init__(self)
+    def _check(self) -> None:
         part = self.who.parts[0]
         one = len(self.who.parts) == 1 and (isinstance(part, NodeKind) or _is_one(part))
         _require(one, "transfer is to one node: a worker, home, or leader for the node that is placed best")
