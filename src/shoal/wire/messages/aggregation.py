@@ -60,8 +60,7 @@ class SetUpAggregator(Message):
     #: not sent yet; and if updates are clipped, the ``centre`` for that: the last version's mean.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not 0 <= self.start < self.stop or not 0 <= self.parameters <= self.stop - self.start:
             raise PeerViolation(
                 f"SetUpAggregator covers values {self.start} to {self.stop} with {self.parameters} parameters;"
@@ -116,8 +115,7 @@ class AggregatorReady(Message):
     endpoint: str = ""
     reason: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.endpoint and not is_endpoint(self.endpoint):
             raise PeerViolation(f"AggregatorReady.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
 
@@ -131,8 +129,7 @@ class Hop(Message):
     start: int
     stop: int
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not is_endpoint(self.endpoint):
             raise PeerViolation(f"Hop.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
         _check_span(self, self.start, self.stop)
@@ -148,8 +145,7 @@ class Route(Message):
     formation: int
     hops: tuple[Hop, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         ends = [0, *(hop.stop for hop in self.hops)]
         if not self.hops or [hop.start for hop in self.hops] != ends[:-1]:
             raise PeerViolation("Route.hops must cover the model from its first value, in order and without a gap")
@@ -166,8 +162,7 @@ class Routed(Message):
     formation: int
     unreached: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not all(is_id(node) for node in self.unreached):
             raise PeerViolation("Routed.unreached has an entry that is not an id")
 
@@ -247,8 +242,7 @@ class Reduce(Message):
     #: If updates are sealed, the group whose words are summed.
     group: int = 0
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_norm(self.norm_max)
         if self.weigh not in ("", *get_args(Rule)) or (self.weigh and self.last):
             raise PeerViolation(
@@ -293,8 +287,7 @@ class ReduceResult(Message):
     group: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         for name in ("bytes_up", "bytes_down"):
             if not 0 <= getattr(self, name) <= TOLD_BYTES_MAX:
                 raise PeerViolation(f"ReduceResult.{name} is {getattr(self, name)}; it must be 0 to {TOLD_BYTES_MAX}")
@@ -335,8 +328,7 @@ class ModelShard(Message):
     base: int = -1
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_span(self, self.start, self.stop)
 
 

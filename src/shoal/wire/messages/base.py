@@ -143,6 +143,10 @@ class Message:
             value = getattr(self, name)
             if value and not _is_known_id(value):
                 raise PeerViolation(f"{type(self).__name__}.{name} is not an id: {value[:80]!r}")
+        self._check()
+
+    def _check(self) -> None:
+        """Check the limits of this kind of message. Those that all kinds share were checked before."""
 
 
 #: The names of a class's fields, a function that returns their values, and the names of the fields that are ids.

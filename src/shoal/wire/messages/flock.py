@@ -52,8 +52,7 @@ class PeerStatus(Message):
     #: The results of that evaluation.
     metrics: tuple[MetricView, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_peers("of", self.of)
         if not is_sha256(self.plan):
             raise PeerViolation(f"PeerStatus.plan is {self.plan[:80]!r}; it must be a SHA-256 in hex")
@@ -85,8 +84,7 @@ class Command(Message):
     other: str = ""
     reason: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.kind not in CALLS:
             raise PeerViolation(f"Command.kind is {self.kind[:40]!r}; it must be one of {', '.join(CALLS)}")
         if self.other and not is_id(self.other):
@@ -118,8 +116,7 @@ class PartialSum(Message):
     weight: float
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_peers("of", self.of)
         if not 0 < self.weight <= LABELLED_MAX * len(self.of):
             raise PeerViolation(

@@ -19,8 +19,7 @@ class Dataset(Message):
     manifest: str = ""
     examples: int = 0
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.manifest and not is_sha256(self.manifest):
             raise PeerViolation(f"a manifest is named by its sha256, not {self.manifest[:80]!r}")
         if self.examples < 0:
@@ -53,8 +52,7 @@ class JobSpec(Message):
     #: that key require it.
     card_signature: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         for name in ("bundle", "initial"):
             if not is_sha256(getattr(self, name)):
                 raise PeerViolation(f"a job's {name} is named by its sha256, not {getattr(self, name)[:80]!r}")
@@ -129,8 +127,7 @@ class Assign(Message):
     #: The node's card (``identity.cards``), for a job with signed members.
     card: bytes = field(repr=False, default=b"")
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if len(self.card) > SEAL_CARD_MAX_BYTES:
             raise PeerViolation(f"Assign.card has {len(self.card)} bytes; the maximum is {SEAL_CARD_MAX_BYTES}")
 
@@ -145,8 +142,7 @@ class Dismiss(Message):
     #: this manager again.
     endpoint: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.endpoint and not is_endpoint(self.endpoint):
             raise PeerViolation(f"Dismiss.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
 
@@ -241,8 +237,7 @@ class Progress(Message):
     epsilon_worst: float = 0.0
     participations_worst: int = 0
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         check_views(self.metrics)
         if self.state not in REPORTED:
             raise PeerViolation(f"Progress.state is {self.state[:80]!r}, which is not a state of a job")
@@ -263,8 +258,7 @@ class Admit(Message):
     #: Whether the list replaces the earlier ones: a node that is not in it is no longer admitted.
     anew: bool = False
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not all(is_id(node) for node in self.nodes):
             raise PeerViolation("Admit.nodes has an entry that is not an id")
 
@@ -339,8 +333,7 @@ class LogRecord(Message):
     reason: str
     traceback: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not self.kind.isprintable():
             raise PeerViolation("LogRecord.kind has characters that cannot be printed")
 

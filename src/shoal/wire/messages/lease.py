@@ -50,8 +50,7 @@ class DeviceState(Message):
     #: The energy in its full battery, if the plan's budget is a share of that.
     battery_joules: float | None = None
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         for name in ("participations", "participations_left", "spent"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise PeerViolation(f"DeviceState.{name} is {getattr(self, name)}; it must be finite and at least 0")
@@ -78,8 +77,7 @@ class Ready(Message):
     #: A hub can be an aggregator, and does not train.
     is_hub: bool = False
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         for name in ("up_bytes_per_s", "down_bytes_per_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise PeerViolation(f"Ready.{name} is {getattr(self, name)}; it must be finite and at least 0")
@@ -122,8 +120,7 @@ class Work(Message):
     #: No tensors if the worker holds this version, or gets its values from aggregators.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not 0 <= self.rate < math.inf:
             raise PeerViolation(f"Work.rate is {self.rate}; it must be finite and at least 0")
 
@@ -137,8 +134,7 @@ class Wait(Message):
     #: Seconds after which the worker should ask again. 0 if the leader will send work when it has some.
     retry_after_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not 0 <= self.retry_after_s <= SECONDS_MAX:
             raise PeerViolation(f"Wait.retry_after_s is {self.retry_after_s}; it must be 0 to {SECONDS_MAX:g}")
 
@@ -196,8 +192,7 @@ class Update(Message):
     group: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if len(self.labels) > LABELS_MAX or not all(0 <= count <= LABELLED_MAX for count in self.labels):
             raise PeerViolation(f"Update.labels must list at most {LABELS_MAX} counts, each 0 to {LABELLED_MAX}")
         if self.labels and sum(self.labels) > self.examples:
@@ -220,8 +215,7 @@ class Evaluated(Message):
     examples: int
     metrics: tuple[MetricSum, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         check_sums(self.metrics)
 
 

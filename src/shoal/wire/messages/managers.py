@@ -20,8 +20,7 @@ class DrainManager(Message):
     manager: str = ""
     reason: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_endpoint("DrainManager", self.manager)
 
 
@@ -32,8 +31,7 @@ class UndrainManager(Message):
     #: Where devices dial it, or empty for the manager that is asked.
     manager: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_endpoint("UndrainManager", self.manager)
 
 
@@ -84,8 +82,7 @@ class ManagerView(Message):
     #: An operator drained it: it takes no job, and gives those that it has to others.
     is_drained: bool = False
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if len(self.others) > MANAGERS_MAX:
             raise PeerViolation(f"ManagerView.others has {len(self.others)} entries; the maximum is {MANAGERS_MAX}")
         for each in (self.manager, *self.others):

@@ -77,8 +77,7 @@ class ApproveNode(Message):
     #: Signed by the operator (``identity.cards``). Empty if the operator signed none.
     card: bytes = field(repr=False, default=b"")
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if len(self.card) > SEAL_CARD_MAX_BYTES:
             raise PeerViolation(f"ApproveNode.card has {len(self.card)} bytes; the maximum is {SEAL_CARD_MAX_BYTES}")
 
@@ -104,8 +103,7 @@ class LabelNode(Message):
     node: str
     labels: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         try:
             parse_labels(self.labels)
         except Misuse as error:

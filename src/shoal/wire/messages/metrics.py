@@ -21,8 +21,7 @@ class MetricView(Message):
     #: Whether lower is better.
     lower: bool = False
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not is_metric_name(self.name):
             raise PeerViolation(
                 f"MetricView.name is {self.name[:80]!r}; it must have 1 to {METRIC_NAME_MAX_CHARS} printable characters"

@@ -24,8 +24,7 @@ class ServedView(Message):
     verdict: str = ""
     metrics: tuple[MetricView, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         check_views(self.metrics)
 
 
@@ -40,8 +39,7 @@ class Blob(Message):
     #: In an answer: where to download it. Empty if its chunks follow.
     url: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not is_sha256(self.sha256):
             raise PeerViolation(f"a blob is named by its sha256, not {self.sha256[:80]!r}")
         if self.url and not self.url.startswith(("https://", "http://")):
@@ -78,8 +76,7 @@ class PublishedView(Message):
     reason: str = ""
     metrics: tuple[MetricView, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         check_views(self.metrics)
 
 
@@ -102,8 +99,7 @@ class RollBackModel(Message):
     #: operator publishes one.
     until_accuracy: float | None = None
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
             raise PeerViolation(
                 f"RollBackModel.until_accuracy is {self.until_accuracy}; it must be above 0 and at most 1"

@@ -22,8 +22,7 @@ class Measure(Message):
     inner: int
     columns: int
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_sides(self.rows, self.inner, self.columns)
 
 
@@ -38,8 +37,7 @@ class Lend(Message):
     task_max_bytes: int
     rights_max_bytes: int
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_seconds(self, "seconds")
         _check_not_negative(self, "task_max_bytes", "rights_max_bytes")
 
@@ -65,8 +63,7 @@ class Pool(Message):
     task_max_bytes: int = 0
     right_max_bytes: int = 0
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not 0 <= self.multiply_adds_per_s < math.inf:
             raise PeerViolation(
                 f"Pool.multiply_adds_per_s is {self.multiply_adds_per_s}; it must be finite and at least 0"
@@ -96,8 +93,7 @@ class TileTask(Message):
     #: ``left``, or the ``seed`` of a mask; and ``right`` if it has no digest.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.kind not in TASK_KINDS:
             raise PeerViolation(f"TileTask.kind is {self.kind[:80]!r}; it must be one of {', '.join(TASK_KINDS)}")
         if self.right and not is_sha256(self.right):
@@ -118,8 +114,7 @@ class RightOperand(Message):
     right: str
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not is_sha256(self.right):
             raise PeerViolation(f"a right side is named by its sha256, not {self.right[:80]!r}")
 
@@ -130,8 +125,7 @@ class NeedOperand(Message):
 
     right: str
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not is_sha256(self.right):
             raise PeerViolation(f"a right side is named by its sha256, not {self.right[:80]!r}")
 
@@ -147,8 +141,7 @@ class TileResult(Message):
     reason: str = ""
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.executor and not is_id(self.executor):
             raise PeerViolation(f"an executor is named by its id, not {self.executor[:80]!r}")
         _check_seconds(self, "seconds")
@@ -161,8 +154,7 @@ class Caught(Message):
     executor: str
     reason: str
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not is_id(self.executor):
             raise PeerViolation(f"an executor is named by its id, not {self.executor[:80]!r}")
 

@@ -82,8 +82,7 @@ class AskStatus(Message):
     #: Only the jobs with this id, start of an id, or name. If there are none, the jobs that a status lists.
     called: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not 0 <= self.ended_page <= ENDED_PAGE_MAX:
             raise PeerViolation(f"AskStatus.ended_page is {self.ended_page}; it must be 0 to {ENDED_PAGE_MAX}")
 
@@ -137,8 +136,7 @@ class Denied(Message):
     #: Where to dial the manager that can carry it out. Empty if there is none.
     endpoint: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.endpoint and not is_endpoint(self.endpoint):
             raise PeerViolation(f"Denied.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
 
@@ -229,8 +227,7 @@ class EvaluationView(Message):
     seconds: float
     metrics: tuple[MetricView, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         check_views(self.metrics)
         if not self.metrics:
             object.__setattr__(self, "metrics", plain_views(accuracy=self.accuracy, loss=self.loss))

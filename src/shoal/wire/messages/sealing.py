@@ -50,8 +50,7 @@ class MemberKey(Message):
     card: bytes = field(repr=False, default=b"")
     card_signature: bytes = field(repr=False, default=b"")
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if len(self.public) != PUBLIC_KEY_BYTES or len(self.nonce) != NONCE_BYTES:
             raise PeerViolation(
                 f"MemberKey has a key of {len(self.public)} and a nonce of {len(self.nonce)} bytes; they must have"
@@ -85,8 +84,7 @@ class SealRoster(Message):
     roster: int
     keys: tuple[MemberKey, ...]
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         names = [key.node for key in self.keys]
         if len(names) > SEAL_GROUP_MAX or len(set(names)) != len(names):
             raise PeerViolation(
@@ -115,8 +113,7 @@ class Bind(Message):
     #: Under the codec ``led``: the indices of the values that the words cover.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_sizes(self, members=SEAL_GROUP_MAX // 8)
 
 
@@ -151,8 +148,7 @@ class Agree(Message):
     group: int
     present: bytes
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_sizes(self, present=SEAL_GROUP_MAX // 8)
 
 
@@ -165,8 +161,7 @@ class Agreed(Message):
     group: int
     macs: bytes = field(repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_sizes(self, macs=SEAL_PARTS_MAX_BYTES)
 
 
@@ -183,8 +178,7 @@ class Open(Message):
     vanished: bytes = b""
     vanished_envelopes: bytes = field(repr=False, default=b"")
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_sizes(
             self,
             macs=SEAL_PARTS_MAX_BYTES,
@@ -207,8 +201,7 @@ class Opened(Message):
     vanished: bytes = b""
     vanished_edges: bytes = field(repr=False, default=b"")
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_sizes(
             self,
             shares=SEAL_PARTS_MAX_BYTES,
@@ -240,8 +233,7 @@ class AskMasks(Message):
     present: bytes
     envelopes: bytes = field(repr=False)
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         _check_sizes(
             self,
             members=SEAL_GROUP_MAX // 8,

@@ -33,8 +33,7 @@ class Facts(Message):
     #: The labels that its owner gave it, each ``NAME=VALUE`` (``shoal.where``).
     labels: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         try:
             parse_labels(self.labels)
         except Misuse as error:
@@ -54,8 +53,7 @@ class Leads(Message):
     #: Where other members dial it.
     endpoint: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if self.endpoint and not is_endpoint(self.endpoint):
             raise PeerViolation(f"Leads.endpoint is {self.endpoint[:80]!r}; it must be HOST:PORT")
 
@@ -94,8 +92,7 @@ class Welcome(Message):
     #: Empty if the cluster has one manager.
     managers: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not 0 <= self.come_s <= COME_MOST_S:
             raise PeerViolation(f"Welcome.come_s is {self.come_s:g}; it must be 0 to {COME_MOST_S:g}")
         if len(self.managers) > MANAGERS_MAX or not all(map(is_endpoint, self.managers)):
@@ -117,8 +114,7 @@ class Heartbeat(Message):
     #: How far it is with preparing a job, as text for people. Empty if it prepares none.
     preparing: str = ""
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not -math.inf < self.load < math.inf:
             raise PeerViolation(f"Heartbeat.load is {self.load}; it must be finite")
         if not 0 <= self.link_bytes_per_s < math.inf:
@@ -143,7 +139,6 @@ class Leave(Message):
     #: Seconds after which it dials again, as it was asked to. 0 if unknown.
     come_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        Message.__post_init__(self)
+    def _check(self) -> None:
         if not 0 <= self.come_s <= COME_MOST_S:
             raise PeerViolation(f"Leave.come_s is {self.come_s:g}; it must be 0 to {COME_MOST_S:g}")
