@@ -59,7 +59,7 @@ class ManagersInvariants(Invariants):
                 pass
 
     def _is_right(self, wrong: str, mark: Mark) -> None:
-        self._hold(not wrong, mark.at_s, wrong)
+        self._hold(not wrong, wrong)
 
     def _went_back(self, mark: Mark) -> None:
         """Handle a store that went back: a leader may be replaced at once, as its term jumps. Events that no running

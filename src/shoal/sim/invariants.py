@@ -127,6 +127,8 @@ class Invariants:
         #: Whether no device sends anything that may be refused, so that none may be excluded.
         self._is_honest = is_honest
         self._comes_within_s = comes_within_s
+        #: The time of the step or mark that is being checked.
+        self._at_s = 0.0
         #: When the manager last began.
         self._began_s = 0.0
         #: Node -> since when no process of it runs.
@@ -140,6 +142,7 @@ class Invariants:
     # What roles did ------------------------------------------------------------------------------------
 
     def step(self, step: Step) -> None:
+        self._at_s = step.at_s
         if step.role == "leader":
             self._leader(step)
         elif step.role == "manager":
@@ -177,11 +180,11 @@ class Invariants:
                 job = action.message.job
                 # An operator may ask for more than running it.
                 known = bool(self._courses[job].state) or any(name == job for name, _ in kept)
-                self._hold(known, step.at_s, f"{job} was accepted before it was written down")
+                self._hold(known, f"{job} was accepted before it was written down")
             elif isinstance(action, Send) and isinstance(action.message, Assign):
-                self._assigned(step, action.to, action.message, kept)
+                self._assigned(action.to, action.message, kept)
             elif isinstance(action, Send) and isinstance(action.message, CheckpointKept):
-                self._acknowledged(step, action.message)
+                self._acknowledged(action.message)
             elif isinstance(action, Send) and isinstance(action.message, HandOver):
                 over = action.message
                 course = self._courses[over.job]
@@ -222,7 +225,7 @@ class Invariants:
         lost = min(len(names), sum(course.told_workers[term] for term in later))
         kept = course.claimed.get(over.term, 0)
         told = f"{over.job}, newer terms: what {lost} workers trained was thrown away for what {kept} did"
-        self._hold(lost <= kept, step.at_s, told)
+        self._hold(lost <= kept, told)
         course.told.clear()
         course.told_after = course.kept_term
 
@@ -236,7 +239,7 @@ class Invariants:
         }
         if isinstance(step.event, Received) and isinstance(step.event.message, Hello):
             served = {action.to for action in step.actions if isinstance(action, Send)}
-            self._hold(step.event.sender in served, step.at_s, f"{step.event.sender} checked in and was not served")
+            self._hold(step.event.sender in served, f"{step.event.sender} checked in and was not served")
         assigned = {
             action.to
             for action in step.actions
@@ -245,11 +248,11 @@ class Invariants:
         for node, welcome in welcomes.items():
             if not welcome.come_s:
                 continue
-            self._hold(node not in assigned, step.at_s, f"{node} was given work and sent away")
-            self._hold(0 < welcome.come_s <= self._comes_within_s, step.at_s, f"{node} was told to come again too late")
+            self._hold(node not in assigned, f"{node} was given work and sent away")
+            self._hold(0 < welcome.come_s <= self._comes_within_s, f"{node} was told to come again too late")
             self._sent_s[step.node, node] = step.at_s
         for node in sorted(assigned):
-            self._hold((step.node, node) not in self._dormant_s, step.at_s, f"{node} is dormant and was given work")
+            self._hold((step.node, node) not in self._dormant_s, f"{node} is dormant and was given work")
         if isinstance(step.event, PeerChanged):
             self._heard_of(step, step.event)
 
@@ -262,24 +265,22 @@ class Invariants:
                 self._sent_s.pop(key, None)
             return
         self._dormant_s[key] = step.at_s
-        self._hold(key in self._sent_s, step.at_s, f"{change.node} is dormant, and nobody sent it away")
+        self._hold(key in self._sent_s, f"{change.node} is dormant, and nobody sent it away")
 
-    def _assigned(self, step: Step, to: str, assign: Assign, kept: set[tuple[str, int]]) -> None:
+    def _assigned(self, to: str, assign: Assign, kept: set[tuple[str, int]]) -> None:
         course, job, term = self._courses[assign.job], assign.job, assign.term
         self._hold(
-            (job, term) in kept or term <= course.kept_term,
-            step.at_s,
-            f"term {term} of {job} was used before it was written down",
+            (job, term) in kept or term <= course.kept_term, f"term {term} of {job} was used before it was written down"
         )
-        self._hold(course.state not in ENDED, step.at_s, f"{to} was given a role in {job}, which is {course.state}")
+        self._hold(course.state not in ENDED, f"{to} was given a role in {job}, which is {course.state}")
 
-    def _acknowledged(self, step: Step, kept: CheckpointKept) -> None:
+    def _acknowledged(self, kept: CheckpointKept) -> None:
         """Check that a version is durable if a leader elsewhere is told so, and that no newer term exists by then."""
         course, what = self._courses[kept.job], f"version {kept.version} of {kept.job}, term {kept.term},"
-        self._hold((kept.term, kept.version) in course.durables, step.at_s, f"{what} was called kept and is not")
+        self._hold((kept.term, kept.version) in course.durables, f"{what} was called kept and is not")
         newest = course.kept_term
         is_due = kept.term >= newest or kept.term == course.adopting
-        self._hold(is_due, step.at_s, f"{what} was called kept under term {newest}")
+        self._hold(is_due, f"{what} was called kept under term {newest}")
         course.acknowledged = max(course.acknowledged, kept.version)
 
     def _leader(self, step: Step) -> None:
@@ -295,7 +296,6 @@ class Invariants:
             case Saved():
                 self._hold(
                     step.event.version <= course.durable,
-                    step.at_s,
                     f"version {step.event.version} was called saved; the disk has {course.durable}",
                 )
                 course.acknowledged = max(course.acknowledged, step.event.version)
@@ -314,15 +314,13 @@ class Invariants:
                         self._opened(tenure, int(found[1]))
                         self._closed(tenure, int(found[1]))
                 case Record(kind="sum.rejected" | "update.invalid" | "model.invalid") if not _is_of_nothing(step.event):
-                    self._hold(not self._is_honest, step.at_s, f"everyone is honest, and {action.reason}")
+                    self._hold(not self._is_honest, f"everyone is honest, and {action.reason}")
                 case Record(kind="end.decided"):
                     tenure.is_closing = True
                 case Record(kind="model.reverted"):
                     tenure.went_back = True
                 case Record(kind="pace.changed"):
-                    self._hold(
-                        len(course.spec.plan.paces) > 1, step.at_s, f"the plan has one pace, and {action.reason}"
-                    )
+                    self._hold(len(course.spec.plan.paces) > 1, f"the plan has one pace, and {action.reason}")
                     tenure.changed_pace = True
                 case Record(kind="version.skipped"):
                     tenure.passed += 1
@@ -362,14 +360,13 @@ class Invariants:
             for lent in tenure.open.values():
                 lent.deadline_s += step.event.late_s + PAUSE_GRACE_S
         for number, lent in tenure.open.items():
-            self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
+            self._hold(lent.node != lost, f"{lost} was lost and kept lease {number} of {step.job}")
             if step.node in self._labels and not self._is_deposed(step.node):
                 rests_s = step.at_s - self._dormant_s.get((step.node, lent.node), math.inf)
                 what = f"{lent.node} is dormant and holds lease {number} of {step.job}"
-                self._hold(rests_s <= HEARD_AFTER_S, step.at_s, what)
+                self._hold(rests_s <= HEARD_AFTER_S, what)
             self._hold(
                 bool(lost) or step.at_s <= lent.deadline_s,
-                step.at_s,
                 f"lease {number} of {step.job} should have ended at {lent.deadline_s:.1f} s",
             )
 
@@ -426,7 +423,6 @@ class Invariants:
                 named = (action.message.term, action.message.lease)
                 self._hold(
                     action.to == sender and answered == named,
-                    step.at_s,
                     f"{action.to} was refused term and lease {named}; {sender} had sent {answered}",
                 )
 
@@ -439,13 +435,9 @@ class Invariants:
         match message:
             case Work():
                 self._grew(course, tenure, at_s, version_named(message.version))
-                self._durable_told(course, at_s, message.durable_version)
-                self._hold(
-                    message.lease not in tenure.lent, at_s, f"lease {message.lease} of {step.job} was given out twice"
-                )
-                self._hold(
-                    message.term == tenure.term, at_s, f"a leader of term {tenure.term} spoke for {message.term}"
-                )
+                self._durable_told(course, message.durable_version)
+                self._hold(message.lease not in tenure.lent, f"lease {message.lease} of {step.job} was given out twice")
+                self._hold(message.term == tenure.term, f"a leader of term {tenure.term} spoke for {message.term}")
                 tenure.open[message.lease] = tenure.lent[message.lease] = SeenLease(
                     send.to,
                     message.version,
@@ -456,9 +448,9 @@ class Invariants:
                     formation=message.formation,
                 )
                 away_s = at_s - self._down_s.get(send.to, math.inf)
-                self._hold(away_s <= LONG_GONE_S, at_s, f"{send.to} was leased a batch {away_s:.0f} s after it went")
+                self._hold(away_s <= LONG_GONE_S, f"{send.to} was leased a batch {away_s:.0f} s after it went")
                 if message.kind == "train":
-                    self._unapplied(course, tenure, step, message)
+                    self._unapplied(course, tenure, message)
                     # In a formation its shards go to aggregators: the leader holds none of it.
                     if message.credit and not message.formation:
                         tenure.credits[message.lease] = send.to
@@ -473,17 +465,16 @@ class Invariants:
                 self._handed_over(course, tenure, step)
             case Progress():
                 self._grew(course, tenure, at_s, message.version)
-                self._durable_told(course, at_s, message.durable_version)
+                self._durable_told(course, message.durable_version)
                 self._hold(
                     message.state not in ENDED or course.ending,
-                    at_s,
                     f"{step.job} was called {message.state} before that was durable",
                 )
             case Finished() if not _is_let_go(step, send.to):
-                self._hold(course.ending, at_s, f"{send.to} was told that {step.job} is over before that was durable")
+                self._hold(course.ending, f"{send.to} was told that {step.job} is over before that was durable")
             case Wait():
                 accused = self._is_honest and message.reason.startswith(("left out", "set aside"))
-                self._hold(not accused, at_s, f"{send.to} is honest and was {message.reason}")
+                self._hold(not accused, f"{send.to} is honest and was {message.reason}")
             case _:
                 pass
 
@@ -502,15 +493,14 @@ class Invariants:
     def _handed_over(self, course: SeenJob, tenure: SeenLeader, step: Step) -> None:
         """Check that a leader that hands over in order leaves no lease and no version that is not durable."""
         lent = list(tenure.open)
-        self._hold(not lent, step.at_s, f"{step.node} handed {step.job} over with leases {lent} given out")
+        self._hold(not lent, f"{step.node} handed {step.job} over with leases {lent} given out")
         version = tenure.version
         self._hold(
             version <= course.durable,
-            step.at_s,
             f"{step.node} handed {step.job} over at version {version}; the disk has {course.durable}",
         )
         rest = tenure.answers - tenure.applied
-        self._hold(not rest, step.at_s, f"{step.node} handed {step.job} over with {rest} updates in no version")
+        self._hold(not rest, f"{step.node} handed {step.job} over with {rest} updates in no version")
         if tenure.term in (course.kept_term, course.adopting):
             course.handed[course.kept_term] = version
 
@@ -521,7 +511,6 @@ class Invariants:
         is_renumbered = tenure.term == course.adopting and version == course.least
         self._hold(
             tenure.version <= version <= most or tenure.version < 0 or is_renumbered,
-            at_s,
             f"the version went from {tenure.version} to {version}",
         )
         # A leader whose term is over has no effect on the job.
@@ -529,21 +518,18 @@ class Invariants:
             course.moved_s = at_s
         tenure.version = version
 
-    def _durable_told(self, course: SeenJob, at_s: float, version: int) -> None:
+    def _durable_told(self, course: SeenJob, version: int) -> None:
         self._hold(
-            version <= max(0, course.durable),
-            at_s,
-            f"version {version} was called durable; the disk has {course.durable}",
+            version <= max(0, course.durable), f"version {version} was called durable; the disk has {course.durable}"
         )
 
-    def _unapplied(self, course: SeenJob, tenure: SeenLeader, step: Step, work: Work) -> None:
+    def _unapplied(self, course: SeenJob, tenure: SeenLeader, work: Work) -> None:
         if tenure.term < course.durable_term:
             # A leader whose term is over still gives out leases, to no effect.
             return
         for batch in work.batches:
             self._hold(
                 (work.epoch, batch) not in course.history,
-                step.at_s,
                 f"batch {batch} of epoch {work.epoch} was leased again, and is in the durable history",
             )
 
@@ -556,16 +542,15 @@ class Invariants:
             what = f"batch {row.batch} of epoch {row.epoch} in version {row.version}"
             if lent is None or (lent.node, lent.epoch, lent.kind) != (row.node, row.epoch, "train"):
                 raise Violation(f"at {step.at_s:.3f} s: {what}: lease {row.lease} was not given to {row.node} for it")
-            self._hold(row.batch in lent.batches, step.at_s, f"{what}: lease {row.lease} did not hold it")
-            self._hold(lent.answered is not None, step.at_s, f"{what}: no update ever came for lease {row.lease}")
+            self._hold(row.batch in lent.batches, f"{what}: lease {row.lease} did not hold it")
+            self._hold(lent.answered is not None, f"{what}: no update ever came for lease {row.lease}")
             self._hold(
                 lent.answered == lent.version <= row.version - 1 and (lent.version == row.version - 1 or not is_sync),
-                step.at_s,
                 f"{what}: made against version {lent.answered}, leased for {lent.version}",
             )
         self._filled(course, tenure, step, save)
-        self._hold(save.version == save.state["version"], step.at_s, "a save that names two versions")
-        self._hold(tenure.term == save.state["term"], step.at_s, "a save of another leader's term")
+        self._hold(save.version == save.state["version"], "a save that names two versions")
+        self._hold(tenure.term == save.state["term"], "a save of another leader's term")
 
     def _filled(self, course: SeenJob, tenure: SeenLeader, step: Step, save: Save) -> None:
         """Check that a version has as many updates as the pace requires, or fewer if no other could come."""
@@ -575,7 +560,7 @@ class Invariants:
             node_of = {row.lease: row.node for row in group}
             leases = list(node_of)
             known = tenure.made_of.setdefault(version, leases)
-            self._hold(known == leases, step.at_s, f"version {version} was made of {known} and is of {leases}")
+            self._hold(known == leases, f"version {version} was made of {known} and is of {leases}")
             if known is not leases:
                 # It was saved before, but its leader was not told so.
                 continue
@@ -593,7 +578,6 @@ class Invariants:
             is_whole = fills or (len(leases) < size and tenure.applied in tenure.quiet)
             self._hold(
                 is_whole or tenure.is_closing or tenure.went_back or tenure.changed_pace,
-                step.at_s,
                 f"version {version} is made of {len(leases)} updates, the pace is {plan.pace} with {size}",
             )
 
@@ -601,7 +585,6 @@ class Invariants:
         most = max(2, self._budget_bytes // course.model_bytes)
         self._hold(
             len(tenure.credits) <= most,
-            step.at_s,
             f"{len(tenure.credits)} uploads of {step.job} may be under way, at most {most} fit",
         )
 
@@ -625,6 +608,7 @@ class Invariants:
     # Marks of the world --------------------------------------------------------------------------------
 
     def mark(self, mark: Mark) -> None:
+        self._at_s = mark.at_s
         match mark.kind:
             case "power off" | "killed":
                 self._down_s[mark.node] = mark.at_s
@@ -646,7 +630,7 @@ class Invariants:
                     self._read(course)
                 forgotten = self._accepted - set(mark.facts["jobs"])
                 what = f"the manager forgot {sorted(forgotten)}, which it had accepted"
-                self._hold(not forgotten, mark.at_s, what)
+                self._hold(not forgotten, what)
             case "answered":
                 answer = mark.facts["message"]
                 if isinstance(answer, Done):
@@ -656,10 +640,8 @@ class Invariants:
 
     def _kept(self, job: str, state: str, term: int, at_s: float) -> None:
         course = self._courses[job]
-        self._hold(
-            course.state not in ENDED or state == course.state, at_s, f"{job} was {course.state} and is {state} now"
-        )
-        self._hold(term >= course.kept_term, at_s, f"term {term} of {job} was written down after {course.kept_term}")
+        self._hold(course.state not in ENDED or state == course.state, f"{job} was {course.state} and is {state} now")
+        self._hold(term >= course.kept_term, f"term {term} of {job} was written down after {course.kept_term}")
         course.state = state
         if term > course.kept_term:
             leads_on = course.vacant_s is None and course.led_term == course.kept_term
@@ -671,7 +653,6 @@ class Invariants:
             was_lost = began_s < course.heard_s < course.broke_s
             self._hold(
                 not leads_on or was_lost or at_s - began_s > HEARD_AFTER_S,
-                at_s,
                 f"{course.led.get(course.led_term)} leads {job} and was replaced by a manager that began just now",
             )
             course.kept_term = term
@@ -681,15 +662,14 @@ class Invariants:
         job, node = mark.facts["job"], mark.node
         course = self._courses[job]
         term, version = int(mark.facts["term"]), int(mark.facts["version"])
-        self._hold(term not in course.led, mark.at_s, f"{node} leads {job} under term {term} after {course.led}")
-        self._hold(term <= course.kept_term, mark.at_s, f"term {term} of {job} was used before it was written down")
+        self._hold(term not in course.led, f"{node} leads {job} under term {term} after {course.led}")
+        self._hold(term <= course.kept_term, f"term {term} of {job} was used before it was written down")
         floor = course.floor[term]
-        self._hold(version >= floor, mark.at_s, f"resumed at version {version}; {floor} had been called durable")
+        self._hold(version >= floor, f"resumed at version {version}; {floor} had been called durable")
         handed = course.handed.get(term - 1, version)
         # A superseded manager may begin when its store is back, with versions that came after it. It writes nothing.
         self._hold(
             version == handed or self._is_deposed(node),
-            mark.at_s,
             f"{job} was handed over at version {handed} and taken up at {version}",
         )
         course.led[term] = node
@@ -710,13 +690,13 @@ class Invariants:
         newest = max(course.durable_term, course.kept_term)
         is_adopted = term == course.adopting
         what = f"version {save.version} of term {term} was kept; the term is {newest}"
-        self._hold(term >= newest or is_adopted, at_s, what)
+        self._hold(term >= newest or is_adopted, what)
         # Leases of leaders of the terms in between have no effect.
         course.durable_term = course.kept_term + 1 if is_adopted else term
         if is_adopted:
             # The next leader resumes from here, whatever the newest one handed over, and even if this one never does.
             course.handed.pop(course.kept_term, None)
-        self._replaced(course, save, mark.facts.get("gone", ()), at_s, is_adopted=is_adopted)
+        self._replaced(course, save, mark.facts.get("gone", ()), is_adopted=is_adopted)
         course.durables.add((term, save.version))
         # Each is an earlier version again, under a new number.
         again = sorted(again for _, again in save.state.get("went_back", ()))
@@ -724,14 +704,12 @@ class Invariants:
             known = course.history.get((row.epoch, row.batch))
             self._hold(
                 known == row.version,
-                at_s,
                 f"batch {row.batch} of epoch {row.epoch} came again in version {row.version}; it is in {known}",
             )
-        self._hold(save.version >= course.durable, at_s, f"version {save.version} was saved after {course.durable}")
+        self._hold(save.version >= course.durable, f"version {save.version} was saved after {course.durable}")
         course.durable = save.version
         self._hold(
             not course.ending or (bool(save.state["ending"]) and not save.applied),
-            at_s,
             f"{mark.facts['job']} should have ended, which was durable, and went on",
         )
         course.ending = bool(save.state["ending"])
@@ -740,10 +718,9 @@ class Invariants:
             key = (row.epoch, row.batch)
             while again and again[0] <= row.version:
                 course.history_version = max(course.history_version, again.pop(0))
-            self._hold(key not in course.history, at_s, f"batch {row.batch} of epoch {row.epoch} was applied twice")
+            self._hold(key not in course.history, f"batch {row.batch} of epoch {row.epoch} was applied twice")
             self._hold(
                 course.history_version <= row.version <= save.version,
-                at_s,
                 f"version {row.version} came after {course.history_version} in the history",
             )
             course.history[key] = course.history_version = row.version
@@ -753,26 +730,22 @@ class Invariants:
         ends = course.history_version
         is_renumbered = is_adopted and ends < save.version == course.least
         self._hold(
-            ends == save.version or is_renumbered,
-            at_s,
-            f"the history ends at version {ends}, the save is {save.version}",
+            ends == save.version or is_renumbered, f"the history ends at version {ends}, the save is {save.version}"
         )
         course.history_version = save.version
-        self._ledger_matches(course, at_s, ledger)
+        self._ledger_matches(course, ledger)
 
-    def _replaced(
-        self, course: SeenJob, save: Save, gone: tuple[Applied, ...], at_s: float, *, is_adopted: bool
-    ) -> None:
+    def _replaced(self, course: SeenJob, save: Save, gone: tuple[Applied, ...], *, is_adopted: bool) -> None:
         """Check that durable history is dropped only for a leader that led on during a partition with at least as many
         workers, or when a broken model went back to a good one."""
         if not gone:
             return
         is_back = bool(save.state.get("went_back"))
-        self._hold(is_adopted or is_back, at_s, f"{len(gone)} durable batches of {save.state['job']} were thrown away")
+        self._hold(is_adopted or is_back, f"{len(gone)} durable batches of {save.state['job']} were thrown away")
         # A leader that was never told that its version is durable sends the same rows again.
         lost, kept = ({row.node for row in rows} for rows in (set(gone) - set(save.applied), save.applied))
         told = f"what {len(lost)} workers trained was thrown away for what {len(kept)} did"
-        self._hold(is_back or len(kept) >= len(lost), at_s, told)
+        self._hold(is_back or len(kept) >= len(lost), told)
         for row in gone:
             del course.history[row.epoch, row.batch], course.trained_by[row.epoch, row.batch]
             course.per_epoch[row.epoch] -= 1
@@ -802,12 +775,11 @@ class Invariants:
         most = max(others, default=0)
         self._hold(
             len(held) <= most,
-            step.at_s,
             f"{node} led {message.job} on for {len(held)} workers while the manager was away, and all of it was "
             f"discarded for what {most} did",
         )
 
-    def _ledger_matches(self, course: SeenJob, at_s: float, ledger: dict[str, object]) -> None:
+    def _ledger_matches(self, course: SeenJob, ledger: dict[str, object]) -> None:
         spec = course.spec
         batches = spec.batches
         epoch = int(str(ledger["epoch"]))
@@ -817,39 +789,33 @@ class Invariants:
         for done in range(epoch):
             self._hold(
                 least <= course.per_epoch[done] <= batches,
-                at_s,
                 f"epoch {done} was closed with {course.per_epoch[done]} of {batches} batches",
             )
         runs: list[list[int]] = ledger["applied"]  # type: ignore[assignment]
         applied = {batch for start, stop in runs for batch in range(start, stop)}
         known = {batch for e, batch in course.history if e == epoch}
-        self._hold(applied == known, at_s, f"the saved ledger of epoch {epoch} and its history differ")
+        self._hold(applied == known, f"the saved ledger of epoch {epoch} and its history differ")
 
     # Progress ------------------------------------------------------------------------------------------
 
     def stuck(self, job: str, since_s: float, now_s: float, *, bound_s: float) -> None:
         """Check that a job that had enough live workers all this time made progress."""
-        course = self._courses[job]
+        course, self._at_s = self._courses[job], now_s
         quiet_s = now_s - max(since_s, course.moved_s)
         self._hold(
             course.state in ENDED or quiet_s <= bound_s,
-            now_s,
             f"{job} has enough workers and did not move for {quiet_s:.0f} s",
         )
         vacant_s = now_s - max(since_s, course.vacant_s) if course.vacant_s is not None else 0.0
-        self._hold(
-            course.state in ENDED or vacant_s <= LED_WITHIN_S,
-            now_s,
-            f"nobody has led {job} for {vacant_s:.0f} s",
-        )
+        self._hold(course.state in ENDED or vacant_s <= LED_WITHIN_S, f"nobody has led {job} for {vacant_s:.0f} s")
 
     def failed_rightly(self, job: str, reason: str) -> None:
         """Check that a failed job had a batch that failed again and again."""
+        # Without a time: the run is over.
+        self._at_s = math.inf
         worst = max(self._courses[job].failures.values(), default=0)
-        self._hold(
-            worst >= FAILURES_TO_FAIL, math.inf, f"{job} failed ({reason}); no batch failed more than {worst} times"
-        )
+        self._hold(worst >= FAILURES_TO_FAIL, f"{job} failed ({reason}); no batch failed more than {worst} times")
 
-    def _hold(self, holds: bool, at_s: float, what: str) -> None:
+    def _hold(self, holds: bool, what: str) -> None:
         if not holds:
-            raise Violation(f"at {at_s:.3f} s: {what}")
+            raise Violation(f"at {self._at_s:.3f} s: {what}")
