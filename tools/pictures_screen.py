@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDING = ROOT / "docs" / "demo.svg"
 #: What a note points at, as the screen has it, and the note. The first line that holds the text has the mark.
 NOTES = (
-    ("● training", "State of the job, and why"),
+    ("● training", "State of the job, and for how long"),
     ("epoch 3", "Epoch, the end of the job, batches counted"),
     ("accuracy", "Last evaluation, earlier ones, losses"),
     ("version ", "Newest version; the newest saved one"),
     ("lease time", "Typical time of a device for one lease"),
     ("pace", "A device's speed against the others'"),
     ("● working", "State of a device, and why"),
-    ("evaluated", "What happened, and why"),
+    ("job.evaluated", "What happened, and why"),
 )
 #: Pixels per column and row in the recording.
 _COLUMN_PX, _ROW_PX = 12.2, 24.4
