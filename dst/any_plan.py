@@ -202,6 +202,29 @@ def sized_shared_plan(plan: Plan, stream: Stream) -> Plan:
     )
 
 
+def drawn_plan(plan: Plan, stream: Stream) -> Plan:
+    """A cohort that is chosen by chance."""
+    sampling = stream.pick(("uniform", "by_examples") if plan.data == "local" else ("uniform",))
+    return replace(plan, cohort=plan.cohort or stream.pick((2, 3, 4)), sampling=sampling)
+
+
+def equal_plan(plan: Plan, stream: Stream) -> Plan:
+    """Each device counts once, whatever its number of examples."""
+    return replace(plan, weights="device")
+
+
+def passes_plan(plan: Plan, stream: Stream) -> Plan:
+    """Several passes over the examples of a lease, which has as many times as long for them."""
+    plan = plan if plan.data == "local" else _local(plan, stream)
+    times = stream.pick((2, 3))
+    return replace(plan, local_epochs=times, lease_s=plan.lease_s * times, budget_s=plan.budget_s * times)
+
+
+def of_any_length_plan(plan: Plan, stream: Stream) -> Plan:
+    """Updates are merged whatever their length."""
+    return replace(plan, accept_unusual=True)
+
+
 def any_plan(plan: Plan, stream: Stream) -> Plan:
     """Change a plan by one kind of trust, or none, and then by several other features, in any order."""
     if stream.happens(0.8):

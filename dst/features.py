@@ -84,6 +84,10 @@ PLAN_FEATURES = (
     PlanFeature("clip of the mean", "clip", lambda plan: plan.clip_mean > 0),
     PlanFeature("decay skips", "skips", lambda plan: bool(plan.decay_skips)),
     PlanFeature("mean of versions", "ema", lambda plan: plan.ema > 0),
+    PlanFeature("drawn cohort", "sampling", lambda plan: bool(plan.sampling)),
+    PlanFeature("equal devices", "weights", lambda plan: plan.weights == "device"),
+    PlanFeature("several passes", "passes", lambda plan: plan.passes > 1),
+    PlanFeature("updates of any length", "unusual", lambda plan: plan.accept_unusual),
     PlanFeature("published", "published", lambda plan: plan.publish in ("every", "better")),
 )
 
@@ -211,6 +215,10 @@ _EXTRAS: dict[str, dict[str, Any]] = {
     "clip of the mean": {"clip_mean": 4.0},
     "decay skips": {"outer": "adamw", "outer_rate": 0.01, "weight_decay": 0.1, "decay_skips": "vectors"},
     "mean of versions": {"ema": 0.9},
+    "drawn cohort": {"sampling": "uniform"},
+    "equal devices": {"weights": "device"},
+    "several passes": {"local_epochs": 2},
+    "updates of any length": {"accept_unusual": True},
 }
 
 #: One answer for each question, by its place.

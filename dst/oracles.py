@@ -206,7 +206,7 @@ class _Paper:
         for row in rows:
             leases.setdefault(row.lease, []).append(row)
         plan, schedule = self.spec.plan, Schedule.parse(self.spec.plan.schedule)
-        total, weight = np.zeros(LAYOUT.size), 0
+        total, weight = np.zeros(LAYOUT.size), 0.0
         voices: list[tuple[str, float, np.ndarray]] = []
         came = self.late.setdefault(term, [])
         for lease, lent in leases.items():
@@ -225,11 +225,11 @@ class _Paper:
                 update = self._cut(self._sent(self._short_enough(trained)))
             counts = self._worth(term, lease, late, past) * update * self._damped(term, version, late)
             # In a sealed sum devices count alike.
-            weighs = 1 if plan.believes.sealed is not None else examples
+            weighs = 1 if plan.believes.sealed is not None else plan.weight_of(examples)
             total += weighs * counts
             weight += weighs
             came.append((lent[0].version, late))
-            voices.append((lent[0].node, float(examples), counts))
+            voices.append((lent[0].node, plan.weight_of(examples), counts))
         if isinstance(plan.privacy, SharedPrivacy):
             means = [self._noisy(plan.privacy, [(term, lease) for lease in leases], voices)]
         else:

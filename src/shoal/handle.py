@@ -260,6 +260,7 @@ class Follower:
             seconds=time.monotonic() - self._began_s,
             version=progress.version if progress else 0,
             workers=len(progress.workers) if progress else 0,
+            took_part=progress.took_part if progress else 0,
             path=path,
             task=self._job.task,
             seed=view.plan.seed if view else 0,

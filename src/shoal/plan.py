@@ -64,6 +64,11 @@ MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0, "auto": 0.9}
 PRECISIONS = ("float32", "bfloat16")
 INNER_STATES = ("fresh", "kept")
 
+#: Which of the devices that wait train for a version, and what an update counts for in the mean: as many times as it
+#: has examples, or once for its device. An empty text is the first of them.
+SAMPLING = ("waited", "uniform", "by_examples")
+WEIGHTS = ("examples", "device")
+
 #: The default ratio of values that a version sends down to the values that one update sends up.
 DOWN_TIMES = 5
 
@@ -73,6 +78,7 @@ _FROM_ONE = ("workers_min", "batch_size", "accumulate", "evaluate_every_epochs",
 _FROM_ZERO = (
     *("aggregators", "cohort", "weight_decay", "lease_s", "checkpoint_every_s", "clip_mean", "clip_gradient"),
     *("cache_mb", "budget_s", "budget_joules", "requests_per_s", "labels_epsilon", "participations", "apart"),
+    "local_epochs",
 )
 _BETWEEN = {
     "lease_batches": (1, LEASE_BATCHES_MAX, ""),
@@ -239,9 +245,25 @@ class Plan:
     #: Which devices may work for the job, by their labels and facts, such as ``room in (3, 4) and memory_mb > 900``
     #: (``shoal.where``). Empty means all.
     where: str = ""
+    #: How the cohort of a version is chosen: ``waited``, the devices that waited longest, which takes them in turn;
+    #: ``uniform``, by chance, as papers do; or ``by_examples``, by chance in proportion to the examples that devices
+    #: have. Devices that are away or busy are not drawn.
+    sampling: str = ""
+    #: What an update counts for in the mean of a version: ``examples``, as many times as it has examples; or
+    #: ``device``, each device once.
+    weights: str = ""
+    #: Merge updates whatever their length. By default a leader refuses an update that is many times as long as is
+    #: usual, which most often comes of an error, and refuses honest updates of algorithms that scale theirs.
+    accept_unusual: bool = False
+    #: How often a lease goes over its examples: E of FedAvg (McMahan et al. 2017). 0 is the same as 1.
+    local_epochs: int = 0
 
     def __post_init__(self) -> None:
         self._settle_outer()
+        for name, usual in (("sampling", SAMPLING[0]), ("weights", WEIGHTS[0])):
+            # Older releases lack the key, so a plan with its default value must encode as theirs does.
+            if getattr(self, name) == usual:
+                object.__setattr__(self, name, "")
         self._check_values()
         if broken := broken_rules(self):
             raise PlanRefused(self, broken)
@@ -252,8 +274,9 @@ class Plan:
             _check_choice(choice, getattr(self, choice), answers)
         for name, answers in ANSWERS.items():
             _check_choice(name, getattr(self, name), answers)
-        if self.publish:
-            _check_choice("publish", self.publish, PUBLISH)
+        for name, answers in {"publish": PUBLISH, "sampling": SAMPLING, "weights": WEIGHTS}.items():
+            if getattr(self, name):
+                _check_choice(name, getattr(self, name), answers)
         for name in _FROM_ONE:
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
@@ -378,7 +401,21 @@ class Plan:
     @property
     def lease_steps(self) -> int:
         """Return the steps of the inner optimiser in a lease."""
-        return -(-self.lease_batches // self.accumulate)
+        return -(-self.lease_batches * self.passes // self.accumulate)
+
+    @property
+    def passes(self) -> int:
+        """Return the number of times that a lease goes over its examples."""
+        return max(1, self.local_epochs)
+
+    def weight_of(self, examples: int) -> float:
+        """Return the weight in the mean of an update of this many examples."""
+        return 1.0 if self.weights == "device" else float(examples)
+
+    @property
+    def needs_new_agents(self) -> bool:
+        """Whether agents of the protocol before would train or lead otherwise: they do not know these keys."""
+        return bool(self.sampling or self.weights or self.accept_unusual or self.local_epochs)
 
     @property
     def has_energy_budget(self) -> bool:

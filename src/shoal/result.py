@@ -32,6 +32,8 @@ class Result:
     path: Path | None
     #: None: the job was found by its id, and its code is on the cluster.
     task: Task | None
+    #: How many devices have an update in some version; 0 if nobody counted them.
+    took_part: int = 0
     #: With which the job built its model.
     seed: int = 0
     #: Every evaluation that was seen.

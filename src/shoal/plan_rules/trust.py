@@ -290,6 +290,30 @@ def _private_only(key: str) -> PlanRule:
 
 
 PRIVATE = (
+    PlanRule(
+        name="unusual-trust",
+        keys=("accept_unusual", "trust"),
+        when=lambda plan: plan.accept_unusual and (is_sealed(plan) or is_private(plan)),
+        why="nobody compares the length of an update with others then: it is sealed, or clipped to clip_update",
+        instead="Leave accept_unusual out",
+        ground="no effect",
+    ),
+    PlanRule(
+        name="private-weights",
+        keys=("trust", "weights"),
+        when=lambda plan: bool(plan.weights) and (is_sealed(plan) or is_private(plan)),
+        why="each device counts once already: its number of examples would reveal something of it",
+        instead="Leave weights out",
+        ground="no effect",
+    ),
+    PlanRule(
+        name="private-by-examples",
+        keys=("trust", "sampling"),
+        when=lambda plan: is_private(plan) and plan.sampling == "by_examples",
+        why="which devices take part would reveal how many examples they have, outside the account",
+        instead="Set sampling = 'uniform', or leave it out",
+        ground="safety",
+    ),
     *(_private_only(key) for key in PRIVATE_ONLY),
     PlanRule(
         name="private-data",

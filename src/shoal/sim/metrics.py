@@ -172,6 +172,7 @@ class Metrics:
             ),
             rates=course.rates(begin_s),
             events=world.kernel.handled,
+            took_part=len({row.node for row in world.disk.history.get(job, ())}),
             rows=rows,
             rows_bytes_up=up_bytes - sum(device.bytes_up for device in devices) if rows else 0,
             rows_bytes_down=down_bytes - sum(device.bytes_down for device in devices) if rows else 0,

@@ -143,6 +143,8 @@ class Outcome:
     rates: tuple[tuple[float, int], ...]
     #: How many calls the simulation made.
     events: int
+    #: How many devices have an update in some version.
+    took_part: int = 0
     #: Devices that are rows of a cohort at the end: they are not among ``devices``, and neither are these bytes.
     rows: int = 0
     rows_bytes_up: int = 0

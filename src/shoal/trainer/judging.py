@@ -38,13 +38,29 @@ def metrics_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease, *, ex
             found = {"loss": _mean_loss(loss_of(task, model, batch, lease), examples), **found}
         return named(found, where=f"{type(task).__name__}.metrics")
     if not _has_step(task):
-        return ()
+        return named(_figures_of_loop(task, model, batch, examples), where=f"{type(task).__name__}.correct")
     if task._overrides("step"):
         return named({"loss": _mean_loss(loss_of(task, model, batch, lease), examples)})
     x, y = pair_of(task, batch)
     output = model(x)
     loss = _checked_loss(task, "loss", task.loss(output, y))
     return named({"loss": _mean_loss(loss, examples), **_accuracy(task, output, y)})
+
+
+def _figures_of_loop(task: Task, model: nn.Module, batch: Any, examples: int) -> dict[str, Any]:
+    """Return the accuracy and the loss of a task with its own training loop, if its examples are inputs and classes
+    and its model gives one output per class. A model that its loop calls in another way has no such figures."""
+    if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
+        return {}
+    x, y = batch
+    try:
+        output = model(x)
+    except (TypeError, ValueError, RuntimeError, AttributeError):
+        return {}
+    accuracy = _accuracy(task, output, y)
+    if not accuracy:
+        return {}
+    return {"loss": _mean_loss(_checked_loss(task, "loss", task.loss(output, y)), examples), **accuracy}
 
 
 def _has_step(task: Task) -> bool:

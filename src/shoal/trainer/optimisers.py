@@ -62,7 +62,7 @@ class InnerOptimiser:
         """Refuse an adaptive optimiser that is built again before its averages mean anything."""
         settings = self._settings
         is_adaptive = any("beta2" in group or "betas" in group or "alpha" in group for group in optimiser.param_groups)
-        steps = -(-settings.lease_batches // settings.accumulate)
+        steps = -(-settings.lease_batches * settings.passes // settings.accumulate)
         if is_adaptive and settings.inner_state == "fresh" and steps < FRESH_STEPS_LEAST:
             raise Misuse(
                 f"{type(optimiser).__name__} begins again with every lease, and after {steps} of at least"

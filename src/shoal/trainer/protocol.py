@@ -26,6 +26,7 @@ _OF_PLAN = (
     "inner",
     "inner_state",
     "lease_batches",
+    "passes",
     "clip_gradient",
     "accumulate",
     "precision",
@@ -76,6 +77,8 @@ class TrainerSettings:
     inner: str = "sgd"
     inner_state: str = "fresh"
     lease_batches: int = 1
+    #: How often a lease on the device's own examples goes over them.
+    passes: int = 1
     clip_gradient: float = 0.0
     accumulate: int = 1
     precision: str = "float32"

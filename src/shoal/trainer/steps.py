@@ -23,7 +23,7 @@ from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
 from shoal.learning.metrics import MetricSum, merge_all
 from shoal.learning.similarity import capped_counts, noisy_counts
-from shoal.scheduling.batches import mix
+from shoal.scheduling.batches import epoch_order, mix
 from shoal.task import Task
 from shoal.trainer.arrays import rows_to_torch
 from shoal.trainer.base import load_base
@@ -170,17 +170,20 @@ class TorchTrainer:
         spans = [judged[start : start + settings.batch_size] for start in range(0, len(judged), settings.batch_size)]
         fresh_metrics = self._judge(((local.take(span), len(span), (epoch, lease)) for span in spans), told)
         chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=epoch, lease=lease)
-        parts = [chosen[start : start + settings.batch_size] for start in range(0, len(chosen), settings.batch_size)]
+        passes = list(passes_over(chosen, settings.passes, settings.batch_size, seeds=(settings.seed, epoch, lease)))
+        parts = [part for batches in passes for part in batches]
         counts = np.zeros(0, np.int64)
 
         def taken() -> Iterator[tuple[Any, tuple[int, ...]]]:
             nonlocal counts
             for step, part in enumerate(parts):
                 rows = local.take(part)
-                counts = _added(counts, labels_of(rows)) if settings.share_labels else counts
+                if settings.share_labels and step < len(passes[0]):
+                    counts = _added(counts, labels_of(rows))
                 yield rows, (epoch, lease, step)
 
-        loss_sum = self._run(taken(), [len(part) for part in parts], told)
+        # Report the loss as if the lease had seen each example once.
+        loss_sum = self._run(taken(), [len(part) for part in parts], told) / settings.passes
         if settings.labels_epsilon and counts.size:
             # Not seeded: noise that anyone could reproduce would hide nothing.
             generator = np.random.default_rng()
@@ -313,6 +316,15 @@ class TorchTrainer:
 
     def _collated(self, rows: Any, *, training: bool) -> Any:
         return move(self._task.collate(rows_to_torch(rows), training=training), self._device)
+
+
+def passes_over(
+    chosen: np.ndarray[Any, Any], passes: int, size: int, *, seeds: tuple[int, ...]
+) -> Iterator[list[np.ndarray[Any, Any]]]:
+    """Yield the batches of each pass over a lease's examples: the first in their order, the others mixed anew."""
+    for number in range(passes):
+        order = chosen[epoch_order(len(chosen), seed=mix(*seeds), epoch=number)] if number else chosen
+        yield [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def window_shares(counts: Sequence[int], accumulate: int) -> list[float]:

@@ -378,6 +378,33 @@ def test_a_loop_of_its_own(load):
     assert first.tobytes() == shared.update.tobytes(), "it is pure"
 
 
+def test_a_loop_without_metrics_of_its_own_has_those_of_classes(load):
+    trainer, _, _ = load(TWO)
+    found = {metric.name: metric for metric in trainer.evaluate(0, 8).metrics}
+    assert set(found) == {"loss", "accuracy"}
+    assert found["accuracy"].sums[1] == 8
+
+
+def test_a_loop_whose_model_is_called_in_another_way_has_no_figures(load):
+    other = TWO.replace(
+        "    def train(",
+        """
+    def model(self):
+        class Other(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(4, 3)
+            def forward(self, x, mask):
+                return self.layer(x)
+        return Other()
+
+    def train(""",
+        1,
+    )
+    trainer, _, _ = load(other)
+    assert trainer.evaluate(0, 8).metrics == ()
+
+
 def test_a_loop_logs_figures_of_its_own(load):
     logs = """
             lease.log("reward", 3.0 * len(y), len(y))

@@ -322,7 +322,11 @@ var FIELDS = {
     [54, "decay_skips", "string", false, false],
     [55, "ema", "double", false, false],
     [56, "budget_battery_percent", "double", false, false],
-    [57, "where", "string", false, false]
+    [57, "where", "string", false, false],
+    [58, "sampling", "string", false, false],
+    [59, "weights", "string", false, false],
+    [60, "accept_unusual", "bool", false, false],
+    [61, "local_epochs", "int", false, false]
   ],
   Plateau: [
     [1, "metric", "string", false, false],

@@ -59,8 +59,9 @@ def _facts(answers: Sequence[SimulationAnswer]) -> Table:
     table.add_column("", style="dim")
     for answer in answers:
         table.add_column(clean(answer.title))
-    rows = {"result": _result, "time": _time, "goal": _goal, "rounds": _rounds, "traffic": _traffic, "idle": _idle}
-    for label, tell in {**rows, "energy": _energy, "trouble": _trouble}.items():
+    rows = {"result": _result, "time": _time, "goal": _goal, "rounds": _rounds, "devices": _took_part}
+    costs = {"traffic": _traffic, "idle": _idle, "energy": _energy, "trouble": _trouble}
+    for label, tell in {**rows, **costs}.items():
         cells = [tell(answer.outcome) for answer in answers]
         if any(cells):
             table.add_row(f"  {label}", *cells)
@@ -97,6 +98,10 @@ def _goal(outcome: Outcome) -> str:
 
 def _rounds(outcome: Outcome) -> str:
     return f"{plural(outcome.rounds, 'version')}, {rate_text(outcome.rounds / outcome.seconds)} a second"
+
+
+def _took_part(outcome: Outcome) -> str:
+    return f"{count_text(outcome.took_part)} of {count_text(len(outcome.devices) + outcome.rows)} took part"
 
 
 def _traffic(outcome: Outcome) -> str:

@@ -74,10 +74,30 @@ class Lending:
         longest comes before the one that just came."""
         for worker in self._workers.take_outcasts():
             self.lend_to(worker)
-        ledger = self._leases.ledger
-        while ledger.has_free and not self.is_full and (first := self._workers.first_in_line()) is not None:
-            # The first worker leaves the line: with a lease, or to rest.
-            self.lend_to(first)
+        while self._has_work() and (turn := self._next_turn()):
+            for worker in turn:
+                if not self._has_work():
+                    break
+                # Each leaves the line: with a lease, or to rest.
+                self.lend_to(worker)
+
+    def _has_work(self) -> bool:
+        return self._leases.ledger.has_free and not self.is_full
+
+    def _next_turn(self) -> list[WorkerRecord]:
+        """Return who gets the next leases: the worker that waits longest, or as many as a version lacks, drawn."""
+        plan, ledger = self._spec.plan, self._training.ledger
+        if not plan.sampling or self._evaluations.now is not None:
+            first = self._workers.first_in_line()
+            return [] if first is None else [first]
+        lacking = self.lent_most - ledger.outstanding - ledger.merged
+        return self._workers.draw(lacking, seed=plan.seed, version=self._training.version, share_of=self._share_of)
+
+    def _share_of(self, worker: WorkerRecord) -> float:
+        """Return the weight of a worker in the draw."""
+        if self._spec.plan.sampling != "by_examples":
+            return 1.0
+        return float(worker.device.examples) if worker.device is not None else 0.0
 
     def cut_shares(self) -> str | None:
         """Divide the batches among the workers again if that is due. Return why, or None if it was not."""

@@ -71,5 +71,6 @@ def progress_of(shared: Shared, standing: Standing, *, stats: RoundStats, policy
         unsaved_workers=unsaved.workers,
         term_batches=of_term.batches,
         term_workers=of_term.workers,
+        took_part=len(training.took_part),
         **standing.spent,
     )

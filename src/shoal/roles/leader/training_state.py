@@ -136,6 +136,10 @@ class TrainingState:
         #: Mean loss of the batches of the last version.
         self.train_loss: float | None = None
         self._loss_sum = 0.0
+        #: Examples of the updates that the next version has.
+        self._examples = 0
+        #: The devices whose updates are in a version.
+        self.took_part: set[str] = set()
         #: Other figures that training code logged since the last evaluation, by name. Not part of a snapshot.
         self._logged: dict[str, MetricSum] = {}
         self._started_s = 0.0
@@ -173,17 +177,19 @@ class TrainingState:
     def merge(self, lease: Lease, update: Update, delta: np.ndarray | Sparse) -> None:
         """Take a checked update into the next version. A late update counts less."""
         scale = self.scale_of(lease, update)
-        damped, weight = self._damped(delta, lease.version), float(update.examples)
+        damped, weight = self._damped(delta, lease.version), self._spec.plan.weight_of(update.examples)
         if self._weighing is not None:
             self._weighing.add(lease.worker, damped, weight=weight, scale=scale)
         else:
             self._add(damped, weight=weight, scale=scale)
         self.lateness.seen(self.version - lease.version)
-        self._note_logged(update)
+        self._note_merged(lease, update)
         self.ledger.merge(lease)
 
-    def _note_logged(self, update: Update) -> None:
-        """Add up the loss and the other figures that the training code of an update logged."""
+    def _note_merged(self, lease: Lease, update: Update) -> None:
+        """Count an update of the next version, and add up the figures that its training code logged."""
+        self.took_part.add(lease.worker)
+        self._examples += update.examples
         self._loss_sum += update.loss_sum
         add_logged(self._logged, update.logged)
 
@@ -231,8 +237,8 @@ class TrainingState:
     def weigh(self, reports: Sequence[ArrivedUpdate], products: np.ndarray) -> WeightsGiven:
         """How much each of these updates counts, which lie in parts with aggregators, by what those told of them."""
         assert self._compares is not None
-        nodes, examples = [each.lease.worker for each in reports], [float(each.update.examples) for each in reports]
-        return self._compares.weigh(nodes, examples, products)
+        nodes, weight_of = [each.lease.worker for each in reports], self._spec.plan.weight_of
+        return self._compares.weigh(nodes, [weight_of(each.update.examples) for each in reports], products)
 
     def merge_sum(
         self,
@@ -261,7 +267,7 @@ class TrainingState:
         self._moved = moved
         for report in reports:
             self.lateness.seen(self.version - report.lease.version)
-            self._note_logged(report.update)
+            self._note_merged(report.lease, report.update)
             # Its deadline may be another by now.
             lease = self.ledger.get(report.lease.id)
             assert lease is not None, f"lease {report.lease.id} was summed up and is not lent"
@@ -270,7 +276,8 @@ class TrainingState:
     def advance(self) -> list[Applied]:
         """Turn the merged updates into the next version; returns their rows in the history."""
         self._put_good_away()
-        mean, spare, examples = self._taken()
+        mean, spare = self._taken()
+        examples, self._examples = self._examples, 0
         if clip := self._spec.plan.clip_mean:
             rate = self._spec.plan.rate_at(self.version) or self._spec.plan.learning_rate
             mean = clipped_mean(mean, clip=clip, rate=rate, parameters_size=self._layout.parameters_size)
@@ -299,19 +306,14 @@ class TrainingState:
             assert isinstance(update, np.ndarray), "updates that are summed in their own memory are dense"
             self._partial.add(update, weight=weight, scale=scale)
 
-    def _taken(self) -> tuple[np.ndarray, np.ndarray | None, int]:
-        """Return the mean that the next version is made of, an array of its size to write to if there is one, and the
-        number of examples."""
+    def _taken(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the mean that the next version is made of, and an array of its size to write to if there is one."""
         if self._weighing is None:
-            examples = int(self._partial.weight)
-            if isinstance(self._partial, PairedSum):
-                return *self._partial.take_mean(), examples
-            return self._partial.mean(), None, examples
-        examples = int(self._weighing.weight)
+            return self._partial.take_mean() if isinstance(self._partial, PairedSum) else (self._partial.mean(), None)
         mean, down = self._weighing.mean()
         for told in self._reputations.on_version(self.version + 1, down):
             self._machine.record("update.down-weighted", told)
-        return mean, None, examples
+        return mean, None
 
     @property
     def noised(self) -> int:
@@ -451,7 +453,7 @@ class TrainingState:
         self._drop_merged()
         if self._private is not None:
             self._private.skip()
-        self._moved, self._loss_sum, self._logged = None, 0.0, {}
+        self._moved, self._loss_sum, self._examples, self._logged = None, 0.0, 0, {}
         self.changes.clear()
         if self._touches is not None:
             self._touches = _touches(self._layout.size, version=self.version)
@@ -508,6 +510,7 @@ class TrainingState:
             "elapsed_s": self.elapsed_s,
             "evaluations": rows,
             "went_back": [list(pair) for pair in self.went_back],
+            "took_part": sorted(self.took_part),
         }
         if self._rule.is_adaptive:
             state["outer_steps"] = self.outer_steps
@@ -544,6 +547,8 @@ class TrainingState:
             self._touches = _touches(self._layout.size, version=self.version)
         self.ledger = Ledger.restore(state["ledger"])
         self._elapsed_before_s = float(state["elapsed_s"])
+        # Releases before did not count them.
+        self.took_part = set(state.get("took_part", ()))
         self.evaluations = [view_of(row) for row in state["evaluations"]]
         self.on_found_good()
 

@@ -76,9 +76,9 @@ class UpdateChecks:
         return decode_with_norm(self._codec, update.tensors, self._sizes)
 
     def judge(self, node: str, update: Update, lease: Lease, norm: float, *, devices: int) -> Unusual | None:
-        """Return why an update is longer than is usual, or None if it is not. In a private job its length is clipped,
-        and which updates count must not depend on others."""
-        if self._plan.privacy is not None:
+        """Return why an update is longer than is usual, or None if it is not or the plan accepts it. In a private job
+        its length is clipped, and which updates count must not depend on others."""
+        if self._plan.privacy is not None or self._plan.accept_unusual:
             return None
         steps = self._steps_of(update, lease)
         return self._usual.judge(node, norm, steps=steps, model_norm=self._model_norm(), devices=devices)
@@ -89,7 +89,7 @@ class UpdateChecks:
 
     def on_sum(self, summed: Summed) -> None:
         """The leader sees the mean of updates that aggregators summed: that of n is about √n times as short as each."""
-        weights = [report.update.examples for report in summed.reports]
+        weights = [self._plan.weight_of(report.update.examples) for report in summed.reports]
         scale = sum(w * report.scale for w, report in zip(weights, summed.reports, strict=True)) / sum(weights)
         steps = median_high([self._steps_of(report.update, report.lease) for report in summed.reports])
         norm = norm_of(summed.mean) * math.sqrt(len(weights)) / scale
@@ -99,7 +99,7 @@ class UpdateChecks:
         """How many steps of training an update is made of, as far as its worker did what it was lent."""
         if self._online is None:
             return len(lease.batches)
-        return math.ceil(update.examples / self._plan.batch_size)
+        return math.ceil(update.examples / self._plan.batch_size) * self._plan.passes
 
     def _model_norm(self) -> float:
         if self._norm[0] != self._training.version:
@@ -107,9 +107,11 @@ class UpdateChecks:
         return self._norm[1]
 
     def norm_max(self) -> float:
-        """Return the largest norm that aggregators may take, or 0 if the usual norm is not known yet. In a private job
-        it is the clip of the devices: which updates count must not depend on others."""
+        """Return the largest norm that aggregators may take, or 0 if there is no such limit or it is not known yet. In
+        a private job it is the clip of the devices: which updates count must not depend on others."""
         if self._plan.has_leaders_noise:
             return self._plan.clip_update * (1 + CLIP_ROUNDING)
+        if self._plan.accept_unusual:
+            return 0.0
         limit = self._usual.limit(model_norm=self._model_norm())
         return limit if limit < math.inf else 0.0

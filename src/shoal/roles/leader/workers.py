@@ -7,7 +7,7 @@ lists workers or leases to them cannot meet one.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush, nsmallest
@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from shoal.roles.leader.recurring import Recurring
 from shoal.roles.machine import Machine
+from shoal.scheduling.sampling import drawn
 from shoal.states import WorkerState
 from shoal.wire.messages import DeviceState, Failed, Wait, WorkerView, clip
 
@@ -146,6 +147,9 @@ class _Line:
         if self._heap and self._heap[-1] == (turn, node):
             # It came last and goes first, as a node that is given work at once.
             self._heap.pop()
+
+    def nodes(self) -> Iterable[str]:
+        return self._turns
 
     def first(self) -> str | None:
         while self._heap:
@@ -349,6 +353,15 @@ class Workers:
         """The worker that waits for work longest, of those that may have it."""
         node = self._line.first()
         return None if node is None else self._members[node]
+
+    def draw(
+        self, count: int, *, seed: int, version: int, share_of: Callable[[WorkerRecord], float]
+    ) -> list[WorkerRecord]:
+        """Draw workers for a version from those that may have work."""
+        chosen = drawn(
+            self._line.nodes(), count, seed=seed, version=version, share_of=lambda node: share_of(self._members[node])
+        )
+        return [self._members[node] for node in chosen]
 
     def rest(self, member: WorkerRecord) -> None:
         """A worker may not start yet: it is passed over until ``release``."""

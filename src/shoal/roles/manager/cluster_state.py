@@ -17,6 +17,7 @@ from shoal.scheduling.placement import Candidate
 from shoal.states import JobState, WorkerState
 from shoal.where import FACTS, parse_labels, parse_where
 from shoal.wire.messages import Facts, JobSpec, Message, Progress
+from shoal.wire.messages.base import PROTOCOL
 
 #: Why a node that an operator holds back gets no work, as the node and people read it.
 HELD_BACK = {
@@ -134,7 +135,9 @@ class NodeRecord:
         return {name: value for name, value in labels.items() if value}
 
     def is_wanted(self, spec: JobSpec) -> bool:
-        """Whether the job's plan takes this node, by its labels and facts."""
+        """Whether the job's plan takes this node, by its labels and facts and by the release that it runs."""
+        if spec.plan.needs_new_agents and 0 < self.protocol < PROTOCOL:
+            return False
         return not spec.plan.where or parse_where(spec.plan.where)(self.described)
 
     def suits(self, spec: JobSpec) -> bool:

@@ -452,7 +452,8 @@ def compute_job(job: SimulatedJob, action: Train | Evaluate) -> ComputeJob:
     if isinstance(action, Train):
         examples, batches = action.examples, len(action.batches)
         if examples:
-            batches = -(-examples // job.spec.plan.batch_size)
+            plan = job.spec.plan
+            examples, batches = examples * plan.passes, -(-examples // plan.batch_size) * plan.passes
         else:
             examples = examples_to_train(job.spec, action.batches)
         return ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches)

@@ -236,6 +236,8 @@ class Progress(Message):
     epsilon: float = 0.0
     epsilon_worst: float = 0.0
     participations_worst: int = 0
+    #: How many devices have an update in some version. 0 if the leader's release does not count them.
+    took_part: int = 0
 
     def _check(self) -> None:
         check_views(self.metrics)

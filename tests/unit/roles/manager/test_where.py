@@ -25,6 +25,7 @@ from shoal.wire.messages import (
     Submit,
     TransferJob,
 )
+from shoal.wire.messages.base import PROTOCOL
 
 Make = Callable[..., JobSpec]
 
@@ -41,11 +42,17 @@ class Office:
         self.actions = self.manager.handle(event, 0.0)
 
     def hello(
-        self, node: str, *labels: str, memory_mb: int = 1000, incarnation: str = "1", is_hub: bool = False
+        self,
+        node: str,
+        *labels: str,
+        memory_mb: int = 1000,
+        incarnation: str = "1",
+        is_hub: bool = False,
+        protocol: int = PROTOCOL,
     ) -> None:
         torch = "" if is_hub else "2.11"
         facts = Facts(host=node, torch=torch, memory_mb=memory_mb, labels=labels, is_hub=is_hub)
-        self.says(node, Hello(node=node, incarnation=incarnation, facts=facts))
+        self.says(node, Hello(node=node, incarnation=incarnation, facts=facts, protocol=protocol))
 
     def says(self, node: str, message: Message) -> None:
         self.happens(Received(sender=node, message=message))
@@ -88,6 +95,18 @@ def test_a_job_is_given_only_devices_that_its_plan_takes(make_spec: Make) -> Non
     assert sorted(office.assigned()) == ["a", "b"]
     office.hello("e", "room=4")
     assert office.assigned() == ["e"]
+
+
+@pytest.mark.parametrize("changes", [{"local_epochs": 2}, {"weights": "device"}, {"sampling": "uniform"}])
+def test_a_plan_with_keys_of_this_release_goes_to_no_device_of_the_release_before(
+    make_spec: Make, changes: dict[str, object]
+) -> None:
+    for prefers_devices, role in ((False, "worker"), (True, "leader")):
+        office = Office(prefers_devices=prefers_devices)
+        office.hello("a", protocol=PROTOCOL - 1)
+        office.hello("b")
+        office.submit(make_spec(workers_min=1, workers_max=8, data="local", cohort=1, **changes))
+        assert office.assigned(role) == ["b"]
 
 
 def test_a_device_that_the_plan_does_not_take_does_not_lead_either(make_spec: Make) -> None:

@@ -60,8 +60,8 @@ class ComparedRound:
     """One round whose updates are compared: what the leader heard of its parts, and what came of it."""
 
     rule: Rule
-    #: Of how many examples each update is.
-    examples: tuple[int, ...]
+    #: What each update counts for before it is compared: its examples, or 1 for each device.
+    examples: tuple[float, ...]
     #: Aggregator -> the products of its part.
     parts: dict[str, np.ndarray] = field(default_factory=dict)
     #: How much each update counts, or None until every part is here.

@@ -523,7 +523,7 @@ class Formations:
         )
 
     def _weight_of(self, report: ArrivedUpdate) -> float:
-        return 1.0 if self._is_private else float(report.update.examples)
+        return 1.0 if self._is_private else self._spec.plan.weight_of(report.update.examples)
 
     def gather(self, leases: Sequence[Lease]) -> bool:
         """Ask the aggregators from whose members no update is awaited for their sums, given all leases that are out.
@@ -540,7 +540,7 @@ class Formations:
             reports = list(now.arrived.values())
             now.comparison = None
             if (rule := self._training.rule) is not None:
-                now.comparison = ComparedRound(rule, tuple(report.update.examples for report in reports))
+                now.comparison = ComparedRound(rule, tuple(self._weight_of(report) for report in reports))
             for share in now.shares:
                 self._ask(share, reports, reports, weigh=rule or "")
             return True
