@@ -139,6 +139,8 @@ def test_words_are_fenced_off() -> None:
     assert words <= set(house.FENCES)
 
 
+# The gate runs the task itself.
+@pytest.mark.full
 def test_the_task_prints_every_figure_of_this_repository() -> None:
     command = (sys.executable, str(ROOT / "tools" / "tasks.py"), "house", "--json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal
 
 from shoal.errors import Misuse
@@ -40,6 +41,7 @@ class Codec:
     feedback: bool = False
 
     @classmethod
+    @lru_cache(maxsize=256)
     def parse(cls, name: str) -> Codec:
         """Read a name. Parts come in one order, so that one codec has one name: ``top1%+ef+4bit``."""
         first, *rest = name.split("+") if len(name) <= _NAME_MAX_CHARS else [name]
