@@ -282,7 +282,8 @@ def _options(made: type[Fault]) -> list[str]:
 
 
 def _usage(name: str, made: type[Fault]) -> str:
-    who = {FullDisk: "home", Apart: "{w1, leader}"}.get(made, "w1")
+    others: dict[type[Fault], str] = {FullDisk: "home", Apart: "{w1, leader}"}
+    who = others.get(made, "w1")
     amounts = [_AMOUNTS[field] for field in _amounts(made)]
     return f"{name}({', '.join([who, *amounts, *(f'{option}=...' for option in _options(made))])})"
 
