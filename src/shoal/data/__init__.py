@@ -1,4 +1,4 @@
-"""Sets of examples and readers of files, for tasks' ``examples``. Numpy; no torch.
+"""Sets of examples, readers of files and partitions, for tasks' ``examples``. Numpy; no torch.
 
 Names are loaded when they are first used: an agent only reads a name from ``local``, and needs no numpy for that.
 """
@@ -15,17 +15,43 @@ if TYPE_CHECKING:
     from shoal.data.json_lines import jsonl
     from shoal.data.local import local_folder
     from shoal.data.npz_rows import npz
+    from shoal.data.partition import Partition, by, dirichlet, hash_of, iid, pathological, sizes
+    from shoal.data.partition_text import parse_partition
     from shoal.data.sensor_windows import windows
 
-__all__ = ["csv", "jsonl", "local_folder", "mnist", "npz", "permissions", "windows"]
+__all__ = [
+    "Partition",
+    "by",
+    "csv",
+    "dirichlet",
+    "hash_of",
+    "iid",
+    "jsonl",
+    "local_folder",
+    "mnist",
+    "npz",
+    "parse_partition",
+    "pathological",
+    "permissions",
+    "sizes",
+    "windows",
+]
 
 _HOME = {
+    "Partition": "partition",
+    "by": "partition",
     "csv": "csv_rows",
+    "dirichlet": "partition",
+    "hash_of": "partition",
+    "iid": "partition",
     "jsonl": "json_lines",
     "local_folder": "local",
     "mnist": "digits",
     "npz": "npz_rows",
+    "parse_partition": "partition_text",
+    "pathological": "partition",
     "permissions": "drebin",
+    "sizes": "partition",
     "windows": "sensor_windows",
 }
 

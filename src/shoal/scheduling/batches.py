@@ -40,6 +40,15 @@ def mix(*numbers: int) -> int:
     return folded
 
 
+def outputs(count: int, *, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return the first ``count`` outputs of the splitmix64 stream that begins at ``seed``. They are distinct."""
+    states = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(seed)
+    mixed = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
 def epoch_order(count: int, *, seed: int, epoch: int) -> Indices:
     """Return the order in which an epoch visits ``count`` examples.
 
@@ -48,10 +57,7 @@ def epoch_order(count: int, *, seed: int, epoch: int) -> Indices:
     """
     if count < 0:
         raise Misuse(f"the number of examples is {count}; it must be 0 or more")
-    states = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(mix(seed, epoch))
-    keys = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    keys ^= keys >> np.uint64(31)
+    keys = outputs(count, seed=mix(seed, epoch))
     return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
 
 

@@ -1,0 +1,270 @@
+"""Divides one set of examples among devices, for experiments with data that differ from device to device. Numpy only.
+
+A partition is a pure function of the labels, the number of devices and a seed. It draws from splitmix64, as the order
+of batches does, so a simulation and the devices of a laboratory get the same rows without exchanging any.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shoal.data.draws import dirichlet_shares
+from shoal.errors import Misuse
+from shoal.scheduling.batches import Indices, epoch_order, mix
+
+#: A row that no device has.
+NOBODY = -1
+
+#: Each purpose has a stream of its own.
+_ORDER, _DEAL, _WITHIN, _SHARES, _RANKS = range(1, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition(ABC):
+    """How examples are divided among devices. ``str`` of it is what ``parse_partition`` reads."""
+
+    @property
+    def column(self) -> str:
+        """The column of the examples that decides, or "" if only their number does."""
+        return "y"
+
+    def rows(self, values: Any, devices: int, *, seed: int = 0) -> list[Indices]:
+        """Return the rows of each device, in a shuffled order. No row is listed twice.
+
+        ``values`` are the values of ``column``, one a row: class numbers, unless the partition is ``by`` another.
+        """
+        values = np.asarray(values)
+        if values.ndim != 1:
+            raise Misuse(f"{self} needs one value for each example; these have the shape {values.shape}")
+        if devices < 1:
+            raise Misuse(f"examples are divided among at least one device, not {devices}")
+        if len(values) < devices:
+            raise Misuse(f"{len(values)} examples are too few for {devices} devices: each needs at least one")
+        return _parts(self.owners(values, devices, seed=seed), devices, seed=seed)
+
+    @abstractmethod
+    def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
+        """Return the device of each row, counted from 0, or ``NOBODY``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iid(Partition):
+    """Every device has a random sample, and all have as many rows, or one fewer."""
+
+    @property
+    def column(self) -> str:
+        return ""
+
+    def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
+        owners = np.empty(len(values), np.int64)
+        owners[epoch_order(len(values), seed=mix(seed, _DEAL), epoch=0)] = np.arange(len(values)) % devices
+        return owners
+
+    def __str__(self) -> str:
+        return "iid"
+
+
+@dataclass(frozen=True, slots=True)
+class Dirichlet(Partition):
+    """The rows of each class are divided among all devices by shares from a symmetric Dirichlet distribution
+    (Yurochkin et al. 2019). A device that gets fewer than ``least`` rows takes some from whoever has the most."""
+
+    alpha: float
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < math.inf:
+            raise Misuse(f"dirichlet({self.alpha:g}): alpha is above 0; 0.1 is very unequal, 100 is nearly iid")
+        if self.least != int(self.least) or self.least < 0:
+            raise Misuse(f"{self}: least is a number of rows, 0 or more")
+
+    def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
+        if devices * self.least > len(values):
+            raise Misuse(f"{self}: {len(values)} examples do not give {devices} devices {self.least} each")
+        classes = _classes(values, self)
+        owners = np.empty(len(values), np.int64)
+        for number in range(int(classes.max()) + 1):
+            of_class = np.flatnonzero(classes == number)
+            shuffled = of_class[epoch_order(len(of_class), seed=mix(seed, _WITHIN), epoch=number)]
+            shares = dirichlet_shares(self.alpha, devices, seed=mix(seed, _SHARES, number))
+            ends = np.floor(shares[:-1] * len(shuffled)).astype(np.int64)
+            owners[shuffled] = np.searchsorted(ends, np.arange(len(shuffled)), side="right")
+        return _filled(owners, devices, least=self.least, seed=seed)
+
+    def __str__(self) -> str:
+        least = "" if self.least == 1 else f", least={self.least}"
+        return f"dirichlet({_short(self.alpha)}{least})"
+
+
+@dataclass(frozen=True, slots=True)
+class Pathological(Partition):
+    """The rows are sorted by class and cut into ``classes`` pieces a device, and each device is dealt
+    ``classes`` of them (McMahan et al. 2017). So it has about that many classes."""
+
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.classes != int(self.classes) or self.classes < 1:
+            raise Misuse(f"{self}: the number of classes of a device is a whole number from 1")
+
+    def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
+        pieces = devices * self.classes
+        if pieces > len(values):
+            raise Misuse(f"{self}: {len(values)} examples cannot be cut into {self.classes} pieces for each device")
+        dealt = np.empty(pieces, np.int64)
+        dealt[epoch_order(pieces, seed=mix(seed, _DEAL), epoch=0)] = np.arange(pieces) // self.classes
+        owners = np.empty(len(values), np.int64)
+        by_class = np.argsort(_classes(values, self), kind="stable")
+        # In whole numbers: piece p has the places from p * rows / pieces on.
+        owners[by_class] = dealt[np.arange(len(values)) * pieces // len(values)]
+        return owners
+
+    def __str__(self) -> str:
+        return f"pathological({self.classes})"
+
+
+@dataclass(frozen=True, slots=True)
+class By(Partition):
+    """Rows with the same value of a column, such as a writer, are on the same device. Where there are more values than
+    devices, the values are dealt out."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.name or not isinstance(self.name, str):
+            raise Misuse('by("writer") names a column of the examples')
+
+    @property
+    def column(self) -> str:
+        return self.name
+
+    def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
+        found, group = np.unique(values, return_inverse=True)
+        if len(found) < devices:
+            raise Misuse(f"{self}: there are {len(found)} different values, too few for {devices} devices")
+        dealt = np.empty(len(found), np.int64)
+        dealt[epoch_order(len(found), seed=mix(seed, _DEAL), epoch=0)] = np.arange(len(found)) % devices
+        owners: Indices = dealt[group.reshape(-1)]
+        return owners
+
+    def __str__(self) -> str:
+        return f'by("{self.name}")'
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes(Partition):
+    """Another partition with sizes that follow a power law: the device of rank k keeps a share k ** -power of its rows,
+    at least one. Nobody has the rest. Ranks are drawn."""
+
+    power: float
+    base: Partition = field(default_factory=Iid)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.power < math.inf:
+            raise Misuse(f"sizes({self.power:g}): the power is a number from 0, such as 1.2")
+        if not isinstance(self.base, Partition):
+            raise Misuse("sizes(1.2, dirichlet(0.1)): the second argument is another partition")
+
+    @property
+    def column(self) -> str:
+        return self.base.column
+
+    def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
+        owners = self.base.owners(values, devices, seed=seed).copy()
+        ranks = epoch_order(devices, seed=mix(seed, _RANKS), epoch=0) + 1
+        for rank, part in zip(ranks.tolist(), _parts(owners, devices, seed=seed), strict=True):
+            owners[part[math.ceil(len(part) * rank**-self.power) :]] = NOBODY
+        return owners
+
+    def __str__(self) -> str:
+        return f"sizes({_short(self.power)}, {self.base})"
+
+
+# As a task's author writes them -----------------------------------------------------------------------------
+
+
+def iid() -> Partition:
+    """A random sample for each device, all of one size."""
+    return Iid()
+
+
+def dirichlet(alpha: float, *, least: int = 1) -> Partition:
+    """Each class is divided by shares from Dirichlet(alpha): 0.1 is very unequal, 100 nearly iid. Every device has at
+    least ``least`` rows."""
+    return Dirichlet(alpha, least)
+
+
+def pathological(classes_per_device: int) -> Partition:
+    """About this many classes on each device: rows sorted by class, cut into pieces, and dealt (McMahan et al. 2017)."""
+    return Pathological(classes_per_device)
+
+
+def by(column: str) -> Partition:
+    """Rows with the same value of this column, such as a writer, on the same device."""
+    return By(column)
+
+
+def sizes(power: float, base: Partition | None = None) -> Partition:
+    """Another partition, ``iid()`` by default, of which the device of rank k keeps a share k ** -power."""
+    return Sizes(power, base if base is not None else Iid())
+
+
+def hash_of(parts: Sequence[Indices]) -> str:
+    """Return a SHA-256 of the rows of all devices, which names a partition in a file of results."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _short(number: float) -> str:
+    """Return a number as a person writes it, without losing a digit."""
+    text = f"{number:g}"
+    return text if float(text) == number else repr(float(number))
+
+
+# What they share --------------------------------------------------------------------------------------------
+
+
+def _parts(owners: Indices, devices: int, *, seed: int) -> list[Indices]:
+    """Return the rows of each device. They are shuffled, since a device takes its last rows for its newest."""
+    order = epoch_order(len(owners), seed=mix(seed, _ORDER), epoch=0)
+    order = order[owners[order] != NOBODY]
+    order = order[np.argsort(owners[order], kind="stable")]
+    counts = np.bincount(owners[order], minlength=devices)
+    return np.split(order, np.cumsum(counts)[:-1])
+
+
+def _filled(owners: Indices, devices: int, *, least: int, seed: int) -> Indices:
+    """Give devices with fewer than ``least`` rows some of whoever has the most at that moment."""
+    counts = np.bincount(owners, minlength=devices).tolist()
+    parts = _parts(owners, devices, seed=seed)
+    largest = [(-count, device) for device, count in enumerate(counts)]
+    heapq.heapify(largest)
+    filled = owners.copy()
+    for device in [device for device, count in enumerate(counts) if count < least]:
+        for _ in range(least - counts[device]):
+            _, giver = heapq.heappop(largest)
+            counts[giver] -= 1
+            filled[parts[giver][counts[giver]]] = device
+            heapq.heappush(largest, (-counts[giver], giver))
+    return filled
+
+
+def _classes(values: np.ndarray[Any, Any], partition: Partition) -> Indices:
+    """Return the class of each row, counted from 0 in the order of the labels."""
+    if values.dtype.kind not in "biuU":
+        raise Misuse(
+            f"{partition} goes by classes, and the labels are {values.dtype}: divide these examples with iid or"
+            ' by("column")'
+        )
+    return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64)
