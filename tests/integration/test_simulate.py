@@ -71,3 +71,44 @@ def test_a_goal_needs_training(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--system-only", "--until-accuracy", "0.9")
     assert main.run(["simulate", TASK, *words]) == Exit.MISUSE
     assert "is never reached where nothing is trained" in capsys.readouterr().err
+
+
+def test_each_device_trains_on_rows_of_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = (TASK, "--devices", "6", "--plan", "data=local", "--partition", "dirichlet(0.5, least=3)", "--epochs", "3")
+    answer = simulate(capsys, *words, "--plan", "epoch_leases=12", "--plan", "workers_min=6", "--trace", "run.jsonl")
+    (plan,) = answer["plans"]  # type: ignore[misc]
+    assert (plan["state"], plan["epochs"]) == ("finished", 3)
+    assert plan["accuracy"] > 0.8
+    examples = plan["examples"]
+    assert (examples["partition"], examples["devices"]) == ("dirichlet(0.5, least=3)", 6)
+    assert (examples["examples"], examples["least"] >= 3) == (234, True)
+    assert answer["question"]["partition"] == "dirichlet(0.5, least=3)"  # type: ignore[index]
+    assert main.run(["simulate", "--replay", "run.jsonl"]) == Exit.OK
+    assert "Identical" in capsys.readouterr().out
+
+
+def test_local_data_beside_shared_data(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (TASK, "--devices", "4", "--epochs", "1", "--plan", "data=local", "--plan", "epoch_leases=8")
+    answer = simulate(capsys, *words, "--partition", "iid", "--versus", "data=shared")
+    local, shared = answer["plans"]  # type: ignore[misc]
+    assert local["examples"]["examples"] == 234
+    assert shared["examples"] is None
+    assert {local["state"], shared["state"]} == {"finished"}
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--partition", "iid"), "add --plan data=local"),
+        (("--plan", "data=local"), "say how the examples of this machine are divided"),
+        (("--plan", "data=local", "--partition", "by(writer)"), "no column 'writer'; they have x, y"),
+        (("--plan", "data=local", "--partition", "iid", "--devices", "300"), "too few for 300 devices"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
+) -> None:
+    assert main.run(["simulate", TASK, *words]) == Exit.MISUSE
+    said = capsys.readouterr()
+    assert why in " ".join(said.err.split())
+    assert "Simulated" not in said.out

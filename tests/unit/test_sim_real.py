@@ -19,7 +19,8 @@ from shoal.learning.metrics import merge_all
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Evaluate, Train
 from shoal.sim.jobs import SimulatedJob, SystemOnly
-from shoal.sim.real import TorchTraining, close, simulated_job
+from shoal.sim.real import close, simulated_job
+from shoal.sim.torch_training import TorchTraining
 from shoal.trainer.package import ReadyTask, make_ready, spec_of
 from shoal.trainer.protocol import TrainerError
 

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 from shoal.cli import screen
 from shoal.cli.commands.train import overrides, pairs_of
 from shoal.cli.render.topologies import topology_text
+from shoal.data.partition_text import parse_partition
 from shoal.errors import Misuse
 from shoal.runtime.paths import Paths
 from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import Fault, resolve
 from shoal.sim.garbage import collected_seldom
+from shoal.sim.local_devices import DividedSet, divide
 from shoal.sim.observe import Observer
 from shoal.sim.profiles import PROFILES
-from shoal.sim.real import close, simulated_job
+from shoal.sim.real import NOTHING_TO_DIVIDE, close, simulated_job, why_not
 from shoal.sim.study import Glance, Study, simulate
 from shoal.sim.trace import Comparison, Difference, TraceWriter, read_header
 from shoal.trainer.find import find_task
@@ -42,6 +44,8 @@ class SimulationAnswer:
     outcome: Outcome
     #: Where its updates met at the end, and what a batch took; empty if its leader never said.
     topology: str = ""
+    #: Which examples each device had, if they were the devices' own.
+    divided: DividedSet | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +61,8 @@ class Question:
     faults: tuple[Fault, ...] = ()
     seed: int = 0
     train: bool = True
+    #: How this machine's examples are divided among the devices, or "" if they are shared (``parse_partition``).
+    partition: str = ""
 
     @classmethod
     def typed(
@@ -73,9 +79,15 @@ class Question:
         faults: Path | None,
         seed: int,
         train: bool,
+        partition: str = "",
     ) -> Question:
         if profile not in PROFILES:
             raise Misuse(f"there is no profile {profile!r}; there are: {', '.join(PROFILES)}")
+        if partition:
+            # Now, as with faults: a slip of the pen costs no preparation.
+            partition = str(parse_partition(partition))
+            if not train:
+                raise Misuse(NOTHING_TO_DIVIDE)
         question = cls(
             task=task,
             devices=devices,
@@ -86,6 +98,7 @@ class Question:
             faults=_read_faults(faults),
             seed=seed,
             train=train,
+            partition=partition,
         )
         # Now, not when its time comes: a fault of a device that is not there is a slip of the pen.
         for fault in question.faults:
@@ -99,18 +112,19 @@ class Question:
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> Question:
-        plain = {f.name: header[f.name] for f in dataclasses.fields(cls)}
+        # Traces of earlier releases have no partition.
+        plain = {f.name: header[f.name] for f in dataclasses.fields(cls) if f.name in header}
         return cls(**plain | {"faults": parse(plain["faults"])})
 
     def answer(self, home: Path, *, trace: Path | None = None) -> list[SimulationAnswer]:
         """Prepare the task once, then play each plan; tells of its progress."""
         ready = self._ready(home)
+        self._check(ready)
         if trace is not None:
             with trace.open("w", encoding="utf-8") as file:
                 writer = TraceWriter(file, {"simulate": self.header()})
                 return [self._play(ready, self.plan, [writer])]
-        plans = [self.plan, *([{**self.plan, **self.versus}] if self.versus else [])]
-        return [self._play(ready, plan) for plan in plans]
+        return [self._play(ready, plan) for plan in self._plans]
 
     def title(self, plan: Mapping[str, Any]) -> str:
         """What tells one plan from the other."""
@@ -119,16 +133,44 @@ class Question:
         names = [name for name in self.versus if name != "until"]
         return ", ".join(f"{name}={plan[name]}" if name in plan else f"{name} as is" for name in names)
 
+    @property
+    def _plans(self) -> list[dict[str, Any]]:
+        return [self.plan, *([{**self.plan, **self.versus}] if self.versus else [])]
+
+    def _check(self, ready: ReadyTask) -> None:
+        """Refuse what cannot be simulated, before the first plan is played: that may take an hour."""
+        wholes = [plan_from(laid_over(ready.prepared.plan, plan)) for plan in self._plans]
+        local = [whole for whole in wholes if whole.data == "local"]
+        for whole in wholes:
+            # Beside a plan with local data, another may have shared data: it has no use for the partition.
+            divided = self._divided(ready) if whole in local or not local else None
+            if (why := why_not(ready, whole, train=self.train, divided=divided)) is not None:
+                raise Misuse(why)
+
+    def _divided(self, ready: ReadyTask) -> DividedSet | None:
+        if not self.partition:
+            return None
+        return divide(ready, parse_partition(self.partition), devices=self.devices, seed=self.seed)
+
     def _ready(self, home: Path) -> ReadyTask:
         path, entry = find_task(self.task)
         tell = screen.Teller(screen.err())
         return asyncio.run(
-            make_ready(path, entry, out=Paths(home).prepared, kwargs=self.arguments, plan=self.plan, on_progress=tell)
+            make_ready(
+                path,
+                entry,
+                out=Paths(home).prepared,
+                kwargs=self.arguments,
+                plan=self.plan,
+                divided=bool(self.partition),
+                on_progress=tell,
+            )
         )
 
     def _play(self, ready: ReadyTask, plan: Mapping[str, Any], observers: Sequence[Observer] = ()) -> SimulationAnswer:
         whole = plan_from(laid_over(ready.prepared.plan, plan))
-        job = simulated_job(ready, whole, train=self.train, job=_JOB)
+        divided = self._divided(ready) if whole.data == "local" else None
+        job = simulated_job(ready, whole, train=self.train, job=_JOB, divided=divided)
         study = Study(job=job, devices=self.devices, profile=self.profile, seed=self.seed, faults=self.faults)
         try:
             with _progress(self.title(plan)) as look, collected_seldom():
@@ -137,7 +179,7 @@ class Question:
             close(job)
         told = look.progress
         topology = topology_text(told, whole) if told is not None and told.topology else ""
-        return SimulationAnswer(title=self.title(plan), outcome=outcome, topology=topology)
+        return SimulationAnswer(title=self.title(plan), outcome=outcome, topology=topology, divided=divided)
 
 
 def _plain(plan: dict[str, Any]) -> dict[str, Any]:

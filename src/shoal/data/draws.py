@@ -56,4 +56,5 @@ def dirichlet_shares(alpha: float, count: int, *, seed: int) -> Reals:
     logs = log_gammas(alpha, count, seed=seed)
     # Added from left to right: numpy's sum has another order on another processor.
     ends = np.cumsum(np.exp(logs - logs.max()))
-    return ends / ends[-1]
+    shares: Reals = ends / ends[-1]
+    return shares

@@ -203,7 +203,7 @@ def dirichlet(alpha: float, *, least: int = 1) -> Partition:
 
 
 def pathological(classes_per_device: int) -> Partition:
-    """About this many classes on each device: rows sorted by class, cut into pieces, and dealt (McMahan et al. 2017)."""
+    """About this many classes on each device: rows sorted by class, cut, and dealt (McMahan et al. 2017)."""
     return Pathological(classes_per_device)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.learning.layout import Layout
+from shoal.learning.own_values import OwnValues
 from shoal.store.files import make_directory, write_atomically
 from shoal.trainer.prepared_job import LAYOUT_NOTE
 from shoal.wire import tensors
@@ -26,7 +27,7 @@ OWN_FOLDER = "own"
 JOBS_KEPT = 100
 
 
-class OwnPartFile:
+class OwnPartFile(OwnValues):
     def __init__(self, folder: Path, job: str, layout: Layout) -> None:
         """``folder`` is this device's own."""
         if not is_id(job):
@@ -34,34 +35,9 @@ class OwnPartFile:
         self._path = folder / OWN_FOLDER / f"{job}.safetensors"
         self._job = job
         self._layout = layout
-        #: The values that the next lease begins with, or None if the file has none.
-        self.values = self._read()
-        #: The result of a lease, until the leader has answered.
-        self._made: tuple[int, np.ndarray] | None = None
-        #: The last lease that was taken, and what it began with.
-        self._taken: tuple[int, np.ndarray] | None = None
+        super().__init__(self._read())
 
-    def begin_with(self, first: np.ndarray) -> None:
-        """A device that has no values yet takes those of the first model."""
-        if self.values is None:
-            self.values = first.copy()
-
-    def made(self, lease: int, values: np.ndarray) -> None:
-        self._made = (lease, values.copy())
-
-    def settle(self, lease: int, *, taken: bool) -> None:
-        """Go on from what this lease made, durably; or from what was there before it."""
-        if self._made is not None and self._made[0] == lease:
-            made, self._made = self._made[1], None
-            if taken and self.values is not None:
-                self._taken, self.values = (lease, self.values), made
-                self._write(made)
-        elif not taken and self._taken is not None and self._taken[0] == lease:
-            # Refused after all.
-            self.values, self._taken = self._taken[1], None
-            self._write(self.values)
-
-    def _write(self, values: np.ndarray) -> None:
+    def _keep(self, values: np.ndarray) -> None:
         try:
             make_directory(self._path.parent)
             notes = {LAYOUT_NOTE: self._layout.to_json(), "job": self._job}

@@ -147,6 +147,9 @@ class ComputeJob:
     batches: int
     #: Whether it also has a backward pass.
     trains: bool = True
+    #: New examples that are evaluated before the others are trained on, and their batches.
+    judged_examples: int = 0
+    judged_batches: int = 0
 
 
 class DeviceRest(NamedTuple):
@@ -231,6 +234,9 @@ class Device:
         )
         if not work.trains:
             seconds *= EVALUATE_SHARE
+        if work.judged_examples:
+            compute_s = work.gmacs_per_example * work.judged_examples * build.seconds_per_gmac
+            seconds += EVALUATE_SHARE * (compute_s + work.judged_batches * build.seconds_per_batch)
         if build.jitter:
             seconds *= self._stream.lognormal(1.0, build.jitter)
         seconds *= self.slow_factor

@@ -41,6 +41,9 @@ class LearningResult:
     fresh: int = 0
     fresh_metrics: tuple[MetricSum, ...] = ()
     labels: tuple[int, ...] = ()
+    logged: tuple[MetricSum, ...] = ()
+    #: The device's own part of the model after it, if the model has one.
+    own: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,32 @@ class Training(Protocol):
 
     def learn(self, spec: JobSpec, model: np.ndarray, node: str, lease: Train) -> LearningResult:
         """Train like ``train``, but on this device's own examples."""
+        ...
+
+
+class LocalDevices(Protocol):
+    """Trains devices that each have examples of their own, and keeps what their trainers keep from lease to lease."""
+
+    @property
+    def devices(self) -> int:
+        """Return the number of devices with examples: ``w1`` and so on."""
+        ...
+
+    @property
+    def first_own(self) -> np.ndarray | None:
+        """Return what a device's own part of the model begins with, or None if the model has none."""
+        ...
+
+    def held(self, node: str) -> int:
+        """Return how many examples a device has."""
+        ...
+
+    def begin(self, node: str, *, seen: int) -> None:
+        """Start a trainer on a device that has trained on ``seen`` of its examples before."""
+        ...
+
+    def learn_own(self, model: np.ndarray, node: str, lease: Train, own: np.ndarray | None) -> LearningResult:
+        """Train like ``Training.learn``, from these values of the device's own part of the model."""
         ...
 
 
@@ -106,6 +135,8 @@ class SimulatedJob:
     submit_s: float = 0.0
     #: Devices on which preparing raises because a file that the task opens is missing.
     unable: frozenset[str] = frozenset()
+    #: The devices' own examples, if they are trained on for real.
+    local: LocalDevices | None = None
 
 
 def bare_spec(job: str, plan: Plan, *, examples: int, test_examples: int = 0) -> JobSpec:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from shoal.sim.devices import Device
 from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Mark, Observer, announce
@@ -14,7 +16,19 @@ from shoal.sim.observe import Mark, Observer, announce
 class SimMachine:
     """The parts that outlive a process: the device, its clock, its power, and its files."""
 
-    __slots__ = ("cached", "copies", "device", "is_on", "jumped_s", "name", "participations", "skew_s", "troubles")
+    __slots__ = (
+        "cached",
+        "copies",
+        "device",
+        "is_on",
+        "jumped_s",
+        "name",
+        "own",
+        "participations",
+        "seen",
+        "skew_s",
+        "troubles",
+    )
 
     def __init__(self, name: str, device: Device | None = None) -> None:
         self.name = name
@@ -28,6 +42,9 @@ class SimMachine:
         self.cached: set[str] = set()
         #: Job -> the term and the version of each of the device's participations in it, if it is private.
         self.participations: dict[str, tuple[tuple[int, int], ...]] = {}
+        #: Job -> how many of its own examples the device was done with, and its own part of the model.
+        self.seen: dict[str, int] = {}
+        self.own: dict[str, np.ndarray] = {}
         #: The share of its messages to its leader that arrive a second time, later.
         self.copies = 0.0
         #: The failures of its next leases: ``fail`` or ``hang``.

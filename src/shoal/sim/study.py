@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shoal.errors import Misuse
 from shoal.roles.node.failure_detector import Patience
 from shoal.sim.cohort import why_not
 from shoal.sim.faults import Fault
@@ -75,6 +76,8 @@ def simulate(
 ) -> Outcome:
     """Run a simulation to the end of the job. Checks every invariant of the protocol on the way."""
     job = study.job
+    if job.local is not None and job.local.devices != study.devices:
+        raise Misuse(f"the examples are divided among {job.local.devices} devices, and {study.devices} are simulated")
     rng = Rng(study.seed)
     settings = Settings(
         seed=study.seed,

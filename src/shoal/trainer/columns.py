@@ -29,6 +29,8 @@ COLUMNS_MAX = 256
 ROWS_MAX = 1 << 31
 
 NOTE = "columns"
+#: The columns that may hold the class of each example.
+LABELS = ("y", "label", "labels")
 RAGGED, TEXT, BYTES = "ragged", "text", "bytes"
 OFFSETS, SHAPES = "/offsets", "/shapes"
 
@@ -154,7 +156,7 @@ def as_pair(rows: Rows) -> tuple[Array, Array]:
 
 def labels_of(rows: Rows) -> Array | None:
     """Return the class of every example: the column ``y``, ``label`` or ``labels`` if it has one integer per row."""
-    for name in ("y", "label", "labels"):
+    for name in LABELS:
         column = rows.get(name)
         if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iu":
             return column

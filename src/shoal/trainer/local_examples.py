@@ -1,7 +1,11 @@
-"""A device's own examples, counted before every lease, since there may be new ones."""
+"""A device's own examples, counted before every lease, since there may be new ones.
+
+``LocalExamples`` are what the task gives on a device. ``RowsOfSet`` are rows of a stored set, for a simulated device.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -10,36 +14,31 @@ from shoal.scheduling.batches import epoch_order, mix
 from shoal.task import Task
 from shoal.trainer.arrays import columns_of, is_read_by_row, rows_of
 from shoal.trainer.columns import Rows, length_of, picked
+from shoal.trainer.shards import Examples
 
 
-class LocalExamples:
-    """The examples that ``Task.examples("train")`` gives on this device.
+class OwnExamples(ABC):
+    """Examples of which the newest come last, and how many of them were trained on."""
 
-    Reads only the rows of a lease from a Dataset, but reads all of an iterable without a length before every lease.
-    """
-
-    def __init__(self, task: Task, *, seen: int = 0) -> None:
+    def __init__(self, *, seen: int) -> None:
         """Begin with ``seen`` examples that an earlier process has trained on."""
-        self._task = task
-        #: Examples that the task gave as columns, or `None` if they are read row by row.
-        self._columns: Rows | None = None
-        self._dataset: Any = None
         #: How many there were when a lease was last trained.
         self._seen = seen
         self._count = 0
 
+    @abstractmethod
     def look(self) -> int:
         """Count the examples again. Return how many there are now."""
-        examples = self._task.examples("train")
-        self._columns, self._dataset = columns_of(examples), examples
-        if self._columns is not None:
-            self._count = length_of(self._columns)
-        else:
-            self._dataset = examples if is_read_by_row(examples) else list(examples)
-            self._count = len(self._dataset)
+
+    @abstractmethod
+    def take(self, indices: np.ndarray) -> Rows:
+        """Return the rows with these numbers."""
+
+    def _counted(self, count: int) -> int:
+        self._count = count
         # A device may drop old examples: then all that are left were seen.
-        self._seen = min(self._seen, self._count)
-        return self._count
+        self._seen = min(self._seen, count)
+        return count
 
     def fresh(self) -> np.ndarray:
         """Return the examples that came since the last lease, the newest last, and mark them as seen."""
@@ -55,8 +54,44 @@ class LocalExamples:
         others = order[~np.isin(order, newest)][: count - len(newest)]
         return np.concatenate((newest, others)).astype(np.int64)
 
+
+class LocalExamples(OwnExamples):
+    """The examples that ``Task.examples("train")`` gives on this device.
+
+    Reads only the rows of a lease from a Dataset, but reads all of an iterable without a length before every lease.
+    """
+
+    def __init__(self, task: Task, *, seen: int = 0) -> None:
+        super().__init__(seen=seen)
+        self._task = task
+        #: Examples that the task gave as columns, or `None` if they are read row by row.
+        self._columns: Rows | None = None
+        self._dataset: Any = None
+
+    def look(self) -> int:
+        examples = self._task.examples("train")
+        self._columns, self._dataset = columns_of(examples), examples
+        if self._columns is not None:
+            return self._counted(length_of(self._columns))
+        self._dataset = examples if is_read_by_row(examples) else list(examples)
+        return self._counted(len(self._dataset))
+
     def take(self, indices: np.ndarray) -> Rows:
-        """Return the rows with these numbers."""
         if self._columns is not None:
             return picked(self._columns, indices)
         return rows_of(map(self._dataset.__getitem__, indices.tolist()))
+
+
+class RowsOfSet(OwnExamples):
+    """Some rows of a stored set, as one device's own examples."""
+
+    def __init__(self, stored: Examples, rows: np.ndarray, *, seen: int = 0) -> None:
+        super().__init__(seen=seen)
+        self._stored = stored
+        self._rows = rows
+
+    def look(self) -> int:
+        return self._counted(len(self._rows))
+
+    def take(self, indices: np.ndarray) -> Rows:
+        return self._stored.take(self._rows[indices])

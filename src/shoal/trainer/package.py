@@ -22,7 +22,7 @@ from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer_rule import RATES
 from shoal.plan import Plan, unknown_key, usual_momentum
 from shoal.trainer.bundle import pack
-from shoal.trainer.prepared_job import PreparedJob, own_layout
+from shoal.trainer.prepared_job import DIVIDED, PreparedJob, own_layout
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shards import Manifest
 from shoal.trainer.spawn import child
@@ -56,11 +56,13 @@ async def make_ready(
     kwargs: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
     start: Path | None = None,
+    divided: bool = False,
     on_progress: Tell = lambda text: None,
 ) -> ReadyTask:
     """Pack the code, and build the first model and the data shards in a separate process, below ``out``.
 
     ``start`` is a safetensors file or a Hugging Face folder whose tensors the first model takes, where they fit.
+    ``divided`` takes the examples of this machine also where the plan has them local, for simulated devices.
     """
     arguments = dict(kwargs or {})
     notes: list[str] = []
@@ -69,7 +71,7 @@ async def make_ready(
     for note in notes:
         on_progress(note)
     out.mkdir(parents=True, exist_ok=True)
-    seed, data = int((plan or {}).get("seed", 0)), str((plan or {}).get("data", ""))
+    seed, data = int((plan or {}).get("seed", 0)), DIVIDED if divided else str((plan or {}).get("data", ""))
     begins = ("--start", str(start.absolute())) if start else ()
     options = ("--seed", str(seed), "--data", data, "--out", str(out), *begins)
     prepared, started = await _prepare_in_child(bundle, entry, arguments, options, on_progress)

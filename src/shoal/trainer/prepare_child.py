@@ -33,16 +33,15 @@ from shoal.trainer.first_files import write_first
 from shoal.trainer.importer import is_script, make_task
 from shoal.trainer.outside_files import opened_outside, told_of
 from shoal.trainer.placement import Placed, place
-from shoal.trainer.prepared_job import PreparedJob, cache_key
+from shoal.trainer.prepared_job import DIVIDED, PreparedJob, cache_key
 from shoal.trainer.report import Report, reporting
-from shoal.trainer.shards import Examples, Manifest
+from shoal.trainer.shards import NO_EXAMPLES, Examples, Manifest
 from shoal.trainer.start import start_digest
 from shoal.trainer.steps import build_model
 from shoal.trainer.trial import try_batch
 from shoal.wire.encoding import to_json
 
 _SPLITS: tuple[Split, Split] = ("train", "test")
-_NOTHING = Manifest(examples=0, shards=())
 
 
 def prepare(
@@ -60,7 +59,7 @@ def prepare(
     """Build the model, write it and the examples below ``out``, try one batch, and describe what was written.
 
     If ``data`` is local, or is not given and the task's own plan has it local, there are no examples to train on here:
-    each device has its own.
+    each device has its own. If it is ``divided``, the examples here are what simulated devices have, each a part.
     """
     if is_script(entry):
         from shoal.trainer.prepare_script import prepare_script
@@ -74,14 +73,15 @@ def prepare(
         report({"step": "note", "told": told_of(opened, type(task).__name__)})
     placed = place(task, model)
     first = write_first(placed, out=out, key=key, start=start, report=report)
-    is_local = (data or (task.plan.data if task.plan else "")) == "local"
-    if placed.own and not is_local:
+    where = data or (task.plan.data if task.plan else "")
+    is_local = where == "local"
+    if placed.own and where not in ("local", DIVIDED):
         raise Misuse(
             f"{type(task).__name__}.placement says own for {next(iter(placed.own))}: a device has a part of its own "
             'only where it has examples of its own; set data = "local" in the plan'
         )
     splits = _SPLITS[1:] if is_local else _SPLITS
-    manifests = {"train": _NOTHING} | {split: _split(task, split, out / "shards", report) for split in splits}
+    manifests = {"train": NO_EXAMPLES} | {split: _split(task, split, out / "shards", report) for split in splits}
     if not manifests["train"].examples and not is_local:
         raise Misuse(f"{type(task).__name__}.examples('train') holds no examples")
     cost = _cost(task, model, placed, manifests[splits[0]], out / "shards")
@@ -139,7 +139,7 @@ def _split(task: Task, split: Split, directory: Path, report: Report) -> Manifes
     report({"step": "examples", "split": split})
     examples = task.examples(split)
     if examples is None:
-        return _NOTHING
+        return NO_EXAMPLES
     count = count_of(examples)
     return write_examples(
         examples,

@@ -20,7 +20,7 @@ from shoal.trainer.placement import place
 from shoal.trainer.prepared_job import PreparedJob
 from shoal.trainer.report import Report
 from shoal.trainer.script import checked_model, run_script, seed_all
-from shoal.trainer.shards import Manifest
+from shoal.trainer.shards import NO_EXAMPLES
 
 #: The plan of a script's job, unless the person who starts it chooses otherwise. Each device has its data and keeps its
 #: optimiser, so a lease cannot be trained again elsewhere. A version is the mean of the devices' models. The leader
@@ -68,14 +68,13 @@ def prepare_script(
     report({"step": "script", "name": file_of(entry)})
     placed = place(Task(), _model_of(bundle_dir, entry, arguments, seed=seed))
     first = write_first(placed, out=out, key=key, start=start, report=report)
-    nothing = Manifest(examples=0, shards=())
     return PreparedJob(
         model=first.model,
         model_sha256=first.model_sha256,
         layout=first.layout,
         base=first.base,
-        train=nothing,
-        test=nothing,
+        train=NO_EXAMPLES,
+        test=NO_EXAMPLES,
         shards=str(out / "shards"),
         plan=SCRIPT_PLAN,
     )

@@ -21,6 +21,9 @@ from shoal.wire.messages import is_sha256
 LAYOUT_NOTE = "layout"
 #: The note that holds the layout of each device's own part of the model, if there is one.
 OWN_NOTE = "own"
+#: Where examples are, beside the answers of a plan: they are here, to be divided among simulated devices that each have
+#: examples of their own.
+DIVIDED = "divided"
 #: Part of every cache key: raise it when the files change.
 _FORMAT = 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,6 +89,10 @@ class Manifest:
         if examples != sum(shard.examples for shard in shards):
             raise Corrupt(f"a manifest lists {examples} examples, but its shards do not: prepare the task again")
         return cls(examples=examples, shards=shards)
+
+
+#: A split that a task does not have, or that only devices have.
+NO_EXAMPLES = Manifest(examples=0, shards=())
 
 
 def _shard(plain: object) -> Shard:
@@ -263,6 +268,19 @@ class Examples:
                 whole: list[Any] = rows.setdefault(name, [None] * len(here))  # type: ignore[arg-type, assignment]
                 for at, value in zip(np.flatnonzero(here).tolist(), column.gather(wanted), strict=True):
                     whole[at] = value
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self._kinds or ())
+
+    def column(self, name: str) -> Column | None:
+        """Return all values of one column, or None if the set has no such column."""
+        parts = [shard[name] for shard in self._shards if shard is not None and name in shard]
+        values: list[Any] = [part.gather(np.arange(len(part))) for part in parts]
+        if not values:
+            return None
+        return np.concatenate(values) if isinstance(values[0], np.ndarray) else list(itertools.chain(*values))
 
     def slice(self, start: int, stop: int) -> Rows:
         return self.take(np.arange(start, stop))

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,13 +28,14 @@ from shoal.task import Task
 from shoal.trainer.arrays import rows_to_torch
 from shoal.trainer.base import load_base
 from shoal.trainer.device import choose, move
+from shoal.trainer.device_side import DeviceSide
 from shoal.trainer.flat import read_into, write_from
 from shoal.trainer.frozen_build import NotOnMeta, build_on_meta
 from shoal.trainer.frozen_guard import FrozenGuard
 from shoal.trainer.importer import make_task
 from shoal.trainer.judging import loss_of, metrics_of
 from shoal.trainer.lease import TaskLease
-from shoal.trainer.local_examples import LocalExamples
+from shoal.trainer.local_examples import LocalExamples, OwnExamples
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
 from shoal.trainer.placement import Placed, place, placed_again, to_training
@@ -106,8 +107,9 @@ class TorchTrainer:
         #: The first model's own part. Held-out examples are evaluated with it, so that all devices agree.
         self._own_first = shared.own_after.copy()
         trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
-        self._optimiser = InnerOptimiser(self._task, self._model, trainable, settings)
         self._trainable = trainable
+        own = LocalExamples(self._task, seen=settings.local_seen) if settings.is_local else None
+        self._side = DeviceSide(own, InnerOptimiser(self._task, self._model, trainable, settings))
         #: Called instead of the model.
         self._forward: nn.Module = torch.compile(self._model) if settings.compile else self._model  # type: ignore[assignment]
         #: Whether the model holds rounded values, because some are not float32. An update is the change from these.
@@ -119,17 +121,27 @@ class TorchTrainer:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
         self._train = training_set(settings)
         self._order = BatchOrder(settings, len(self._train))
-        self._local = LocalExamples(self._task, seen=settings.local_seen) if settings.is_local else None
         self._test = Examples(settings.test)
         self._load_s = time.monotonic() - began_s
 
     def loaded(self) -> TaskLoaded:
         return TaskLoaded(
-            train_examples=self._local.look() if self._local is not None else len(self._train),
+            train_examples=self._side.examples.look() if self._side.examples is not None else len(self._train),
             test_examples=len(self._test),
             seconds=self._load_s,
             engine=f"torch {torch.__version__} on {self._device}, {_threads(self._settings.torch_threads)}",
         )
+
+    def side_of(self, examples: OwnExamples, *, noise: Callable[[], np.random.Generator]) -> DeviceSide:
+        """Return the side of another device, as it is when its trainer has just started."""
+        optimiser = self._side.optimiser
+        if self._settings.inner_state == "kept":
+            optimiser = InnerOptimiser(self._task, self._model, self._trainable, self._settings)
+        return DeviceSide(examples, optimiser, noise)
+
+    def serve(self, side: DeviceSide) -> None:
+        """Train for this device from now on."""
+        self._side = side
 
     def open_shard(self, number: int, file: BinaryIO) -> None:
         self._train.open(number, file)
@@ -158,7 +170,7 @@ class TorchTrainer:
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
         """Evaluate the new examples, then train on this many of this device's own examples."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
-        local, settings = self._local, self._settings
+        local, settings = self._side.examples, self._settings
         if local is None:
             raise Misuse("this job's examples are not the device's own")
         held = local.look()
@@ -185,9 +197,7 @@ class TorchTrainer:
         # Report the loss as if the lease had seen each example once.
         loss_sum = self._run(taken(), [len(part) for part in parts], told) / settings.passes
         if settings.labels_epsilon and counts.size:
-            # Not seeded: noise that anyone could reproduce would hide nothing.
-            generator = np.random.default_rng()
-            counts = noisy_counts(counts, epsilon=settings.labels_epsilon, generator=generator)
+            counts = noisy_counts(counts, epsilon=settings.labels_epsilon, generator=self._side.noise())
             counts = capped_counts(counts, most=len(chosen))
         return TrainResult(
             examples=len(chosen),
@@ -247,7 +257,7 @@ class TorchTrainer:
 
     def _steps(self, batches: Iterator[Any], counts: list[int], lease: TaskLease) -> float:
         """Run the default loop: forward, backward, and a step after every window of ``accumulate`` batches."""
-        settings, optimiser = self._settings, self._optimiser.for_lease(lease.rate)
+        settings, optimiser = self._settings, self._side.optimiser.for_lease(lease.rate)
         loss_sum, last = 0.0, len(counts) - 1
         shares = window_shares(counts, settings.accumulate)
         optimiser.zero_grad()

@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -15,6 +16,7 @@ from shoal.cli.render.simulated import lane_text, summary
 from shoal.cli.simulation import Question, SimulationAnswer
 from shoal.errors import Misuse
 from shoal.sim.fault_text import parse
+from shoal.sim.local_devices import DividedSet
 from shoal.sim.outcome import DeviceActivity, DeviceOutcome, DeviceTimeline, Outcome, Point, Span
 from shoal.sim.profiles import PROFILES
 
@@ -110,6 +112,17 @@ def test_a_shape_is_part_of_the_plan_that_is_played() -> None:
     assert asked.title({**asked.plan, **asked.versus}) == "topology=shard"
 
 
+def test_what_each_device_had_is_told() -> None:
+    rows = tuple(np.arange(count) for count in (3, 90, 20))
+    divided = DividedSet(partition="dirichlet(0.1)", rows=rows, sha256="abcdef012345" + "0" * 52)
+    file = io.StringIO()
+    answers = [SimulationAnswer(title="plan", outcome=outcome(), divided=divided)]
+    for part in summary(question(), answers, seconds=3.0, width=140):
+        Console(width=140, file=file).print(part)
+    assert "dirichlet(0.1): 3 to 90 on a device, median 20 (abcdef012345)" in file.getvalue()
+    assert "on a device" not in told([("plan", outcome())])
+
+
 def test_a_lane_shows_what_took_longest() -> None:
     (lane,) = outcome().lanes
     assert lane_text(lane, 100.0, 10).plain == "░░░░██████"
@@ -131,6 +144,12 @@ def test_a_question_survives_its_trace() -> None:
     asked = question(faults=parse("crash(leader, at=round(7))\nslow(w1, 4x)"), versus={"momentum": 0.5}, seed=9)
     again = Question.from_header(json.loads(json.dumps(asked.header())))
     assert again == asked
+    divided = question(partition="dirichlet(0.1)")
+    header = json.loads(json.dumps(divided.header()))
+    assert Question.from_header(header) == divided
+    # One that was written before there were partitions.
+    del header["partition"]
+    assert Question.from_header(header) == question()
 
 
 @pytest.mark.parametrize(
@@ -142,6 +161,8 @@ def test_a_question_survives_its_trace() -> None:
         (["task.py", "--topology", "ring"], "there is: star, tree, shard, auto"),
         (["task.py", "--faults", "nowhere.txt"], "the faults cannot be read"),
         (["task.py", "--trace", "t", "--versus", "seed=1"], "a trace is of one plan"),
+        (["task.py", "--partition", "ring"], "'ring' is not a partition; there are: iid, dirichlet(0.1)"),
+        (["task.py", "--partition", "iid", "--system-only"], "nothing is trained: leave out one of them"),
         (["--replay", "nowhere.jsonl"], "the trace cannot be read"),
         (["nowhere.py"], "nowhere.py"),
     ],

@@ -49,6 +49,15 @@ _SystemOnly = Annotated[
     bool, typer.Option("--system-only", help="Train nothing: only time, bytes and devices. Fast; no torch.")
 ]
 
+_Partition = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        help="Divide the examples of this machine among the devices, for a plan with `data=local`: iid, dirichlet(0.1),"
+        " pathological(2), by(writer), sizes(1.2, dirichlet(0.1)).",
+    ),
+]
+
 _Picture = Annotated[Path | None, typer.Option(metavar="PNG", help="Where to draw it.", show_default=_PICTURE)]
 
 _Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every event and decision, as lines of JSON.")]
@@ -71,6 +80,7 @@ def simulate(
     set_: TaskArguments = None,
     plan: _Plan = None,
     versus: _Versus = None,
+    partition: _Partition = "",
     faults: Annotated[Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when.")] = None,
     seed: Annotated[int, typer.Option(metavar="S", help="The seed of everything that happens by chance.")] = 0,
     system_only: _SystemOnly = False,
@@ -86,6 +96,8 @@ def simulate(
     Example:  `shoal simulate examples/mnist --devices 100 --profile wifi-phones`
 
     Two plans:  `shoal simulate examples/mnist --topology star --versus topology=shard`
+
+    Each device with its own data:  `shoal simulate examples/mnist --plan data=local --partition "dirichlet(0.1)"`
     """
     from shoal.cli import screen
     from shoal.cli.commands.train import ends_typed
@@ -112,6 +124,7 @@ def simulate(
         faults=faults,
         seed=seed,
         train=not system_only,
+        partition=partition,
     )
     if trace is not None and question.versus:
         raise Misuse("a trace is of one plan: leave out --versus, or --trace")
@@ -161,7 +174,13 @@ def _tell(question: Question, answers: list[SimulationAnswer], *, seconds: float
 
     if json:
         plans: list[dict[str, Any]] = [
-            {"plan": answer.title, "topology": answer.topology, **answer.outcome.to_plain()} for answer in answers
+            {
+                "plan": answer.title,
+                "topology": answer.topology,
+                **answer.outcome.to_plain(),
+                "examples": answer.divided.to_plain() if answer.divided is not None else None,
+            }
+            for answer in answers
         ]
         screen.print_json({"question": question.header(), "seconds": round(seconds, 2), "plans": plans})
         return

@@ -65,6 +65,8 @@ def _facts(answers: Sequence[SimulationAnswer]) -> Table:
         cells = [tell(answer.outcome) for answer in answers]
         if any(cells):
             table.add_row(f"  {label}", *cells)
+        if label == "result" and any(answer.divided for answer in answers):
+            table.add_row("  examples", *map(_examples, answers))
         if label == "rounds" and any(answer.topology for answer in answers):
             table.add_row("  topology", *(answer.topology for answer in answers))
     return table
@@ -75,6 +77,14 @@ def _result(outcome: Outcome) -> str:
     if not outcome.evaluations or outcome.is_system_only:
         return told
     return f"{figures_text(outcome)}; {told}"
+
+
+def _examples(answer: SimulationAnswer) -> str:
+    if answer.divided is None:
+        return ""
+    told = answer.divided.to_plain()
+    counts = f"{told['least']} to {told['most']} on a device, median {told['median']:g}"
+    return f"{clean(told['partition'])}: {counts} ({told['sha256'][:12]})"
 
 
 def figures_text(outcome: Outcome) -> str:

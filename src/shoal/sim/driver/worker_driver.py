@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.compress.sparse import add_to
 from shoal.errors import Misuse, ShoalError
+from shoal.learning.own_values import OwnValues
 from shoal.roles.actions import (
     Action,
     CheckRoster,
@@ -25,6 +26,7 @@ from shoal.roles.actions import (
     Prepare,
     Record,
     Seal,
+    SettleOwn,
     StageModel,
     SumMasks,
     Train,
@@ -47,8 +49,15 @@ from shoal.sealing.request import NOT_THE_SIGNED_MODEL
 from shoal.sim.devices import ComputeJob, Device
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.seal_keys import SimSealKeys
-from shoal.sim.jobs import EXAMPLES_HELD, SimulatedJob, examples_to_judge, examples_to_train
-from shoal.sim.process import Process
+from shoal.sim.jobs import (
+    EXAMPLES_HELD,
+    LearningResult,
+    LocalDevices,
+    SimulatedJob,
+    examples_to_judge,
+    examples_to_train,
+)
+from shoal.sim.process import Process, SimMachine
 from shoal.sim.rng import Stream
 from shoal.wire.coded import sizes_of
 from shoal.wire.messages import DeviceState
@@ -86,6 +95,18 @@ class SimAgentApi(Protocol):
         ...
 
 
+class SimOwnPart(OwnValues):
+    """A device's own part of a model, on its disk."""
+
+    def __init__(self, machine: SimMachine, job: str) -> None:
+        super().__init__(machine.own.get(job))
+        self._machine = machine
+        self._job = job
+
+    def _keep(self, values: np.ndarray) -> None:
+        self._machine.own[self._job] = values
+
+
 class SimWorkerDriver:
     """Simulates one child process at a time: it answers in order, or fails or hangs and must be prepared again."""
 
@@ -97,6 +118,7 @@ class SimWorkerDriver:
         "_free_s",
         "_job",
         "_model",
+        "_own",
         "_seal_keys",
         "_staged",
         "generation",
@@ -110,6 +132,8 @@ class SimWorkerDriver:
         #: Randomness for failures that happen by themselves, or `None` if none do.
         self._flaws = flaws
         self._model: np.ndarray | None = None
+        #: The device's own part of the model, if the model has one.
+        self._own: SimOwnPart | None = None
         #: The next model, as far as aggregators have sent it.
         self._staged: np.ndarray | None = None
         #: The number of the child process.
@@ -134,6 +158,9 @@ class SimWorkerDriver:
                 self._work(host, action)
             case StageModel():
                 self._stage(action)
+            case SettleOwn():
+                if self._own is not None:
+                    self._own.settle(action.lease, taken=action.taken)
             case Participate():
                 self._around.process.later(COUNT_S, self._count, host, action)
             case MakeSealKey() | CheckRoster() | Seal() | SumMasks():
@@ -275,14 +302,25 @@ class SimWorkerDriver:
     def _prepared(self) -> Prepared:
         takes_changes = self._job.spec.plan.down != "dense"
         self._model = self._job.model if takes_changes else None
-        layout = self._job.layout
+        layout, local = self._job.layout, self._job.local
+        if local is not None:
+            self._begin_own(local)
         return Prepared(
             sizes=sizes_of(layout),
             holds_first=takes_changes,
-            state=self._state(EXAMPLES_HELD),
+            state=self._state(local.held(self._around.process.node) if local is not None else EXAMPLES_HELD),
+            has_own=self._own is not None,
             parameters=layout.parameters_size,
             participations=self._around.process.machine.participations.get(self._job.spec.job, ()),
         )
+
+    def _begin_own(self, local: LocalDevices) -> None:
+        """Start a trainer on the device's own examples, from the count and the own part on its disk."""
+        process, job = self._around.process, self._job.spec.job
+        local.begin(process.node, seen=process.machine.seen.get(job, 0))
+        if local.first_own is not None:
+            self._own = self._own or SimOwnPart(process.machine, job)
+            self._own.begin_with(local.first_own)
 
     def _state(self, examples: int) -> DeviceState | None:
         """Return the state of the device, or None if the plan does not need it."""
@@ -352,7 +390,24 @@ class SimWorkerDriver:
         self._post(host, self._free_s - now_s, self._answer(action, self._model, seconds))
 
     def _seconds_for(self, action: Train | Evaluate, begin_s: float) -> float:
-        return self._device.seconds_for(compute_job(self._job, action), begin_s)
+        work = compute_job(self._job, action)
+        if isinstance(action, Train) and self._job.local is not None:
+            work = self._own_work(self._job.local, work)
+        return self._device.seconds_for(work, begin_s)
+
+    def _own_work(self, local: LocalDevices, work: ComputeJob) -> ComputeJob:
+        """Return the computation of a lease on a device that has fewer examples than the lease names, or new ones."""
+        process, size = self._around.process, self._job.spec.plan.batch_size
+        held = local.held(process.node)
+        judged = min(held - process.machine.seen.get(self._job.spec.job, 0), work.examples)
+        examples = min(held, work.examples)
+        return replace(
+            work,
+            examples=examples,
+            batches=-(-examples // size),
+            judged_examples=judged,
+            judged_batches=-(-judged // size),
+        )
 
     def _answer(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Event:
         try:
@@ -375,8 +430,7 @@ class SimWorkerDriver:
         return answer
 
     def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
-        spec, node = self._job.spec, self._around.process.node
-        learned = self._job.training.learn(spec, model, node, action)
+        spec, learned = self._job.spec, self._learn(action, model)
         return Trained(
             lease=action.lease,
             examples=learned.trained.examples,
@@ -388,7 +442,18 @@ class SimWorkerDriver:
             labels=learned.labels if spec.plan.share_labels else (),
             joules=self._joules(seconds),
             state=self._state(learned.held),
+            logged=learned.logged,
         )
+
+    def _learn(self, action: Train, model: np.ndarray) -> LearningResult:
+        node, local = self._around.process.node, self._job.local
+        if local is None:
+            return self._job.training.learn(self._job.spec, model, node, action)
+        learned = local.learn_own(model, node, action, self._own.values if self._own is not None else None)
+        if self._own is not None and learned.own is not None:
+            # Before its time has come: the role settles a lease only after it was told that it is trained.
+            self._own.made(action.lease, learned.own)
+        return learned
 
     def _joules(self, seconds: float) -> float:
         """Return the energy of this much training, or 0 if the plan does not ask for it."""
@@ -444,6 +509,9 @@ class SimWorkerDriver:
         if isinstance(event, Trained | EvaluationDone | TrainerFailed) and self._at is not None:
             # A lease that came meanwhile waits behind this one, and may hang: it can still be interrupted.
             self._at = None if self._at.lease == event.lease else self._at
+        if isinstance(event, Trained) and self._job.local is not None:
+            process = self._around.process
+            process.machine.seen[self._job.spec.job] = self._job.local.held(process.node)
         host.post(event)
 
 

@@ -1,0 +1,148 @@
+"""Simulated devices that each train on examples of their own: those of this machine, divided among them.
+
+The deployed trainer trains for one device after the other, and each has its rows, its own part of the model and, if the
+plan keeps it, the state of its optimiser. What a task keeps elsewhere is the same for all devices: attributes of its
+object, and buffers that no update carries, such as BatchNorm's count of batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.data.partition import Partition, hash_of
+from shoal.errors import Misuse
+from shoal.roles.actions import Train
+from shoal.scheduling.batches import Indices, mix
+from shoal.sim.jobs import LearningResult, TrainingResult
+from shoal.sim.torch_training import TorchTraining
+from shoal.trainer.columns import LABELS, labels_of
+from shoal.trainer.importer import is_script
+from shoal.trainer.package import ReadyTask
+from shoal.trainer.protocol import TrainerError
+from shoal.trainer.shards import NO_EXAMPLES, Examples
+from shoal.wire.messages import JobSpec
+
+if TYPE_CHECKING:
+    from shoal.trainer.device_side import DeviceSide
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DividedSet:
+    """Which rows of a task's examples each simulated device has. Device ``w1`` has the first ones."""
+
+    partition: str
+    rows: tuple[Indices, ...]
+    sha256: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the counts and the hash for a file of results."""
+        counts = [len(rows) for rows in self.rows]
+        return {
+            "partition": self.partition,
+            "sha256": self.sha256,
+            "devices": len(counts),
+            "examples": sum(counts),
+            "least": min(counts),
+            "median": float(np.median(counts)),
+            "most": max(counts),
+        }
+
+
+def divide(ready: ReadyTask, partition: Partition, *, devices: int, seed: int = 0) -> DividedSet:
+    """Divide the training examples of a task that was made ready with ``divided=True``."""
+    if is_script(ready.entry):
+        raise Misuse("a script reads its examples itself, on each device: there is nothing here to divide")
+    values = _values_of(Examples(ready.prepared.paths(ready.prepared.train)), partition)
+    rows = partition.rows(values, devices, seed=seed)
+    return DividedSet(partition=str(partition), rows=tuple(rows), sha256=hash_of(rows))
+
+
+def _values_of(stored: Examples, partition: Partition) -> Any:
+    """Return the values of the column that decides."""
+    if not partition.column:
+        return np.zeros(len(stored), np.uint8)
+    if partition.column == LABELS[0]:
+        labels = labels_of({name: column for name in LABELS if (column := stored.column(name)) is not None})
+        if labels is None:
+            raise Misuse(
+                f"{partition} goes by classes, and the examples have no column y, label or labels with one whole number"
+                f" a row; they have {', '.join(stored.columns)}"
+            )
+        return labels
+    values = stored.column(partition.column)
+    if values is None:
+        raise Misuse(
+            f"{partition}: the examples have no column {partition.column!r}; they have {', '.join(stored.columns)}"
+        )
+    return values
+
+
+def without_examples(ready: ReadyTask) -> ReadyTask:
+    """Return the task as a cluster gets it, where only devices have examples to train on."""
+    return dataclasses.replace(ready, prepared=dataclasses.replace(ready.prepared, train=NO_EXAMPLES))
+
+
+class LocalTraining(TorchTraining):
+    """Trains each device on its own rows, with PyTorch, in this process."""
+
+    def __init__(self, ready: ReadyTask, spec: JobSpec, divided: DividedSet, *, torch_threads: int = 1) -> None:
+        super().__init__(without_examples(ready), spec, torch_threads=torch_threads)
+        from shoal.trainer.steps import TorchTrainer
+
+        assert isinstance(self._trainer, TorchTrainer)
+        self._torch = self._trainer
+        self._stored = Examples(ready.prepared.paths(ready.prepared.train))
+        self._rows = {f"w{number}": rows for number, rows in enumerate(divided.rows, start=1)}
+        self._sides: dict[str, DeviceSide] = {}
+        self._seed = spec.plan.seed
+        self._noises = itertools.count()
+        own = self._shared.own_after
+        #: Before anything is trained, this is the first model's.
+        self._first_own = own.copy() if own.size else None
+
+    @property
+    def devices(self) -> int:
+        return len(self._rows)
+
+    @property
+    def first_own(self) -> np.ndarray | None:
+        return self._first_own
+
+    def held(self, node: str) -> int:
+        return len(self._rows[node])
+
+    def begin(self, node: str, *, seen: int) -> None:
+        from shoal.trainer.local_examples import RowsOfSet
+
+        examples = RowsOfSet(self._stored, self._rows[node], seen=seen)
+        self._sides[node] = self._torch.side_of(examples, noise=self._noise)
+
+    def _noise(self) -> np.random.Generator:
+        """Noise of label counts that the same simulation draws again."""
+        return np.random.default_rng(mix(self._seed, next(self._noises)))
+
+    def learn_own(self, model: np.ndarray, node: str, lease: Train, own: np.ndarray | None) -> LearningResult:
+        self._torch.serve(self._sides[node])
+        self._shared.model[:] = model
+        if own is not None:
+            self._shared.own[:] = own
+        with self._telling_where():
+            result = self._torch.learn(
+                lease.epoch, lease.batches[0], lease.examples, rate=lease.rate, version=lease.version
+            )
+        if not result.finite:
+            raise TrainerError("training gave values that are not finite: try a lower learning rate")
+        return LearningResult(
+            TrainingResult(result.examples, result.loss_sum, self._update()),
+            held=result.held,
+            fresh=result.fresh,
+            fresh_metrics=result.fresh_metrics,
+            labels=result.labels,
+            logged=result.logged,
+            own=self._shared.own_after.copy() if own is not None else None,
+        )
