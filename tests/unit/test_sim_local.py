@@ -194,10 +194,14 @@ class Loop:
             if done.is_first:
                 self.adam[done.node] = torch.optim.Adam(self.net.parameters(), lr=RATE)
             optimiser = self.adam[done.node]
-        for batch in torch.from_numpy(self._order(done)).split(BATCH):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(self.net(self.x[batch]), self.y[batch]).backward()
-            optimiser.step()
+        rows = self._order(done)
+        for number in range(self.played.plan.passes):
+            seeds = (SEED, done.lease.epoch, done.lease.batches[0])
+            order = epoch_order(len(rows), seed=mix(*seeds), epoch=number) if number else np.arange(len(rows))
+            for batch in torch.from_numpy(rows[order]).split(BATCH):
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(self.net(self.x[batch]), self.y[batch]).backward()
+                optimiser.step()
 
     def _order(self, done: LearnedLease) -> np.ndarray:
         """The newest examples first while they are new, the others in the order of this epoch and lease."""
@@ -249,6 +253,15 @@ def heads(made: dict[str, ReadyTask]) -> Played:
 
 
 # Training ---------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_of_several_passes_is_what_a_plain_loop_makes(made: dict[str, ReadyTask]) -> None:
+    played = Played(made["shared"], replace(PLAN, local_epochs=3))
+    loop = Loop(played)
+    for done in played.leases:
+        loop.train(done)
+        assert loop.change(done) < 1e-6
+    assert len(played.leases) > 3
 
 
 def test_each_lease_is_what_a_plain_loop_over_the_devices_rows_makes(played: Played) -> None:

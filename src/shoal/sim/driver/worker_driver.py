@@ -392,19 +392,19 @@ class SimWorkerDriver:
     def _seconds_for(self, action: Train | Evaluate, begin_s: float) -> float:
         work = compute_job(self._job, action)
         if isinstance(action, Train) and self._job.local is not None:
-            work = self._own_work(self._job.local, work)
+            work = self._own_work(self._job.local, work, asked=action.examples)
         return self._device.seconds_for(work, begin_s)
 
-    def _own_work(self, local: LocalDevices, work: ComputeJob) -> ComputeJob:
-        """Return the computation of a lease on a device that has fewer examples than the lease names, or new ones."""
-        process, size = self._around.process, self._job.spec.plan.batch_size
-        held = local.held(process.node)
-        judged = min(held - process.machine.seen.get(self._job.spec.job, 0), work.examples)
-        examples = min(held, work.examples)
+    def _own_work(self, local: LocalDevices, work: ComputeJob, *, asked: int) -> ComputeJob:
+        """Return the computation of a lease on a device that has fewer examples than were asked for, or new ones."""
+        process, plan = self._around.process, self._job.spec.plan
+        size, held = plan.batch_size, local.held(process.node)
+        judged = min(held - process.machine.seen.get(self._job.spec.job, 0), asked)
+        examples = min(held, asked)
         return replace(
             work,
-            examples=examples,
-            batches=-(-examples // size),
+            examples=examples * plan.passes,
+            batches=-(-examples // size) * plan.passes,
             judged_examples=judged,
             judged_batches=-(-judged // size),
         )
