@@ -257,15 +257,14 @@ class Invariants:
             self._heard_of(step, step.event)
 
     def _heard_of(self, step: Step, change: PeerChanged) -> None:
-        """Check that a dormant device was sent away before."""
+        """Check that a device is dormant once for each time that it was sent away. A slow store may delay the answer to
+        its hello until it has left and come back, and it obeys that answer."""
         key = step.node, change.node
         if change.state is not Liveness.DORMANT:
             self._dormant_s.pop(key, None)
-            if change.state is Liveness.LOST:
-                self._sent_s.pop(key, None)
             return
         self._dormant_s[key] = step.at_s
-        self._hold(key in self._sent_s, f"{change.node} is dormant, and nobody sent it away")
+        self._hold(self._sent_s.pop(key, None) is not None, f"{change.node} is dormant, and nobody sent it away")
 
     def _assigned(self, to: str, assign: Assign, kept: set[tuple[str, int]]) -> None:
         course, job, term = self._courses[assign.job], assign.job, assign.term
