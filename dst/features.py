@@ -241,15 +241,15 @@ def _chosen(answers: Answers) -> dict[str, Any]:
 def refusals() -> dict[Pair, str]:
     """Return the pairs that the product refuses, each with its reason, found by asking for every combination."""
     plans: dict[Answers, Plan] = {}
-    refused: dict[Answers, str] = {}
+    refused: dict[Answers, Misuse] = {}
     for answers in itertools.product(*(range(len(axis)) for axis in _AXES)):
         try:
             plan = Plan(**_chosen(answers))
         except Misuse as error:
-            refused[answers] = str(error)
+            refused[answers] = error
             continue
-        if plan.why_not_new is not None:
-            refused[answers] = plan.why_not_new
+        if (why := plan.why_not_new) is not None:
+            refused[answers] = Misuse(why)
         else:
             plans[answers] = plan
     accepted: set[Pair] = set()
@@ -294,7 +294,7 @@ def _ordered(one: str, other: str) -> Pair:
     return (one, other) if order.index(one) < order.index(other) else (other, one)
 
 
-def _reasons_of(wanted: set[Pair], accepted: set[Answers], refused: dict[Answers, str]) -> dict[Pair, str]:
+def _reasons_of(wanted: set[Pair], accepted: set[Answers], refused: dict[Answers, Misuse]) -> dict[Pair, str]:
     """For each pair, the reason of a plan with both that is acceptable with another answer to one question, and best to
     either of two: such a reason is about the pair. Of several, the plainest plan's."""
     found: dict[Pair, tuple[int, int, str]] = {}
@@ -302,7 +302,7 @@ def _reasons_of(wanted: set[Pair], accepted: set[Answers], refused: dict[Answers
         names = _asked(_chosen(answers))
         here = [pair for pair in itertools.combinations(names, 2) if pair in wanted]
         if here:
-            told = (-min(2, _ways_out(answers, accepted)), sum(map(bool, answers)), reason)
+            told = (-min(2, _ways_out(answers, accepted)), sum(map(bool, answers)), str(reason))
             for pair in here:
                 found[pair] = min(found.get(pair, told), told)
     return {pair: reason for pair, (_, _, reason) in found.items()}

@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTES_VARIABLE = "SHOAL_CI_NOTES"
 #: The gate is promised on a machine with two cores; so are the waits of the tests that start clusters.
 PROCESSES = 2
+#: A test that starts a cluster waits for a third of its time, so two of them do not keep two cores busy.
+CLUSTER_PROCESSES = 3
 
 #: Installs the tab's tools; unit tests of the tab skip without them.
 FIRST_CHECK = "tab-check"
@@ -48,9 +50,11 @@ class TestRun:
     paths: tuple[str, ...]
     #: ``worksteal`` keeps all processes busy; ``loadfile`` keeps the tests of a file together, which share a cluster.
     dealt: str
+    processes: int = PROCESSES
 
     def step(self, tier: str, cache: Path) -> lanes.Step:
-        command = (sys.executable, "-m", "pytest", "-q", "-n", str(PROCESSES), "--dist", self.dealt, "--tier", tier)
+        dealt = ("-n", str(self.processes), "--dist", self.dealt)
+        command = (sys.executable, "-m", "pytest", "-q", *dealt, "--tier", tier)
         labels = {timings.LABEL_VARIABLE: f"{tier}/{self.name}"}
         return lanes.Step(self.name, (*command, *second_look.arguments(cache), *self.paths), labels)
 
@@ -58,7 +62,7 @@ class TestRun:
 UNIT = TestRun("unit", ("tests/unit",), "worksteal")
 #: Everything but the two others, so that a new folder is in it without a word.
 SEEDS = TestRun("seeds", ("--ignore=tests/integration", "--ignore=tests/unit", "tests"), "worksteal")
-CLUSTERS = TestRun("clusters", ("--durations=20", "tests/integration"), "loadfile")
+CLUSTERS = TestRun("clusters", ("--durations=20", "tests/integration"), "loadfile", CLUSTER_PROCESSES)
 
 
 def run(tier: str) -> int:

@@ -43,8 +43,13 @@ class PlanRefused(Misuse):
     """A plan breaks rules. Its text has a line for each of them."""
 
     def __init__(self, plan: Plan, rules: Sequence[PlanRule]) -> None:
-        super().__init__(told(plan, rules))
+        super().__init__(plan, rules)
+        self._plan = plan
         self.rules = tuple(rules)
+
+    def __str__(self) -> str:
+        # Written only where it is read: whoever tries thousands of plans reads few.
+        return told(self._plan, self.rules)
 
 
 def told(plan: Plan, rules: Sequence[PlanRule]) -> str:
