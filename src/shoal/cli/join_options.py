@@ -61,6 +61,17 @@ Data = Annotated[
     ),
 ]
 
+Part = Annotated[
+    str,
+    typer.Option(
+        metavar="N/OF",
+        help="Which part of a set that tasks divide among devices is this one's, such as 17/1000: see docs/online.md."
+        " It is remembered.",
+        show_default=False,
+        rich_help_panel=RARE,
+    ),
+]
+
 Files = Annotated[
     Path | None,
     typer.Option(

@@ -1,6 +1,6 @@
 """Sets of examples, readers of files and partitions, for tasks' ``examples``. Numpy; no torch.
 
-Names are loaded when they are first used: an agent only reads a name from ``local``, and needs no numpy for that.
+Names are loaded when they are first used: an agent only reads names from ``local``, and needs no numpy for that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shoal.data.digits import mnist
     from shoal.data.drebin import permissions
     from shoal.data.json_lines import jsonl
-    from shoal.data.local import local_folder
+    from shoal.data.local import local_folder, part
     from shoal.data.npz_rows import npz
     from shoal.data.partition import Partition, by, dirichlet, hash_of, iid, pathological, sizes
     from shoal.data.partition_text import parse_partition
@@ -31,6 +31,7 @@ __all__ = [
     "mnist",
     "npz",
     "parse_partition",
+    "part",
     "pathological",
     "permissions",
     "sizes",
@@ -49,6 +50,7 @@ _HOME = {
     "mnist": "digits",
     "npz": "npz_rows",
     "parse_partition": "partition_text",
+    "part": "local",
     "pathological": "partition",
     "permissions": "drebin",
     "sizes": "partition",

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from shoal.data.draws import dirichlet_shares
+from shoal.data.local import part
 from shoal.errors import Misuse
 from shoal.scheduling.batches import Indices, epoch_order, mix
 
@@ -49,6 +50,15 @@ class Partition(ABC):
         if len(values) < devices:
             raise Misuse(f"{len(values)} examples are too few for {devices} devices: each needs at least one")
         return _parts(self.owners(values, devices, seed=seed), devices, seed=seed)
+
+    def here(self, values: Any, *, seed: int = 0) -> Indices:
+        """Return the rows of this device, for ``Task.examples`` on a device that joined with ``--part``. All rows where
+        no part is given, such as on the machine that starts the job."""
+        mine = part()
+        if mine is None:
+            return np.arange(len(values))
+        index, devices = mine
+        return self.rows(values, devices, seed=seed)[index]
 
     @abstractmethod
     def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
@@ -180,8 +190,8 @@ class Sizes(Partition):
     def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
         owners = self.base.owners(values, devices, seed=seed).copy()
         ranks = epoch_order(devices, seed=mix(seed, _RANKS), epoch=0) + 1
-        for rank, part in zip(ranks.tolist(), _parts(owners, devices, seed=seed), strict=True):
-            owners[part[math.ceil(len(part) * rank**-self.power) :]] = NOBODY
+        for rank, rows in zip(ranks.tolist(), _parts(owners, devices, seed=seed), strict=True):
+            owners[rows[math.ceil(len(rows) * rank**-self.power) :]] = NOBODY
         return owners
 
     def __str__(self) -> str:
@@ -220,9 +230,9 @@ def sizes(power: float, base: Partition | None = None) -> Partition:
 def hash_of(parts: Sequence[Indices]) -> str:
     """Return a SHA-256 of the rows of all devices, which names a partition in a file of results."""
     digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part.astype("<i8").tobytes())
+    for rows in parts:
+        digest.update(len(rows).to_bytes(8, "little"))
+        digest.update(rows.astype("<i8").tobytes())
     return digest.hexdigest()
 
 

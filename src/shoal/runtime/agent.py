@@ -26,7 +26,7 @@ from shoal.roles.events import LinkMeasured, Received
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
 from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
-from shoal.runtime import log_lines, own_labels, own_processor, probe
+from shoal.runtime import log_lines, own_labels, own_processor, own_share, probe
 from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.agent_usage import AgentReading, AgentUsage, device_exporter
 from shoal.runtime.blob_fetcher import BlobFetcher
@@ -533,6 +533,7 @@ def _begin(options: AgentOptions) -> Resting | None:
     """Set this process up as its options say. Return what makes it rest, if its owner set limits."""
     places = options.places
     folder = expose(places, options.data)
+    own_share.expose(places, options.part)
     own_processor.expose(places, device=options.device, threads=options.threads)
     own_processor.keep_to(options.cores)
     own_processor.choose_engine(options.engine)

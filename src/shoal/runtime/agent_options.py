@@ -19,6 +19,7 @@ class AgentOptions:
     log_format: str = option("", "text or json; else as SHOAL_LOG says")
     lead_port: int = option(0, "where to listen while this device leads, or 0 for any free port")
     data: Path | None = option(None, "the folder of this device's own examples, if not as it joined")
+    part: str = option("", "its part of a divided set, such as 17/1000; else as it joined")
     files: Path | None = option(None, "files of jobs, named by their hashes, that need not be fetched")
     device: str = option("", "auto, cpu, cuda:N or mps; else as it joined")
     engine: str = option("", "torch or onnx; else PyTorch where it is installed")

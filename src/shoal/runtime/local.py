@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Self
 
 from shoal.errors import Unreachable
+from shoal.runtime import own_share
 from shoal.runtime.agent_options import AgentOptions
+from shoal.runtime.paths import Paths
 from shoal.trainer.confine import ROOT_VARIABLE
 from shoal.trainer.processors import THREADS_VARIABLE, share_of_cores
 from shoal.trainer.spawn import end_process, spawn
@@ -42,6 +44,8 @@ class LocalCluster:
         self._agent_options = tuple(agent_options)
         self._cache = cache
         self._manager_options = tuple(manager_options)
+        #: Each of the workers has its part of a divided set, as the simulator's devices do.
+        self._parts = {f"device-{number}": f"{number}/{workers}" for number in range(1, workers + 1)}
         self._port = 0
         self.join_line = ""
         self.endpoint = ""
@@ -91,6 +95,8 @@ class LocalCluster:
 
         enrolled = await enrol(JoinCode.parse(self.join_line), wanted=name)
         enrolled.save(home / "node")
+        if name in self._parts:
+            own_share.remember(Paths(home), self._parts[name])
         if self._cache is not None:
             self._cache.mkdir(parents=True, exist_ok=True)
             (home / "cache").symlink_to(self._cache)

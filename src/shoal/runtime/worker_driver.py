@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from shoal.compress.sparse import add_to
-from shoal.data.local import LOCAL_VARIABLE
+from shoal.data.local import LOCAL_VARIABLE, PART_VARIABLE
 from shoal.errors import Misuse, ShoalError
 from shoal.identity.card_files import card_key_of, pinned_operator
 from shoal.identity.cards import CardKey
@@ -140,7 +140,10 @@ class WorkerDriver:
         #: The leader sizes leases by the time and energy that this device needs.
         self._is_measured = self._is_local or spec.plan.work == "sized"
         self._local_folder = os.environ.get(LOCAL_VARIABLE, "") if self._is_local else ""
-        self._seen = SeenExamples(own, of=self._local_folder) if self._is_local and own is not None else None
+        self._local_part = os.environ.get(PART_VARIABLE, "") if self._is_local else ""
+        # Another part of a set has other examples, as another folder has.
+        where = " ".join(filter(None, (self._local_folder, self._local_part)))
+        self._seen = SeenExamples(own, of=where) if self._is_local and own is not None else None
         #: The training set of a plan that mixes it in windows; None: all of it is here before the first batch.
         self._windows: ShardCache | None = None
         #: Where the device keeps what is its own, and its own part of the model, if the model has one.
@@ -361,6 +364,7 @@ class WorkerDriver:
             cores=cores_of(os.environ),
             is_local=self._is_local,
             local_folder=self._local_folder,
+            local_part=self._local_part,
             local_seen=self._seen.count(spec.job) if self._seen is not None else 0,
             pace_s=self._pace_s,
         )

@@ -97,6 +97,8 @@ class TrainerSettings:
     is_local: bool = False
     #: The folder of the device's own examples, for tasks that ask (``shoal.data.local_folder``).
     local_folder: str = ""
+    #: The device's part of a divided set, for tasks that ask (``shoal.data.part``).
+    local_part: str = ""
     #: How many of the device's own examples an earlier process trained on: they are not new.
     local_seen: int = 0
     share_labels: bool = False

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from shoal import loop
-from shoal.data.local import LOCAL_VARIABLE
+from shoal.data.local import LOCAL_VARIABLE, PART_VARIABLE
 from shoal.errors import Misuse
 from shoal.learning.metrics import MetricSum
 from shoal.loop import Evaluate, LoopLease
@@ -77,6 +77,8 @@ class ScriptTrainer:
         self._script = _Script(settings)
         if settings.local_folder:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
+        if settings.local_part:
+            os.environ[PART_VARIABLE] = settings.local_part
         loop.connect(self._script)
         # A daemon: the process ends when the agent says so, wherever the script is.
         threading.Thread(target=self._run, name="script", daemon=True).start()

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from shoal.data.local import LOCAL_VARIABLE
+from shoal.data.local import LOCAL_VARIABLE, PART_VARIABLE
 from shoal.errors import Misuse
 from shoal.learning.metrics import MetricSum, merge_all
 from shoal.learning.similarity import capped_counts, noisy_counts
@@ -119,6 +119,8 @@ class TorchTrainer:
         self._stepped: frozenset[str] = frozenset()
         if settings.local_folder:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
+        if settings.local_part:
+            os.environ[PART_VARIABLE] = settings.local_part
         self._train = training_set(settings)
         self._order = BatchOrder(settings, len(self._train))
         self._test = Examples(settings.test)

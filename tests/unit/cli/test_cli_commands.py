@@ -18,13 +18,13 @@ from shoal.cli.commands import join, nodes, train, up
 from shoal.cli.exits import MEANING, Exit, NoCluster, exit_code_of, exit_for_state
 from shoal.cli.render.plain_json import to_plain
 from shoal.cli.select_job import pick_job
-from shoal.data.local import LOCAL_VARIABLE
+from shoal.data.local import LOCAL_VARIABLE, PART_VARIABLE
 from shoal.errors import Corrupt, Misuse, PeerViolation, Refused, ShoalError, Unreachable
 from shoal.identity.enrolment import Enrolled
 from shoal.identity.identity import Authority
 from shoal.identity.join_code import JoinCode, new_secret
 from shoal.plan import Plan, Until
-from shoal.runtime import own_data
+from shoal.runtime import own_data, own_share
 from shoal.runtime.agent_options import AgentOptions
 from shoal.runtime.manager_options import ManagerOptions
 from shoal.runtime.manager_start import ManagerReady
@@ -430,6 +430,30 @@ def test_where_a_device_keeps_its_examples_is_remembered(tmp_path: Path, monkeyp
     assert own_data.remembered(Paths(home)) == own
 
 
+def test_a_devices_part_of_a_set_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, command: became.append(command))
+    monkeypatch.delenv(PART_VARIABLE, raising=False)
+    home = tmp_path / "home"
+    authority = Authority.create(tmp_path / "authority", "home")
+    Enrolled(
+        identity=authority.identity(node="attic", role="node"), manager_node="manager", manager_endpoint="10.0.0.1:7070"
+    ).save(home / "node")
+    assert main.run(["join", "--home", str(home), "--part", "17/1000"]) == Exit.OK
+    assert main.run(["join", "--home", str(home)]) == Exit.OK
+    assert [command[3:] for command in became] == [["--home", str(home), "--part", "17/1000"], ["--home", str(home)]]
+    assert own_share.part_of(Paths(home)) == "17/1000"
+    for wrong, why in ((["--part", "0/5"], "is not a part"), (["--part", "18/17"], "is not a part")):
+        assert main.run(["join", "--home", str(home), *wrong]) == Exit.MISUSE
+        assert why in capsys.readouterr().err
+    assert main.run(["join", "--home", str(home), "--hub", "--part", "1/2"]) == Exit.MISUSE
+    assert "a hub trains nothing" in capsys.readouterr().err
+    assert own_share.part_of(Paths(home)) == "17/1000"
+    assert len(became) == 2
+
+
 def test_an_agent_gets_every_option_of_its_process_that_was_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,7 +470,7 @@ def test_an_agent_gets_every_option_of_its_process_that_was_typed(
     (tmp_path / "token").chmod(0o600)
     words = (
         *("join", "--home", "home", "--quiet", "--log-format", "json", "--lend", "--files", "stick", "--data", "own"),
-        *("--lead-port", "7080", "--cores", "2", "--hours", "22-6", "--max-temperature", "71.5"),
+        *("--part", "3/9", "--lead-port", "7080", "--cores", "2", "--hours", "22-6", "--max-temperature", "71.5"),
         *("--metrics", "127.0.0.1:9100", "--metrics-token-file", "token"),
     )
     assert main.run([*words]) == Exit.OK
@@ -461,6 +485,7 @@ def test_an_agent_gets_every_option_of_its_process_that_was_typed(
             lend=True,
             files=tmp_path / "stick",
             data=tmp_path / "own",
+            part="3/9",
             lead_port=7080,
             cores=2,
             hours="22-6",

@@ -33,6 +33,7 @@ def join(
     anew: join_options.Anew = False,
     find: join_options.Find = False,
     data: join_options.Data = None,
+    part: join_options.Part = "",
     files: join_options.Files = None,
     device: join_options.Device = "",
     threads: join_options.Threads = 0,
@@ -67,6 +68,7 @@ def join(
     line = _given_line(home, line, line_file, remove=remove_line, anew=anew)
     kept = _Kept(
         data=_folder(data),
+        part=part,
         labels=tuple(label or ()),
         device=device,
         threads=threads,
@@ -89,6 +91,7 @@ def join(
         metrics_token_file=metrics_token_file.absolute() if metrics_token_file is not None else None,
         # What was typed just now is meant, whatever the environment says.
         data=kept.data,
+        part=kept.part,
     )
     _check(options, kept)
     member = _member(home, line, name, anew=anew)
@@ -110,6 +113,7 @@ class _Kept:
     """What a device keeps with its membership: typed once, it holds at every later start."""
 
     data: Path | None
+    part: str
     labels: tuple[str, ...]
     device: str
     threads: int
@@ -136,8 +140,8 @@ def _check(options: AgentOptions, kept: _Kept) -> None:
         checked_format(options.log_format)
     if options.hub_mbps and not options.hub:
         raise Misuse("--hub-mbps is the link of a hub: say --hub too")
-    if options.hub and (kept.data is not None or kept.device or kept.threads or options.lend):
-        raise Misuse("a hub trains nothing: leave out --hub, or --data, --device, --threads and --lend")
+    if options.hub and (kept.data is not None or kept.part or kept.device or kept.threads or options.lend):
+        raise Misuse("a hub trains nothing: leave out --hub, or --data, --part, --device, --threads and --lend")
     if options.metrics:
         from shoal.runtime.metrics_door import listen_at
 
@@ -147,6 +151,10 @@ def _check(options: AgentOptions, kept: _Kept) -> None:
 
 
 def _check_kept(kept: _Kept) -> None:
+    if kept.part:
+        from shoal.data.local import parse_part
+
+        parse_part(kept.part)
     if kept.max_epsilon:
         from shoal.runtime.privacy_accounts import checked_limit
 
@@ -244,6 +252,10 @@ def _remember(home: Path, kept: _Kept) -> None:
         from shoal.runtime import own_data
 
         own_data.remember(places, kept.data)
+    if kept.part:
+        from shoal.runtime import own_share
+
+        own_share.remember(places, kept.part)
     if kept.max_epsilon:
         from shoal.runtime.privacy_accounts import remember_limit
 
