@@ -197,9 +197,6 @@ class MemberRows:
         database.change_each("UPDATE nodes SET epoch = ? WHERE node = ?", ((epoch, node) for node in nodes))
         database.change_each("UPDATE certificates SET epoch = ? WHERE node = ?", ((epoch, node) for node in nodes))
 
-    def set_node_facts(self, node: str, facts_json: str, *, now_s: float) -> None:
-        self._change("UPDATE nodes SET facts_json = ?, last_seen_s = ? WHERE node = ?", (facts_json, now_s, node))
-
     def set_node_state(self, node: str, state: str, *, reason: str = "") -> None:
         """Hold a member back or let it go on. One that was revoked stays so: only a new token brings its name back."""
         with self._database.transaction() as database:

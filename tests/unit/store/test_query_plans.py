@@ -101,7 +101,6 @@ def test_a_member_comes_and_goes_without_a_look_at_the_others(asked: Asked, hold
         assert registry.redeem_token("abcd", "pi", 2.0) == Redeemed(node=f"pi-{number}", role="node")
     registry.add_certificate(ISSUED)
     registry.add_certificate(replace(ISSUED, sha256="b" * 64), replaces=HASH)
-    registry.set_node_facts("pi", "{}", now_s=2.0)
     registry.certificates("pi")
     registry.certificate(HASH)
     assert registry.use_certificate("b" * 64, now_s=3.0)
