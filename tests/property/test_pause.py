@@ -59,7 +59,7 @@ def story(pauses: list[tuple[float, float]], *, hears_first: bool) -> None:
         if hears_first:
             spoken_s = hear(members, spoken_s, now_s)
         home.check(now_s)
-        assert members.state("well") is Liveness.ALIVE, members.reason("well")
+        assert members.state("well") is Liveness.ALIVE
         spoken_s = hear(members, spoken_s, now_s)
         if now_s > DIES_S + 1.0:
             # The manager watched this much of the silence: a pause counts for 1.5 heartbeats at most.

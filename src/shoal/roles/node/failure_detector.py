@@ -55,12 +55,11 @@ class _Peer:
     every_s: float
     #: Silence before this moment does not count: it was then told to send more heartbeats, or this process stood still.
     hurried_s: float = -math.inf
-    #: When its session broke, while it has none.
+    #: When and why its session broke, while it has none.
     closed_s: float | None = None
+    closed_why: str = ""
     #: When to check it next, or infinity if it is lost.
     look_s: float = math.inf
-    #: Why it is in this state.
-    reason: str | None = None
     #: The process it runs in, or `None` if it has not sent a hello.
     incarnation: str | None = None
     #: While it is dormant: when it comes again.
@@ -101,19 +100,18 @@ class FailureDetector:
         if before.is_gone:
             self.present += 1
         peer.state = Liveness.ALIVE
-        peer.reason = f"back after {silent_s:.1f} s of silence" if before is Liveness.SUSPECT else "connected"
+        reason = f"back after {silent_s:.1f} s of silence" if before is Liveness.SUSPECT else "connected"
         if before is Liveness.DORMANT:
-            peer.reason = f"checked in after {silent_s:.0f} s"
+            reason = f"checked in after {silent_s:.0f} s"
         self._look_in_time(node, peer)
-        return [*ended, PeerChanged(node=node, state=Liveness.ALIVE, reason=peer.reason)]
+        return [*ended, PeerChanged(node=node, state=Liveness.ALIVE, reason=reason)]
 
     def on_closed(self, node: str, now_s: float, *, reason: str) -> list[PeerChanged]:
         """Note that the session of a peer broke. It has a moment to come back under the same identity."""
         peer = self._peers.get(node)
         if peer is None or peer.state.is_gone:
             return []
-        peer.closed_s = now_s
-        peer.reason = reason
+        peer.closed_s, peer.closed_why = now_s, reason
         self._look_in_time(node, peer)
         if peer.state is Liveness.SUSPECT:
             return []
@@ -134,7 +132,7 @@ class FailureDetector:
         if peer is None or peer.state.is_gone:
             return []
         reason = f"comes again in {come_s:.0f} s"
-        peer.state, peer.reason, peer.closed_s = Liveness.DORMANT, reason, None
+        peer.state, peer.closed_s = Liveness.DORMANT, None
         peer.heard_s, peer.back_s = now_s, now_s + come_s
         self.present -= 1
         self._look_in_time(node, peer)
@@ -194,12 +192,6 @@ class FailureDetector:
         peer = self._peers.get(node)
         return peer.state if peer else Liveness.LOST
 
-    def reason(self, node: str) -> str:
-        peer = self._peers.get(node)
-        if peer is None or peer.reason is None:
-            return "never connected since the manager started"
-        return peer.reason
-
     def heard_s(self, node: str) -> float | None:
         """Return when a peer last sent something, or None if never."""
         peer = self._peers.get(node)
@@ -218,13 +210,13 @@ class FailureDetector:
             late_s = now_s - peer.back_s
             return self._lose(node, peer, f"overslept by {late_s:.0f} s") if late_s >= OVERSLEPT_S else None
         if peer.closed_s is not None and now_s - peer.closed_s >= patience.reconnect_s:
-            return self._lose(node, peer, f"{peer.reason}, {NO_RECONNECT} {patience.reconnect_s:g} s")
+            return self._lose(node, peer, f"{peer.closed_why}, {NO_RECONNECT} {patience.reconnect_s:g} s")
         counted_s = now_s - max(peer.heard_s, peer.hurried_s)
         told = f"{SILENT} {now_s - peer.heard_s:.1f} s"
         if counted_s >= self._longer(patience.lost_after_s, peer):
             return self._lose(node, peer, told)
         if peer.state is Liveness.ALIVE and counted_s >= self._longer(patience.suspect_after_s, peer):
-            peer.state, peer.reason = Liveness.SUSPECT, told
+            peer.state = Liveness.SUSPECT
             return PeerChanged(node=node, state=peer.state, reason=told)
         return None
 
@@ -251,5 +243,5 @@ class FailureDetector:
 
     def _lose(self, node: str, peer: _Peer, reason: str, *, is_certain: bool = False) -> PeerChanged:
         self.present -= peer.state is not Liveness.DORMANT
-        peer.state, peer.reason, peer.closed_s, peer.look_s = Liveness.LOST, reason, None, math.inf
+        peer.state, peer.closed_s, peer.look_s = Liveness.LOST, None, math.inf
         return PeerChanged(node=node, state=Liveness.LOST, reason=reason, is_certain=is_certain)
