@@ -150,6 +150,8 @@ class Manager(Machine):
         self._check_ins = CheckIns(every_s=check_in_s, most_s=COME_MOST_S) if check_in_s else None
         #: A leader was missed when work was last given out.
         self._is_unsettled = False
+        #: Jobs that ended since, in which nodes may work that this manager was not told of.
+        self._ended_unsettled: dict[str, None] = {}
 
     def on_event(self, event: Event) -> None:
         match event:
@@ -620,6 +622,8 @@ class Manager(Machine):
         """The job is over: write it down."""
         job = record.spec.job
         record.become(state, reason or None, self.now_s)
+        if self._is_unsettled:
+            self._ended_unsettled[job] = None
         for node in self._nodes.values():
             if job in node.leads:
                 node.leads -= {job}
@@ -658,9 +662,12 @@ class Manager(Machine):
             self._is_unsettled = True
         elif self._is_unsettled:
             self._is_unsettled = False
-            # Nodes that came meanwhile may work in a job that has no place for them any more.
+            ended, self._ended_unsettled = self._ended_unsettled, {}
+            # Nodes that came meanwhile may work in a job that has no place for them any more, or that ended since.
             for node in [node for node in self._nodes.values() if node.state is Liveness.ALIVE]:
                 self._dismiss_elsewhere(node)
+                for job in ended:
+                    self.send(node.node, Dismiss(job=job, reason="it is over"))
 
     def _find_helper(self, record: JobRecord) -> None:
         """Give a job the node that opens its sums, as soon as it is here. Another job that it trains for lets it go. A

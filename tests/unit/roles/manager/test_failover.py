@@ -1235,6 +1235,15 @@ def test_a_job_that_ended_beyond_a_cut_is_over(replaced: Office) -> None:
     assert replaced.state == "finished"
 
 
+def test_a_device_that_came_while_a_history_was_adopted_is_dismissed_when_the_job_is_over(replaced: Office) -> None:
+    replaced.claim("a", told(1, 43, batches=120, workers=2))
+    replaced.hello("z")
+    replaced.says("z", LeaderUnreachable(job="digits", term=0, reason="its leader is not here any more"))
+    assert replaced.told("z", Dismiss) == [], "the leader whose history is adopted may count on it"
+    replaced.says("a", Progress(job="digits", term=1, state=JobState.FINISHED, reason="2 of 2 epochs"))
+    assert [dismiss.job for dismiss in replaced.told("z", Dismiss)] == ["digits"]
+
+
 def test_of_two_sides_that_trained_the_one_of_more_workers_is_kept(replaced: Office) -> None:
     replaced.says("b", made(2, 9, batches=40, workers=2, durable=8))
     replaced.claim("a", told(1, 43, batches=120, workers=1, durable=3))
