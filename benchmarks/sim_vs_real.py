@@ -4,8 +4,9 @@ The manager, its leader and four agents are real processes that talk over loopba
 is measured in that run (the seconds each trainer reports), and what the wire takes in another with one agent and two
 sizes of model; both go into the simulator, which must then come to the same number of rounds a second.
 
-Two runs: *paced*, where each trainer takes a time of its own, as boards of different speed do; and *trained*, where
-four PyTorch trainers share this machine's cores.
+There are three runs. *Paced*: each trainer takes a time of its own, as boards of different speed do. *Trained*: four
+PyTorch trainers share this machine's cores. *Local*: each of the four trains on rows of its own, and its twin in the
+simulator trains for real on the same rows.
 
     python -m benchmarks.sim_vs_real [--quick] --json
 """
@@ -19,13 +20,15 @@ import math
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median, pstdev
+from typing import cast
 from unittest import mock
 
 import shoal.trainer
 from benchmarks.common import PERNET, Versions
+from benchmarks.local_digits_task import PARTITION
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Action
@@ -38,10 +41,12 @@ from shoal.runtime.manager_start import ManagerReady
 from shoal.runtime.operator import Operator
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
+from shoal.sim.local_devices import divide
 from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady
+from shoal.sim.real import close, simulated_job
 from shoal.sim.world import Settings, World
-from shoal.trainer.package import ReadyTask
+from shoal.trainer.package import ReadyTask, laid_over, make_ready, plan_from
 from shoal.wire.messages import Update
 from testbed.echo_job import echo_job
 from testbed.results import finish, say
@@ -166,6 +171,26 @@ def simulated(real: Observed, line: AccessLink, *, values: int, batches: int, le
     return Observed(versions_s=versions.made_s).rounds_per_s()
 
 
+def simulated_local(real: Observed, line: AccessLink, ready: ReadyTask, plan: dict[str, object]) -> float:
+    """Rounds a second of a simulation in which devices train for real, on the rows that the real ones had."""
+    lease_batches = cast(int, plan["lease_batches"])
+    names = [f"device-{number}" for number in range(1, WORKERS + 1)]
+    devices = [_device(real.trainings_s[node], line, lease_batches) for node in names]
+    divided = divide(ready, PARTITION, devices=WORKERS)
+    job = simulated_job(ready, plan_from(laid_over(ready.prepared.plan, plan)), train=True, divided=divided)
+    try:
+        versions = Versions()
+        world = World(
+            Settings(seed=1, builds=devices, home_line=line, jobs=[replace(job, start_s=0.5)]), observers=[versions]
+        )
+        world.begin()
+        if not world.run(limit_s=3600.0):
+            raise SystemExit("the simulation did not finish")
+    finally:
+        close(job)
+    return Observed(versions_s=versions.made_s).rounds_per_s()
+
+
 def _device(trainings_s: list[float], line: AccessLink, lease_batches: int) -> Build:
     settled = trainings_s[len(trainings_s) // 10 :]
     logs = [math.log(max(seconds, 1e-6)) for seconds in settled]
@@ -208,6 +233,21 @@ async def trained(directory: Path, line: AccessLink, epochs: int) -> dict[str, f
     return _compared("trained", real, sim)
 
 
+async def local(directory: Path, line: AccessLink, rounds: int) -> dict[str, float]:
+    directory.mkdir()
+    task = Path(__file__).with_name("local_digits_task.py")
+    more = {"lease_batches": 4, "epoch_leases": rounds * WORKERS, "evaluate_every_epochs": 100, "data": "local"}
+    plan = _plan(WORKERS, **more)
+    with listening() as real:
+        async with cluster(
+            directory, [("--part", f"{number}/{WORKERS}") for number in range(1, 1 + WORKERS)]
+        ) as operator:
+            ready = await operator.prepare(task, "local_digits_task:LocalDigits", on_progress=lambda text: None)
+            await run_job(operator, ready, plan)
+    here = await make_ready(task, "local_digits_task:LocalDigits", out=directory / "divided", divided=True)
+    return _compared("local", real, simulated_local(real, line, here, plan))
+
+
 def _compared(name: str, real: Observed, sim: float) -> dict[str, float]:
     measured = real.rounds_per_s()
     error = sim / measured - 1
@@ -222,7 +262,8 @@ async def run(*, quick: bool) -> dict[str, float]:
         line = await measured_line(directory, 60 if quick else 200)
         result = await paced(directory / "paced", line, 40 if quick else 150)
         result |= await trained(directory / "trained", line, 1 if quick else 4)
-    error = max(abs(result["paced_error"]), abs(result["trained_error"]))
+        result |= await local(directory / "local", line, 60 if quick else 250)
+    error = max(abs(result[f"{name}_error"]) for name in ("paced", "trained", "local"))
     return {"error": error, **result}
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from shoal import data
 from shoal.data.local import PART_VARIABLE, parse_part
+from shoal.data.partition import Dirichlet
 from shoal.errors import Misuse
 
 pytestmark = pytest.mark.timeout(60)
@@ -41,6 +42,20 @@ def test_every_device_takes_its_rows_and_nobody_elses(monkeypatch):
         monkeypatch.setenv(PART_VARIABLE, f"{number}/5")
         assert data.part() == (number - 1, 5)
         assert partition.here(LABELS.tolist(), seed=3).tolist() == rows.tolist()
+
+
+def test_rows_are_divided_once_for_all_leases(monkeypatch):
+    monkeypatch.setenv(PART_VARIABLE, "2/5")
+    divided = []
+    owners = Dirichlet.owners
+    monkeypatch.setattr(Dirichlet, "owners", lambda *given, **more: divided.append(1) or owners(*given, **more))
+    partition, writers = data.dirichlet(0.31), np.array(["ada", "bo", "cy", "di", "ed"])[LABELS % 5]
+    first = partition.here(LABELS)
+    first[:] = 0
+    assert partition.here(LABELS).tolist() == partition.rows(LABELS, 5)[1].tolist()
+    assert len(divided) == 2
+    assert partition.here(LABELS + 1, seed=1).tolist() == partition.rows(LABELS, 5, seed=1)[1].tolist()
+    assert len(set(writers[data.by("writer").here(writers)])) == 1
 
 
 def test_without_a_part_all_rows_are_here():
