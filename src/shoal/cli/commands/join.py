@@ -102,10 +102,7 @@ def join(
         return
     _pin(home, line, operator_key, anew=anew)
     _remember(home, kept)
-    # Typed text goes to the terminal below; a name from a certificate is already a plain one.
-    print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
-    print("Waiting for jobs. Ctrl-C disconnects; run `shoal join` to reconnect.", flush=True)
-    _become_agent(options)
+    _work(member, options)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +122,13 @@ def _tell_operator(member: Enrolled, kept: _Kept) -> None:
     if kept.data is not None:
         print("An operator does not train: --data is left out.", file=sys.stderr)
     print(f"{member.identity.node} may operate cluster {member.identity.cluster} from here. Try: shoal status")
+
+
+def _work(member: Enrolled, options: AgentOptions) -> None:
+    # Typed text goes to the terminal below; a name from a certificate is already a plain one.
+    print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
+    print("Waiting for jobs. Ctrl-C disconnects; run `shoal join` to reconnect.", flush=True)
+    _become_agent(options)
 
 
 def _check(options: AgentOptions, kept: _Kept) -> None:
