@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shoal import callbacks, data
     from shoal.api import fit, job, jobs, load, submit
     from shoal.callbacks import STOP, Callback
+    from shoal.experiments import compare, simulate
     from shoal.handle import Job
     from shoal.history import History
     from shoal.loop import worker
@@ -40,6 +41,7 @@ __all__ = [
     "accuracy",
     "auc",
     "callbacks",
+    "compare",
     "confusion",
     "data",
     "endless",
@@ -56,6 +58,7 @@ __all__ = [
     "plateau",
     "ratio",
     "seconds",
+    "simulate",
     "submit",
     "worker",
 ]
@@ -71,6 +74,7 @@ _HOME = {
     "Until": "shoal.plan",
     "accuracy": "shoal.until",
     "auc": "shoal.metrics",
+    "compare": "shoal.experiments",
     "confusion": "shoal.metrics",
     "endless": "shoal.until",
     "epochs": "shoal.until",
@@ -85,6 +89,7 @@ _HOME = {
     "plateau": "shoal.until",
     "ratio": "shoal.metrics",
     "seconds": "shoal.until",
+    "simulate": "shoal.experiments",
     "submit": "shoal.api",
     "worker": "shoal.loop",
 }

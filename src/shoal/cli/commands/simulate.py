@@ -25,6 +25,8 @@ from shoal.cli.options import (
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shoal.cli.simulation import Question, SimulationAnswer
 
 _PICTURE = "simulation.png"
@@ -65,6 +67,18 @@ _Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every e
 _Replay = Annotated[Path | None, typer.Option(metavar="TRACE", help="Play a trace again and tell where it differs.")]
 
 
+_Seeds = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Simulate N seeds, from --seed on, and show means with intervals.")
+]
+
+_Sweep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=V,V", help="A plan for each value, side by side; may be repeated: all combinations."),
+]
+
+_Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every figure of seeds and sweeps as JSON.")]
+
+
 def simulate(
     task: _Task = "",
     devices: Annotated[int, typer.Option(metavar="N", min=1, help="How many devices.")] = 20,
@@ -83,6 +97,9 @@ def simulate(
     partition: _Partition = "",
     faults: Annotated[Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when.")] = None,
     seed: Annotated[int, typer.Option(metavar="S", help="The seed of everything that happens by chance.")] = 0,
+    seeds: _Seeds = 1,
+    sweep: _Sweep = None,
+    out: _Out = None,
     system_only: _SystemOnly = False,
     picture: _Picture = None,
     trace: _Trace = None,
@@ -128,6 +145,11 @@ def simulate(
     )
     if trace is not None and question.versus:
         raise Misuse("a trace is of one plan: leave out --versus, or --trace")
+    if seeds > 1 or sweep or out is not None:
+        if trace is not None:
+            raise Misuse("a trace is of one plan and one seed: leave out --seeds, --sweep and --out, or --trace")
+        _compare(question, seeds=seeds, sweep=sweep or (), out=out, picture=picture, json=json)
+        return
     began_s = time.monotonic()
     answers = question.answer(home, trace=trace)
     _tell(question, answers, seconds=time.monotonic() - began_s, json=json)
@@ -136,6 +158,25 @@ def simulate(
         screen.say(f"  trace       {trace} (play it again with `shoal simulate --replay {trace}`)")
     states = [answer.outcome.state for answer in answers]
     raise typer.Exit(max(exit_for_state(state) for state in states))
+
+
+def _compare(
+    question: Question, *, seeds: int, sweep: Sequence[str], out: Path | None, picture: Path | None, json: bool
+) -> None:
+    from shoal.cli import screen
+    from shoal.cli import sweep as sweeps
+
+    found = sweeps.answer(question, seeds=seeds, sweep=sweep)
+    if json:
+        screen.print_json(found.to_plain())
+    else:
+        print(found)
+    if out is not None:
+        found.save(out)
+        screen.say(f"  results     {out}")
+    if picture is not None:
+        found.draw(picture)
+        screen.say(f"  picture     {picture}")
 
 
 def _print_profiles(*, json: bool) -> None:

@@ -1,0 +1,87 @@
+"""``shoal.simulate`` and ``shoal.compare``: a task on simulated devices for several seeds, and plans side by side."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from shoal.cli.comparison import Comparison as Comparison
+from shoal.cli.comparison import compare as compare
+from shoal.cli.sweep import Look, prepared_by_seed
+from shoal.data.partition import Partition
+from shoal.data.partition_text import parse_partition
+from shoal.errors import Misuse
+from shoal.plan import Plan, Until
+from shoal.progress import display_here
+from shoal.sim.fault_text import parse
+from shoal.sim.faults import resolve
+from shoal.sim.profiles import PROFILES
+from shoal.sim.series import Series, Setting, made_ready, played
+from shoal.task import Task
+from shoal.trainer.find import source_of
+from shoal.trainer.guard import stop_if_importing
+from shoal.wire.encoding import to_json
+
+
+def simulate(
+    task: Task,
+    *,
+    devices: int = 20,
+    plan: Plan | None = None,
+    until: Until | None = None,
+    partition: Partition | str | None = None,
+    seeds: int | Sequence[int] = 1,
+    profile: str = "pi4-lan",
+    faults: str = "",
+    name: str = "",
+    progress: bool = True,
+) -> Series:
+    """Train ``task`` on simulated devices: the roles that a cluster runs, real training, and virtual time.
+
+    ``partition`` divides ``Task.examples("train")`` among the devices and means ``data = "local"``:
+    ``shoal.data.dirichlet(0.1)``, or the same as text. ``seeds`` is how many seeds, from 0 on, or which. A seed draws
+    the fleet, the first model, the order of examples and the partition. ``profile`` says what devices they are
+    (`shoal simulate --profiles`), ``faults`` what goes wrong (docs/simulator.md).
+
+    ``shoal.compare`` puts several results side by side under their names, by default the name of the task's class.
+    """
+    stop_if_importing()
+    setting = _setting(devices=devices, partition=partition, seeds=seeds, profile=profile, faults=faults)
+    values = {**(to_json(plan) if plan else {}), **({"until": until} if until is not None else {})}
+    if setting.partition is not None:
+        values["data"] = "local"
+    display = display_here(wanted=progress)
+    try:
+        with tempfile.TemporaryDirectory(prefix="shoal-task-") as scratch:
+            path, entry = source_of(task, Path(scratch))
+            ready_of = prepared_by_seed(
+                path, entry, arguments=task.arguments, values=values, setting=setting, tell=display.step
+            )
+            readies = made_ready(values, setting, ready_of)
+        look = Look(name or type(task).__name__, len(readies), display.step)
+        return played(name or type(task).__name__, readies, setting, look=look)
+    finally:
+        display.close()
+
+
+def _setting(
+    *, devices: int, partition: Partition | str | None, seeds: int | Sequence[int], profile: str, faults: str
+) -> Setting:
+    if profile not in PROFILES:
+        raise Misuse(f"there is no profile {profile!r}; there are: {', '.join(PROFILES)}")
+    if devices < 1:
+        raise Misuse(f"a simulation has at least one device, not {devices}")
+    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise Misuse(f"seeds = {seeds!r}: say how many, such as 3, or different ones, such as (1, 2, 3)")
+    setting = Setting(
+        devices=devices,
+        profile=profile,
+        seeds=chosen,
+        partition=parse_partition(partition) if isinstance(partition, str) else partition,
+        faults=parse(faults),
+    )
+    for fault in setting.faults:
+        resolve(fault.who, workers=devices)
+    return setting

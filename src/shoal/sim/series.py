@@ -1,0 +1,201 @@
+"""A plan that is simulated once for each of several seeds, and its result as values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shoal.data.partition import Partition
+from shoal.errors import Misuse
+from shoal.learning.estimate import Estimate
+from shoal.plan import Plan
+from shoal.sim.fault_text import write
+from shoal.sim.faults import Fault
+from shoal.sim.garbage import collected_seldom
+from shoal.sim.local_devices import DividedSet, divide
+from shoal.sim.outcome import Outcome, Point
+from shoal.sim.real import close, simulated_job, why_not
+from shoal.sim.study import Glance, Study, simulate
+from shoal.trainer.package import ReadyTask, laid_over, plan_from
+from shoal.version import __version__
+from shoal.wire.encoding import to_json
+
+#: Metrics that are better when they are lower.
+LOWER = frozenset({"loss"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What a series is of, apart from its plan: the same for all plans that are compared."""
+
+    devices: int
+    profile: str = "pi4-lan"
+    seeds: tuple[int, ...] = (0,)
+    partition: Partition | None = None
+    faults: tuple[Fault, ...] = ()
+    train: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """One plan, simulated for each seed. The seed draws the fleet, the first model, the order of examples and the
+    partition, so series of the same seeds differ by their plans only."""
+
+    name: str
+    #: With the first seed.
+    plan: Plan
+    setting: Setting
+    #: SHA-256 of the task's code.
+    bundle: str
+    #: By seed, in order.
+    outcomes: tuple[Outcome, ...]
+    divided: tuple[DividedSet | None, ...]
+
+    @property
+    def metric(self) -> str:
+        """The metric that compares: the plan's, else accuracy where there is one, else loss."""
+        if self.plan.judged_by:
+            return self.plan.judged_by
+        return "accuracy" if all(outcome.accuracy is not None for outcome in self.outcomes) else "loss"
+
+    def finals(self, metric: str = "") -> list[float]:
+        """Return the metric of the last evaluation, by seed."""
+        name = metric or self.metric
+        found = [last_of(outcome, name) for outcome in self.outcomes]
+        if None in found:
+            seed = self.setting.seeds[found.index(None)]
+            raise Misuse(f"{self.name}, seed {seed}: no evaluation has the metric {name!r}")
+        return [value for value in found if value is not None]
+
+    def estimate(self, of: Callable[[Outcome], float]) -> Estimate:
+        return Estimate.of([of(outcome) for outcome in self.outcomes])
+
+    def curve(self, metric: str = "") -> list[tuple[int, float, Estimate]]:
+        """Return the evaluations that every seed has: version, mean virtual second, and the metric."""
+        name = metric or self.metric
+        by_version = [{point.version: point for point in outcome.evaluations} for outcome in self.outcomes]
+        shared = sorted(set.intersection(*(set(points) for points in by_version)))
+        found: list[tuple[int, float, Estimate]] = []
+        for version in shared:
+            points = [points[version] for points in by_version]
+            values = [value for point in points if (value := value_of(point, name)) is not None]
+            if len(values) == len(points):
+                found.append((version, float(np.mean([point.at_s for point in points])), Estimate.of(values)))
+        return found
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the series for a file of results. ``hash`` is over everything that the seeds decide."""
+        decided = {
+            "name": self.name,
+            "plan": to_json(self.plan),
+            "bundle": self.bundle,
+            "devices": self.setting.devices,
+            "profile": self.setting.profile,
+            "partition": str(self.setting.partition) if self.setting.partition is not None else "",
+            "faults": write(self.setting.faults),
+            "seeds": [
+                {
+                    "seed": seed,
+                    "rows": divided.sha256 if divided is not None else "",
+                    "state": str(outcome.state),
+                    "versions": outcome.rounds,
+                    "seconds": outcome.seconds,
+                    "bytes_up": outcome.bytes_up,
+                    "bytes_down": outcome.bytes_down,
+                    "took_part": outcome.took_part,
+                    "refused": outcome.refused,
+                    "evaluations": [asdict(point) for point in outcome.evaluations],
+                }
+                for seed, outcome, divided in zip(self.setting.seeds, self.outcomes, self.divided, strict=True)
+            ],
+        }
+        text = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+        return {**decided, "hash": hashlib.sha256(text.encode()).hexdigest(), "made_with": made_with()}
+
+
+def value_of(point: Point, metric: str) -> float | None:
+    """Return a metric of an evaluation, or None if the evaluation lacks it."""
+    plain = {"accuracy": point.accuracy, "loss": point.loss}
+    return plain[metric] if metric in plain else point.metrics.get(metric)
+
+
+def last_of(outcome: Outcome, metric: str) -> float | None:
+    return value_of(outcome.evaluations[-1], metric) if outcome.evaluations else None
+
+
+def made_with() -> dict[str, str]:
+    """Return the releases and the processor that a result depends on: others may round differently."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    def known(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return ""
+
+    return {
+        "shoal": __version__,
+        "torch": known("torch"),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """A plan with its task made ready for one seed, and the rows of its devices."""
+
+    seed: int
+    task: ReadyTask
+    plan: Plan
+    divided: DividedSet | None
+
+
+def made_ready(values: Mapping[str, Any], setting: Setting, ready_of: Callable[[int], ReadyTask]) -> list[Ready]:
+    """Make a plan ready for each seed. Raises Misuse for what cannot be simulated, before anything is."""
+    found: list[Ready] = []
+    for seed in setting.seeds:
+        task = ready_of(seed)
+        plan = plan_from(laid_over(task.prepared.plan, {**values, "seed": seed}))
+        divided = None
+        if setting.partition is not None and plan.data == "local":
+            divided = divide(task, setting.partition, devices=setting.devices, seed=seed)
+        if (why := why_not(task, plan, train=setting.train, divided=divided)) is not None:
+            raise Misuse(why)
+        found.append(Ready(seed=seed, task=task, plan=plan, divided=divided))
+    return found
+
+
+def played(
+    name: str,
+    readies: Sequence[Ready],
+    setting: Setting,
+    *,
+    look: Callable[[int, Glance], object] = lambda seed, glance: None,
+) -> Series:
+    """Simulate a plan for each seed."""
+    outcomes = []
+    for ready in readies:
+        job = simulated_job(ready.task, ready.plan, train=setting.train, divided=ready.divided)
+        study = Study(job=job, devices=setting.devices, profile=setting.profile, seed=ready.seed, faults=setting.faults)
+        try:
+            with collected_seldom():
+                outcomes.append(simulate(study, look=partial(look, ready.seed)))
+        finally:
+            close(job)
+    return Series(
+        name=name,
+        plan=readies[0].plan,
+        setting=setting,
+        bundle=hashlib.sha256(readies[0].task.bundle).hexdigest(),
+        outcomes=tuple(outcomes),
+        divided=tuple(ready.divided for ready in readies),
+    )
