@@ -38,7 +38,8 @@ from shoal.sim.observe import Mark, Step
 from shoal.wire.coded import code, sizes_of
 from shoal.wire.messages import EvaluationView, Go, JobSpec, Reduce, SetUpAggregator, Update, Work
 
-#: A job whose time is over may still evaluate, and a lease of that may fail; longer where leases have no fixed time.
+#: A job whose time is over may still evaluate, and a lease of that may fail; longer where leases have no fixed time, or
+#: where devices were told to come again in a minute.
 OVERTIME_S = 45.0
 LONG_OVERTIME_S = 150.0
 
@@ -514,7 +515,8 @@ class HistoryOracle:
             raise Violation(f"{job} finished, for a reason nobody knows: {reason}")
         if until.seconds is not None:
             late_s = elapsed_s - skew_s - until.seconds
-            overtime_s = OVERTIME_S if paper.spec.plan.lease_s else LONG_OVERTIME_S
+            plan = paper.spec.plan
+            overtime_s = OVERTIME_S if plan.lease_s and not plan.requests_per_s else LONG_OVERTIME_S
             _hold(late_s <= overtime_s, job, f"its time was over {late_s:.0f} s ago")
         if until.epochs is not None:
             _hold(epochs <= until.epochs, job, f"it trained {epochs} epochs")

@@ -25,13 +25,16 @@ class SimRemembered:
     seat: str = ""
     beats: int = 0
 
-    def on_kept(self, record: JobRecord) -> None:
+    def on_kept(self, record: JobRecord) -> bool:
+        """Note a record. Return whether it is of an open job that was not known."""
         job = record.spec.job
+        is_new = record.is_open and job not in self.open
         if record.is_open:
             self.open[job] = record
         else:
             self.open.pop(job, None)
             self.ended[job] = record
+        return is_new
 
     def on_seen(self, records: Iterable[JobRecord]) -> None:
         """Note which jobs have ended at any manager, as the store shows."""

@@ -371,7 +371,8 @@ class SharedDisk(Disk):
 
     def _kept(self, record: JobRecord) -> None:
         self._tell(record.spec.job)
-        self._remembered.on_kept(record)
+        if self._remembered.on_kept(record):
+            self._remembered.on_counted(self._tenure)
         super()._kept(record)
 
     def _commit(self, write: Write) -> None:

@@ -172,7 +172,6 @@ class _Start:
                 orphans=state.registry.orphans,
                 shared=node.shared,
                 own_node=identity.node,
-                on_proven=state.remembered.on_counted,
             )
         # A name has one certificate that is good, and each manager issues one to its own machine.
         self._operator = OPERATOR if state.held is None else f"{OPERATOR}-{home_name(run.options.places)[:6]}"

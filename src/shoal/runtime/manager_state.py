@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ async def take_state(
     registry = Registry(fenced, holder=held.tenure.holder)
     untold += await asyncio.to_thread(_mend, fenced, registry, remembered, stores.depot, held.tenure, why)
     await asyncio.to_thread(count_start, fenced, registry, remembered, held.tenure)
+    held.tenure.counted.on_counted = functools.partial(remembered.on_counted, held.tenure.holder)
     remembered.on_counted(held.tenure.holder, held.tenure.counted.beats)
     await asyncio.to_thread(remembered.flush)
     await held.await_others()

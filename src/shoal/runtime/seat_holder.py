@@ -96,7 +96,6 @@ class SeatHolder:
         #: For looks at others: threads that everything shares are taken when thousands of devices come at once.
         self._looking = ThreadPoolExecutor(1, thread_name_prefix="seats of others")
         self._on_deposed: Callable[[], object] = lambda: None
-        self._on_proven: Callable[[str, int], object] = lambda holder, beats: None
         self._loop = asyncio.get_running_loop()
         self._figures = Figures()
         #: When the event loop last turned; infinite: the manager starts, and may take its time to read many members.
@@ -149,7 +148,6 @@ class SeatHolder:
             else:
                 self._proven_s = asked_s
                 is_told = False
-                self._on_proven(self.tenure.holder, self.tenure.counted.beats)
                 self._in_loop(self._watch.on_proven, asked_s)
 
     def _in_loop(self, do: Callable[..., object], *arguments: object) -> None:
@@ -169,7 +167,6 @@ class SeatHolder:
         orphans: Callable[[], list[JobRow]],
         shared: JobTaker,
         own_node: str,
-        on_proven: Callable[[str, int], object] = lambda holder, beats: None,
     ) -> None:
         """The manager has started: tell others its figures, look at them and end those that are silent, until
         ``let_go``.
@@ -177,10 +174,9 @@ class SeatHolder:
         ``on_deposed`` is called once, if another manager ends this seat. With every look ``shared`` is told the other
         seats that live, and the jobs without a manager that are this one's to take, if there are any; the next look
         waits for it. ``orphans`` reads them, in a thread (``Registry.orphans``). ``own_node``: the name of every
-        manager's node: a job that was led there is led by no device. ``on_proven`` hears, in a thread, how far the seat
-        has counted.
+        manager's node: a job that was led there is led by no device.
         """
-        self._on_deposed, self._on_proven = on_deposed, on_proven
+        self._on_deposed = on_deposed
         if self.is_deposed:
             on_deposed()
         self._tasks = [

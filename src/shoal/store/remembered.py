@@ -172,10 +172,14 @@ class Remembered:
             self._write_facts()
 
     def on_submitted(self, job: str, submitted: JobSubmission) -> None:
+        """Remember a job, and how far the seat had counted then: a database that lacks the job has counted less far, or
+        the job was removed from it since."""
         with self._lock:
-            if job not in self._facts.submitted:
-                self._facts.submitted[job] = submitted
-                self._write_facts()
+            if job in self._facts.submitted:
+                return
+            self._facts.submitted[job] = submitted
+            self._write_facts()
+        self.flush()
 
     def on_ended(self, job: str, ended: EndedJob) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,10 +55,13 @@ class Counted:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.beats = 0
+        #: Called with the count after each transaction, in the thread that committed it.
+        self.on_counted: Callable[[int], object] = lambda beats: None
 
     def on_committed(self, beats: int) -> None:
         with self._lock:
             self.beats = max(self.beats, beats)
+            self.on_counted(self.beats)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from shoal.roles.machine import Machine
 from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, NodeRecord
 from shoal.roles.manager.other_managers import IN_VAIN_WITHIN_S, STAYS_S, OtherManagers, kept_for_s
-from shoal.wire.messages import AskCheckpoint, Dismiss, Hello, StepDown
+from shoal.wire.messages import AskCheckpoint, Dismiss, Hello, LeaderUnreachable, StepDown
 
 #: Why a node has to let go of a job that another manager has.
 _WORKS_HERE = "it works for a job of another manager"
@@ -33,13 +33,23 @@ class Referrals:
         """Handle a message about a job of another manager. Return whether it is one.
 
         Its sender will go to that manager, and sends it there again. But a node that was appointed and does not lead
-        yet did not mention the job in its hello.
+        yet did not mention the job in its hello. And a node that was silent while its job was given away came back
+        without one.
         """
         if not self._others.has(str(getattr(event.message, "job", ""))):
             return False
         if isinstance(event.message, AskCheckpoint):
             self.on_ask_checkpoint(event.sender, event.message)
+        elif isinstance(event.message, LeaderUnreachable):
+            self._on_leader_unreachable(event.sender, event.message)
         return True
+
+    def _on_leader_unreachable(self, sender: str, message: LeaderUnreachable) -> None:
+        node = self._cluster.nodes.get(sender)
+        if node is not None and (node.job is not None or node.facts.browser):
+            self._machine.send(sender, Dismiss(job=message.job, reason=_WORKS_HERE))
+        else:
+            self._send_to_manager_of(message.job, sender)
 
     def on_ask_checkpoint(self, sender: str, ask: AskCheckpoint) -> None:
         node = self._cluster.nodes.get(sender)
