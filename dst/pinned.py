@@ -41,7 +41,11 @@ PINNED: tuple[tuple[str, int], ...] = (
     ("any", 4148),
     # The answer to a hello was late, and sent a device away that had come back. A device that came back while a
     # leader's history was adopted was not dismissed at the end of the job.
-    *(("any", seed) for seed in (667, 2520, 3466, 3638)),
+    *(("any", seed) for seed in (667, 2520)),
+    # A store lost its last second, and a job with it, while the job's manager was off.
+    ("any", 3466),
+    # A device came back after its job had been given to another manager, and nobody sent it there.
+    ("any", 3638),
     # Several leaders followed each other after a cut, and made one history together.
     *(("sealed", seed) for seed in (66, 1724)),
 )

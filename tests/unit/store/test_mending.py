@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,24 @@ def start(open_database: Open, tmp_path: Path) -> Iterator[Callable[[str], Manag
 
 
 Start = Callable[[str], Managed]
+
+
+def test_a_job_that_the_database_lost_in_its_last_second_is_a_sign(start: Start, open_database: Open) -> None:
+    a1 = start("a/1")
+    a1.note()
+    a1.tenure.counted.on_counted = partial(a1.remembered.on_counted, "a/1")
+    plain = open_database()
+    past = Past(plain)
+    add_job(a1, "j")
+    a1.remembered.on_submitted("j", JobSubmission(name="j", spec_json="{}", created_s=1.0))
+    # Everything loses its power before the count is written down again.
+    past.put_back(plain)
+    a2 = start("a/2")
+    mended = a2.mended()
+    assert mended is not None
+    assert mended.submitted == ("j",)
+    assert a2.job("j").state is JobState.QUEUED
+    plain.close()
 
 
 def test_a_start_that_is_not_known_is_a_sign_and_a_seat_that_was_replaced_ended_or_given_up_is_none(

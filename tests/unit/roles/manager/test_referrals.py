@@ -11,7 +11,7 @@ from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, NodeRecord
 from shoal.roles.manager.other_managers import IN_VAIN_WITHIN_S, STAYS_S, OtherManagers
 from shoal.roles.manager.referrals import Referrals
-from shoal.wire.messages import AskCheckpoint, Dismiss, Facts, Hello, LeaderUnreachable, Leads, StepDown
+from shoal.wire.messages import AskCheckpoint, Dismiss, Facts, Hello, LeaderUnreachable, Leads, Ready, StepDown
 
 OTHER = "b:7070"
 
@@ -65,8 +65,8 @@ def test_a_node_that_works_for_another_managers_job_is_sent_there() -> None:
 def test_a_message_about_another_managers_job_is_not_for_this_one() -> None:
     desk = Desk()
     desk.sees(j=OTHER, k="")
-    complaint = LeaderUnreachable(job="j", term=1, reason="silent")
-    assert desk.referrals.takes(Received(sender="pi", message=complaint))
+    ready = Ready(job="j")
+    assert desk.referrals.takes(Received(sender="pi", message=ready))
     assert desk.sent() == [], "its sender goes to that manager and sends it there"
     assert desk.referrals.takes(Received(sender="pi", message=AskCheckpoint(job="k", term=1)))
     assert desk.sent() == [("pi", Dismiss(job="", reason="no manager has job k at this moment"))]
@@ -74,6 +74,23 @@ def test_a_message_about_another_managers_job_is_not_for_this_one() -> None:
     assert desk.referrals.takes(Received(sender="pi", message=AskCheckpoint(job="j", term=3)))
     [(to, message)] = desk.sent()
     assert (to, type(message)) == ("pi", StepDown)
+
+
+def test_a_node_that_was_silent_while_its_job_was_given_away_is_sent_after_it() -> None:
+    desk = Desk()
+    desk.sees(j=OTHER)
+    complaint = LeaderUnreachable(job="j", term=1, reason="silent")
+    desk.cluster.nodes["pi"] = pi = NodeRecord(node="pi")
+    assert desk.referrals.takes(Received(sender="pi", message=complaint))
+    assert desk.sent() == [("pi", Dismiss(job="", reason="another manager has job j", endpoint=OTHER))]
+    assert pi.sent_to == OTHER
+    pi.job = "own"
+    assert desk.referrals.takes(Received(sender="pi", message=complaint))
+    assert desk.sent() == [("pi", Dismiss(job="j", reason="it works for a job of another manager"))]
+    pi.job, pi.facts = None, Facts(browser="Firefox")
+    assert desk.referrals.takes(Received(sender="pi", message=complaint))
+    [(_, message)] = desk.sent()
+    assert cast(Dismiss, message).job == "j", "a tab dials the origin of its page"
 
 
 def test_a_node_that_works_here_leaves_the_jobs_of_others() -> None:
