@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.cli.comparison import Comparison as Comparison
+from shoal.cli.comparison import PlanComparison as PlanComparison
 from shoal.cli.comparison import compare as compare
 from shoal.cli.sweep import Look, prepared_by_seed
 from shoal.data.partition import Partition
@@ -17,7 +17,7 @@ from shoal.progress import display_here
 from shoal.sim.fault_text import parse
 from shoal.sim.faults import resolve
 from shoal.sim.profiles import PROFILES
-from shoal.sim.series import Series, Setting, made_ready, played
+from shoal.sim.series import SeedSeries, Setting, made_ready, played
 from shoal.task import Task
 from shoal.trainer.find import source_of
 from shoal.trainer.guard import stop_if_importing
@@ -36,7 +36,7 @@ def simulate(
     faults: str = "",
     name: str = "",
     progress: bool = True,
-) -> Series:
+) -> SeedSeries:
     """Train ``task`` on simulated devices: the roles that a cluster runs, real training, and virtual time.
 
     ``partition`` divides ``Task.examples("train")`` among the devices and means ``data = "local"``:

@@ -14,7 +14,7 @@ import shoal
 from shoal.cli.main import run
 from shoal.cli.sweep import swept
 from shoal.errors import Misuse
-from shoal.sim.series import Series
+from shoal.sim.series import SeedSeries
 
 sys.path.insert(0, str(Path(__file__).parent))
 from experiments_task import Blobs
@@ -43,17 +43,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place
 
 
-def simulated(**changes: Any) -> Series:
+def simulated(**changes: Any) -> SeedSeries:
     chosen = {"devices": 4, "partition": "dirichlet(0.5)", "seeds": 2, "plan": PLAN, "progress": False, **changes}
     return shoal.simulate(Blobs(), **chosen)
 
 
 @pytest.fixture(scope="module")
-def first(home: Path) -> Series:
+def first(home: Path) -> SeedSeries:
     return simulated()
 
 
-def test_the_same_seeds_give_the_same_hash_and_others_another(first: Series) -> None:
+def test_the_same_seeds_give_the_same_hash_and_others_another(first: SeedSeries) -> None:
     again, other = simulated(), simulated(seeds=(5, 6))
     assert first.to_plain() == again.to_plain()
     assert first.to_plain()["hash"] != other.to_plain()["hash"]
@@ -61,7 +61,7 @@ def test_the_same_seeds_give_the_same_hash_and_others_another(first: Series) -> 
     assert len(set(rows)) == 2, "each seed has a partition of its own"
 
 
-def test_a_series_has_every_seeds_result(first: Series) -> None:
+def test_a_series_has_every_seeds_result(first: SeedSeries) -> None:
     assert [str(outcome.state) for outcome in first.outcomes] == ["finished", "finished"]
     assert first.metric == "accuracy"
     assert all(value > 0.5 for value in first.finals())
@@ -70,7 +70,7 @@ def test_a_series_has_every_seeds_result(first: Series) -> None:
     assert all(1 <= outcome.took_part <= 4 for outcome in first.outcomes)
 
 
-def test_plans_are_compared_seed_by_seed(first: Series, tmp_path: Path) -> None:
+def test_plans_are_compared_seed_by_seed(first: SeedSeries, tmp_path: Path) -> None:
     import dataclasses
 
     slow = simulated(name="slow", plan=dataclasses.replace(PLAN, learning_rate=1e-5))
@@ -90,7 +90,7 @@ def test_plans_are_compared_seed_by_seed(first: Series, tmp_path: Path) -> None:
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_two_of_one_name_are_refused(first: Series) -> None:
+def test_two_of_one_name_are_refused(first: SeedSeries) -> None:
     with pytest.raises(Misuse, match="called alike"):
         shoal.compare(first, first)
     with pytest.raises(Misuse, match="no evaluation has the metric 'f1'"):

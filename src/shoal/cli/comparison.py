@@ -9,14 +9,14 @@ from typing import Any
 
 from shoal.errors import Misuse
 from shoal.learning.estimate import Estimate, paired
-from shoal.sim.series import LOWER, Series
+from shoal.sim.series import LOWER, SeedSeries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """Series side by side. ``print`` shows a table; ``draw`` writes a picture, ``save`` a file with every figure."""
+class PlanComparison:
+    """Several series side by side. ``print`` shows a table; ``draw`` writes a picture, ``save`` a file with every figure."""
 
-    series: tuple[Series, ...]
+    series: tuple[SeedSeries, ...]
     metric: str
 
     def rows(self) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ class Comparison:
             )
         return found
 
-    def best(self) -> Series:
+    def best(self) -> SeedSeries:
         """Return the series with the best mean."""
         sign = -1.0 if self.metric in LOWER else 1.0
         return max(self.series, key=lambda each: sign * Estimate.of(each.finals(self.metric)).mean)
@@ -68,7 +68,7 @@ class Comparison:
         Path(path).write_text(text + "\n", encoding="utf-8")
 
 
-def compare(*series: Series, metric: str = "") -> Comparison:
+def compare(*series: SeedSeries, metric: str = "") -> PlanComparison:
     """Put simulations side by side, by the metric of the first one or another that all have."""
     if not series:
         raise Misuse("shoal.compare takes results of shoal.simulate")
@@ -78,4 +78,4 @@ def compare(*series: Series, metric: str = "") -> Comparison:
     chosen = metric or series[0].metric
     for each in series:
         each.finals(chosen)
-    return Comparison(series=series, metric=chosen)
+    return PlanComparison(series=series, metric=chosen)

@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.cli import screen
 from shoal.cli.commands.train import overrides
-from shoal.cli.comparison import Comparison, compare
+from shoal.cli.comparison import PlanComparison, compare
 from shoal.cli.simulation import Question
 from shoal.data.partition_text import parse_partition
 from shoal.errors import Misuse
@@ -42,7 +42,7 @@ def swept(texts: Sequence[str]) -> list[dict[str, str]]:
     return plans
 
 
-def answer(question: Question, *, seeds: int, sweep: Sequence[str]) -> Comparison:
+def answer(question: Question, *, seeds: int, sweep: Sequence[str]) -> PlanComparison:
     """Simulate every plan for every seed. Raises Misuse before the first if one of them cannot be."""
     setting = Setting(
         devices=question.devices,
@@ -63,7 +63,7 @@ def answer(question: Question, *, seeds: int, sweep: Sequence[str]) -> Compariso
     series = []
     with screen.err().status("  simulating") as status:
         for name, each in readies.items():
-            look = Look(name, len(each), lambda text: status.update(f"  {text}"))
+            look = SeedProgress(name, len(each), lambda text: status.update(f"  {text}"))
             series.append(played(name, each, setting, look=look))
     return compare(*series)
 
@@ -108,7 +108,7 @@ def prepared_by_seed(
     return ready_of
 
 
-class Look:
+class SeedProgress:
     """Reports how far a series is."""
 
     def __init__(self, name: str, count: int, tell: Callable[[str], object]) -> None:

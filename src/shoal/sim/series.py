@@ -44,7 +44,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Series:
+class SeedSeries:
     """One plan, simulated for each seed. The seed draws the fleet, the first model, the order of examples and the
     partition, so series of the same seeds differ by their plans only."""
 
@@ -150,7 +150,7 @@ def made_with() -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ready:
+class ReadySeed:
     """A plan with its task made ready for one seed, and the rows of its devices."""
 
     seed: int
@@ -159,9 +159,9 @@ class Ready:
     divided: DividedSet | None
 
 
-def made_ready(values: Mapping[str, Any], setting: Setting, ready_of: Callable[[int], ReadyTask]) -> list[Ready]:
+def made_ready(values: Mapping[str, Any], setting: Setting, ready_of: Callable[[int], ReadyTask]) -> list[ReadySeed]:
     """Make a plan ready for each seed. Raises Misuse for what cannot be simulated, before anything is."""
-    found: list[Ready] = []
+    found: list[ReadySeed] = []
     for seed in setting.seeds:
         task = ready_of(seed)
         plan = plan_from(laid_over(task.prepared.plan, {**values, "seed": seed}))
@@ -170,17 +170,17 @@ def made_ready(values: Mapping[str, Any], setting: Setting, ready_of: Callable[[
             divided = divide(task, setting.partition, devices=setting.devices, seed=seed)
         if (why := why_not(task, plan, train=setting.train, divided=divided)) is not None:
             raise Misuse(why)
-        found.append(Ready(seed=seed, task=task, plan=plan, divided=divided))
+        found.append(ReadySeed(seed=seed, task=task, plan=plan, divided=divided))
     return found
 
 
 def played(
     name: str,
-    readies: Sequence[Ready],
+    readies: Sequence[ReadySeed],
     setting: Setting,
     *,
     look: Callable[[int, Glance], object] = lambda seed, glance: None,
-) -> Series:
+) -> SeedSeries:
     """Simulate a plan for each seed."""
     outcomes = []
     for ready in readies:
@@ -191,7 +191,7 @@ def played(
                 outcomes.append(simulate(study, look=partial(look, ready.seed)))
         finally:
             close(job)
-    return Series(
+    return SeedSeries(
         name=name,
         plan=readies[0].plan,
         setting=setting,

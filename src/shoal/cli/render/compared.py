@@ -13,7 +13,7 @@ from shoal.learning.estimate import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from shoal.sim.series import Series
+    from shoal.sim.series import SeedSeries
 
 _WIDTH_IN, _HEIGHT_IN, _DPI = 14.0, 4.8, 100
 _LINES = ("#2b6ca3", "#d1662b", "#3f8f6b", "#7a5195", "#b8860b", "#8c564b", "#5f9ea0", "#444444")
@@ -61,7 +61,7 @@ def _difference_text(estimate: Estimate | None, metric: str) -> str:
     return f"{estimate.mean * times:+.3g}{half}{' *' if estimate.is_apart_from_zero else ''}"
 
 
-def draw(series: Sequence[Series], path: Path, *, metric: str) -> None:
+def draw(series: Sequence[SeedSeries], path: Path, *, metric: str) -> None:
     """Write a PNG with the metric by version and by virtual time."""
     if not 1 <= len(series) <= len(_LINES):
         raise Misuse(f"a picture shows 1 to {len(_LINES)} plans, not {len(series)}: draw fewer at a time")
@@ -89,7 +89,9 @@ def draw(series: Sequence[Series], path: Path, *, metric: str) -> None:
     figure.savefig(path, format="png", dpi=_DPI)
 
 
-def _draw_curves(axes: Axes, series: Sequence[Series], place_of: Callable[[int, float], float], *, metric: str) -> None:
+def _draw_curves(
+    axes: Axes, series: Sequence[SeedSeries], place_of: Callable[[int, float], float], *, metric: str
+) -> None:
     times = 100.0 if metric == "accuracy" else 1.0
     for colour, each in zip(_LINES, series, strict=False):
         curve = each.curve(metric)
@@ -107,7 +109,7 @@ def _draw_curves(axes: Axes, series: Sequence[Series], place_of: Callable[[int, 
     axes.tick_params(colors=_FAINT, labelsize=9)
 
 
-def _heading(series: Sequence[Series], metric: str) -> str:
+def _heading(series: Sequence[SeedSeries], metric: str) -> str:
     setting = series[0].setting
     divided = f", {setting.partition}" if setting.partition is not None else ""
     told = f"{metric} on {plural(setting.devices, 'device')} of {setting.profile}{divided}"
