@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shoal.cli.comparison import PlanComparison as PlanComparison
 from shoal.cli.comparison import compare as compare
-from shoal.cli.sweep import Look, prepared_by_seed
+from shoal.cli.sweep import SeedProgress, prepared_by_seed
 from shoal.data.partition import Partition
 from shoal.data.partition_text import parse_partition
 from shoal.errors import Misuse
@@ -59,7 +59,7 @@ def simulate(
                 path, entry, arguments=task.arguments, values=values, setting=setting, tell=display.step
             )
             readies = made_ready(values, setting, ready_of)
-        look = Look(name or type(task).__name__, len(readies), display.step)
+        look = SeedProgress(name or type(task).__name__, len(readies), display.step)
         return played(name or type(task).__name__, readies, setting, look=look)
     finally:
         display.close()

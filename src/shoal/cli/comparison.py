@@ -14,7 +14,7 @@ from shoal.sim.series import LOWER, SeedSeries
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanComparison:
-    """Several series side by side. ``print`` shows a table; ``draw`` writes a picture, ``save`` a file with every figure."""
+    """Series side by side. ``print`` shows a table, ``draw`` a picture; ``save`` writes a file with all figures."""
 
     series: tuple[SeedSeries, ...]
     metric: str
