@@ -53,6 +53,7 @@ def first(home: Path) -> SeedSeries:
     return simulated()
 
 
+@pytest.mark.full
 def test_the_same_seeds_give_the_same_hash_and_others_another(first: SeedSeries) -> None:
     again, other = simulated(), simulated(seeds=(5, 6))
     assert first.to_plain() == again.to_plain()
@@ -130,6 +131,7 @@ def test_a_sweep_has_all_combinations() -> None:
         swept([f"{name}=1,2,3,4,5" for name in "abc"])
 
 
+@pytest.mark.full
 def test_the_command_sweeps_and_writes_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path) -> None:
     task, out = Path(__file__).with_name("experiments_task.py"), tmp_path / "study.json"
     words = ["simulate", str(task), "--devices", "3", "--epochs", "1", "--seeds", "2", "--home", str(home)]
