@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.experiments import compare, simulate
     from shoal.handle import Job
     from shoal.history import History
+    from shoal.learning.algorithm import Algorithm
     from shoal.loop import worker
     from shoal.metrics import auc, confusion, f1, mean, ratio
     from shoal.offload.api import offload
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STOP",
+    "Algorithm",
     "Callback",
     "History",
     "Job",
@@ -65,6 +67,7 @@ __all__ = [
 
 _HOME = {
     "STOP": "shoal.callbacks",
+    "Algorithm": "shoal.learning.algorithm",
     "Callback": "shoal.callbacks",
     "History": "shoal.history",
     "Job": "shoal.handle",

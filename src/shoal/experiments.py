@@ -12,6 +12,7 @@ from shoal.cli.sweep import SeedProgress, prepared_by_seed
 from shoal.data.partition import Partition
 from shoal.data.partition_text import parse_partition
 from shoal.errors import Misuse
+from shoal.learning.algorithm import Algorithm
 from shoal.plan import Plan, Until
 from shoal.progress import display_here
 from shoal.sim.fault_text import parse
@@ -29,6 +30,7 @@ def simulate(
     *,
     devices: int = 20,
     plan: Plan | None = None,
+    algorithm: Algorithm | None = None,
     until: Until | None = None,
     partition: Partition | str | None = None,
     seeds: int | Sequence[int] = 1,
@@ -41,10 +43,12 @@ def simulate(
 
     ``partition`` divides ``Task.examples("train")`` among the devices and means ``data = "local"``:
     ``shoal.data.dirichlet(0.1)``, or the same as text. ``seeds`` is how many seeds, from 0 on, or which. A seed draws
-    the fleet, the first model, the order of examples and the partition. ``profile`` says what devices they are
+    the fleet, the first model, the order of examples and the partition. ``algorithm`` is what leaders ask instead of
+    deciding by the plan (``shoal.Algorithm``). ``profile`` says what devices they are
     (`shoal simulate --profiles`), ``faults`` what goes wrong (docs/simulator.md).
 
-    ``shoal.compare`` puts several results side by side under their names, by default the name of the task's class.
+    ``shoal.compare`` puts several results side by side under their names, by default the name of the
+    algorithm's or the task's class.
     """
     stop_if_importing()
     setting = _setting(devices=devices, partition=partition, seeds=seeds, profile=profile, faults=faults)
@@ -59,8 +63,9 @@ def simulate(
                 path, entry, arguments=task.arguments, values=values, setting=setting, tell=display.step
             )
             readies = made_ready(values, setting, ready_of)
-        look = SeedProgress(name or type(task).__name__, len(readies), display.step)
-        return played(name or type(task).__name__, readies, setting, look=look)
+        title = name or type(algorithm if algorithm is not None else task).__name__
+        look = SeedProgress(title, len(readies), display.step)
+        return played(title, readies, setting, algorithm=algorithm, look=look)
     finally:
         display.close()
 

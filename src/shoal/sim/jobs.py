@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from shoal.learning.algorithm import Algorithm
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import MetricSum, judged_sums
 from shoal.plan import Plan
@@ -137,6 +138,8 @@ class SimulatedJob:
     unable: frozenset[str] = frozenset()
     #: The devices' own examples, if they are trained on for real.
     local: LocalDevices | None = None
+    #: What leaders ask, if the job has an algorithm of its own.
+    algorithm: Algorithm | None = None
 
 
 def bare_spec(job: str, plan: Plan, *, examples: int, test_examples: int = 0) -> JobSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shoal.errors import Misuse
+from shoal.learning.algorithm import Algorithm
 from shoal.plan import Plan, Until
 from shoal.sim.jobs import SimulatedJob, SystemOnly, Training
 from shoal.sim.local_devices import DividedSet, LocalTraining, without_examples
@@ -32,10 +33,11 @@ def simulated_job(
     job: str = "job",
     torch_threads: int = 1,
     divided: DividedSet | None = None,
+    algorithm: Algorithm | None = None,
 ) -> SimulatedJob:
     """Return the job as a cluster would get it. ``close`` it at the end: real training holds memory and files.
 
-    ``divided``: the examples of each device, if they are the devices' own.
+    ``divided``: the examples of each device, if they are the devices' own. ``algorithm``: what its leaders ask.
     """
     if (why := why_not(ready, plan, train=train, divided=divided)) is not None:
         raise Misuse(why)
@@ -61,6 +63,7 @@ def simulated_job(
         gmacs_per_example=prepared.gmacs_per_example,
         fetch_bytes=fetch_bytes,
         local=local,
+        algorithm=algorithm,
     )
 
 

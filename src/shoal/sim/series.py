@@ -14,8 +14,10 @@ import numpy as np
 
 from shoal.data.partition import Partition
 from shoal.errors import Misuse
+from shoal.learning.algorithm import Algorithm
 from shoal.learning.estimate import Estimate
 from shoal.plan import Plan
+from shoal.sim.algorithms import named, unsuited
 from shoal.sim.fault_text import write
 from shoal.sim.faults import Fault
 from shoal.sim.garbage import collected_seldom
@@ -57,6 +59,8 @@ class SeedSeries:
     #: By seed, in order.
     outcomes: tuple[Outcome, ...]
     divided: tuple[DividedSet | None, ...]
+    #: The algorithm's class and a hash of its code. Empty if the plan alone decides.
+    algorithm: str = ""
 
     @property
     def metric(self) -> str:
@@ -96,6 +100,7 @@ class SeedSeries:
             "name": self.name,
             "plan": to_json(self.plan),
             "bundle": self.bundle,
+            "algorithm": self.algorithm,
             "devices": self.setting.devices,
             "profile": self.setting.profile,
             "partition": str(self.setting.partition) if self.setting.partition is not None else "",
@@ -179,12 +184,15 @@ def played(
     readies: Sequence[ReadySeed],
     setting: Setting,
     *,
+    algorithm: Algorithm | None = None,
     look: Callable[[int, Glance], object] = lambda seed, glance: None,
 ) -> SeedSeries:
-    """Simulate a plan for each seed."""
+    """Simulate a plan for each seed. Raises Misuse before the first if the algorithm does not suit the plan."""
+    if algorithm is not None and (why := unsuited(algorithm, readies[0].plan)) is not None:
+        raise Misuse(why)
     outcomes = []
     for ready in readies:
-        job = simulated_job(ready.task, ready.plan, train=setting.train, divided=ready.divided)
+        job = simulated_job(ready.task, ready.plan, train=setting.train, divided=ready.divided, algorithm=algorithm)
         study = Study(job=job, devices=setting.devices, profile=setting.profile, seed=ready.seed, faults=setting.faults)
         try:
             with collected_seldom():
@@ -198,4 +206,5 @@ def played(
         bundle=hashlib.sha256(readies[0].task.bundle).hexdigest(),
         outcomes=tuple(outcomes),
         divided=tuple(ready.divided for ready in readies),
+        algorithm=named(algorithm) if algorithm is not None else "",
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal.compress.codec import Codec
 from shoal.errors import BadValues
+from shoal.learning.algorithm import Algorithm
 from shoal.learning.layout import Layout
 from shoal.roles.actions import End
 from shoal.roles.events import (
@@ -78,6 +79,7 @@ class Leader(Machine):
         upload_budget_bytes: int = UPLOAD_BUDGET_BYTES,
         memory: Memory = IN_MEMORY,
         normals: Normals = no_chance,
+        algorithm: Algorithm | None = None,
     ) -> None:
         super().__init__()
         plan = spec.plan
@@ -97,7 +99,7 @@ class Leader(Machine):
         self._refused = self._bytes_up = 0
 
         self._shared = shared = shared_parts(
-            self, spec, term=term, layout=layout, model=model, memory=memory, normals=normals
+            self, spec, term=term, layout=layout, model=model, memory=memory, normals=normals, algorithm=algorithm
         )
         self._training, self._checks, self._online = shared.training, shared.checks, shared.online
         self._workers, self._formations, self._evaluations = shared.workers, shared.formations, shared.evaluations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.learning.algorithm import Candidate
 from shoal.roles.leader.gathering.controller import AggregationController
 from shoal.roles.leader.gathering.gathering import Gathering
 from shoal.roles.leader.leases import LEASE_GRACE_S, Leases
@@ -87,10 +88,19 @@ class Lending:
     def _next_turn(self) -> list[WorkerRecord]:
         """Return who gets the next leases: the worker that waits longest, or as many as a version lacks, drawn."""
         plan, ledger = self._spec.plan, self._training.ledger
-        if not plan.sampling or self._evaluations.now is not None:
+        asked = self._training.asked
+        chooses = asked is not None and asked.chooses
+        if not (plan.sampling or chooses) or self._evaluations.now is not None:
             first = self._workers.first_in_line()
             return [] if first is None else [first]
         lacking = self.lent_most - ledger.outstanding - ledger.merged
+        if asked is not None and chooses:
+            waiting = {worker.node: worker for worker in self._workers.in_line}
+            candidates = [_candidate(worker) for worker in waiting.values()]
+            if not candidates:
+                return []
+            chosen = asked.chosen(candidates, lacking, seed=plan.seed, version=self._training.version)
+            return [waiting[node] for node in chosen]
         return self._workers.draw(lacking, seed=plan.seed, version=self._training.version, share_of=self._share_of)
 
     def _share_of(self, worker: WorkerRecord) -> float:
@@ -325,3 +335,11 @@ class Lending:
         if self._evaluations.now is not None:
             what = "the evaluation"
         return f"{what} waits for {names}" if names else f"{what} is next"
+
+
+def _candidate(worker: WorkerRecord) -> Candidate:
+    """Return what an algorithm is told of a worker that waits."""
+    lease_s = worker.durations_s[-1] if worker.durations_s else None
+    return Candidate(
+        node=worker.node, examples=worker.device.examples if worker.device is not None else None, lease_s=lease_s
+    )

@@ -15,6 +15,7 @@ import numpy as np
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import Corrupt
+from shoal.learning.algorithm import Algorithm, AlgorithmState
 from shoal.learning.clipping import clipped_mean
 from shoal.learning.decay_skips import DecaySkips, within
 from shoal.learning.layout import Layout
@@ -28,6 +29,7 @@ from shoal.learning.similarity import LabelMemory
 from shoal.learning.staleness import PER_PARAMETER, Lateness
 from shoal.learning.version_mean import VersionMean
 from shoal.roles.evaluation_rows import latest_within, row_of, view_of
+from shoal.roles.leader.asking import AskedAlgorithm
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.gathering.formation import ArrivedUpdate
 from shoal.roles.leader.gathering.private_sum import Normals, PrivateSum, no_chance
@@ -70,6 +72,8 @@ RESIDUAL = f"{OURS}residual"
 #: The model that training continues from, where a plan has ``ema``. The tensors under the model's own names are then
 #: the mean: whoever reads a checkpoint for its model gets what was evaluated.
 TRAINED = f"{OURS}trained"
+#: What a researcher's algorithm keeps.
+ASKED = f"{OURS}algorithm."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class _Good:
     #: The sum of the weights of that mean; None if the plan has none.
     mean_weight: float | None
     ledger: dict[str, Any]
+    #: What the researcher's algorithm kept.
+    asked: AlgorithmState
 
 
 class TrainingState:
@@ -95,6 +101,7 @@ class TrainingState:
         *,
         memory: Memory = IN_MEMORY,
         normals: Normals = no_chance,
+        algorithm: Algorithm | None = None,
     ) -> None:
         self._machine = machine
         self._memory = memory
@@ -127,7 +134,10 @@ class TrainingState:
         #: Where devices add noise themselves: groups that were asked to, under this leader.
         self.groups = 0
         self._compares = weighing_of(spec.plan.believes, layout.size, memory.room)
-        self._weighing: Weighing | None = self._private or self._compares
+        #: The researcher's algorithm, if the job has one.
+        self.asked = AskedAlgorithm(algorithm, layout, room=memory.room) if algorithm is not None else None
+        rows = self.asked.rows if self.asked is not None else None
+        self._weighing: Weighing | None = self._private or self._compares or rows
         self._reputations = Reputations()
         #: Not part of a snapshot: see there.
         self.lateness = Lateness()
@@ -178,6 +188,8 @@ class TrainingState:
         """Take a checked update into the next version. A late update counts less."""
         scale = self.scale_of(lease, update)
         damped, weight = self._damped(delta, lease.version), self._spec.plan.weight_of(update.examples)
+        if self.asked is not None:
+            self.asked.note(lease.worker, update, version=lease.version)
         if self._weighing is not None:
             self._weighing.add(lease.worker, damped, weight=weight, scale=scale)
         else:
@@ -277,6 +289,8 @@ class TrainingState:
         """Turn the merged updates into the next version; returns their rows in the history."""
         self._put_good_away()
         mean, spare = self._taken()
+        if self.asked is not None:
+            mean = self.asked.finished(mean)
         examples, self._examples = self._examples, 0
         if clip := self._spec.plan.clip_mean:
             rate = self._spec.plan.rate_at(self.version) or self._spec.plan.learning_rate
@@ -422,7 +436,8 @@ class TrainingState:
         mean = () if self._mean is None else (self._mean.values,)
         arrays = keep((self.model, self.velocity, self.second, *residual, *mean))
         weight = None if self._mean is None else self._mean.weight
-        return _Good(self.version, arrays, self.outer_steps, weight, self.ledger.snapshot())
+        asked = {} if self.asked is None else self.asked.state
+        return _Good(self.version, arrays, self.outer_steps, weight, self.ledger.snapshot(), asked)
 
     def on_found_good(self) -> None:
         """The present version is one to go back to."""
@@ -450,6 +465,8 @@ class TrainingState:
         self.residual = others[0] if others else None
         self.outer_steps = good.outer_steps
         self.ledger = Ledger.restore(good.ledger)
+        if self.asked is not None:
+            self.asked.restore(good.asked)
         self._drop_merged()
         if self._private is not None:
             self._private.skip()
@@ -503,6 +520,8 @@ class TrainingState:
             tensors[SECOND] = self.second
         if self.residual is not None:
             tensors[RESIDUAL] = self.residual
+        if self.asked is not None:
+            tensors |= {f"{ASKED}{name}": array for name, array in self.asked.state.items()}
         rows = [row_of(view) for view in self.evaluations]
         state = {
             "version": self.version,
@@ -542,6 +561,8 @@ class TrainingState:
             self.outer_steps = int(state["outer_steps"])
         if self.residual is not None and RESIDUAL in tensors:
             self.residual = np.array(tensors[RESIDUAL], dtype=np.float32)
+        if self.asked is not None:
+            self.asked.restore({name[len(ASKED) :]: each for name, each in tensors.items() if name.startswith(ASKED)})
         self.version = int(state["version"])
         if self._touches is not None:
             self._touches = _touches(self._layout.size, version=self.version)

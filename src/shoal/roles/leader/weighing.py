@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Protocol
@@ -122,20 +122,29 @@ def weighing_of(trust: Trust, size: int, room: Room = in_memory) -> NearestWeigh
     return ClippedWeighing(size) if trust.rule == "clip" else None
 
 
-class NearestWeighing:
-    def __init__(self, size: int, *, share: float, room: Room) -> None:
-        self._size, self._share, self._room = size, share, room
+class UpdateRows:
+    """The updates of the coming version, one row per device."""
+
+    def __init__(self, size: int, *, room: Room) -> None:
+        self._size, self._room = size, room
         self._updates = np.empty((0, size), dtype=np.float32)
         #: Device -> its examples in this version. Its row is its place here.
         self._examples: dict[str, float] = {}
         self._rows: dict[str, int] = {}
-        #: What aggregators summed up by their weights: the mean of the whole version, and how it was weighed.
-        self._summed: tuple[np.ndarray, WeightsGiven] | None = None
         self.weight = 0.0
 
     @property
     def devices(self) -> int:
-        return len(self._rows) if self._summed is None else len(self._summed[1].nodes)
+        return len(self._rows)
+
+    @property
+    def updates(self) -> np.ndarray:
+        return self._updates[: len(self._rows)]
+
+    @property
+    def nodes(self) -> Iterable[str]:
+        """The devices, in the order of their rows."""
+        return self._rows
 
     def add(self, node: str, update: np.ndarray | Sparse, *, weight: float, scale: float) -> None:
         before = self._examples.get(node, 0.0)
@@ -164,12 +173,28 @@ class NearestWeighing:
             larger[:rows] = self._updates
             self._updates = larger
 
+    def clear(self) -> None:
+        self._rows.clear()
+        self._examples.clear()
+        self.weight = 0.0
+
+
+class NearestWeighing(UpdateRows):
+    def __init__(self, size: int, *, share: float, room: Room) -> None:
+        super().__init__(size, room=room)
+        self._share = share
+        #: What aggregators summed up by their weights: the mean of the whole version, and how it was weighed.
+        self._summed: tuple[np.ndarray, WeightsGiven] | None = None
+
+    @property
+    def devices(self) -> int:
+        return super().devices if self._summed is None else len(self._summed[1].nodes)
+
     def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
         if self._summed is not None:
             return self._summed[0], list(self._summed[1].down)
-        updates = self._updates[: len(self._rows)]
-        weights, down = self._weights(list(self._rows), gram(updates))
-        return weighted_sum(updates, weights), down
+        weights, down = self._weights(list(self.nodes), gram(self.updates))
+        return weighted_sum(self.updates, weights), down
 
     def _weights(self, nodes: Sequence[str], products: np.ndarray) -> tuple[np.ndarray, list[WeighedDown]]:
         """The weights of these devices, 1 together, and which of them count for little."""
@@ -200,9 +225,7 @@ class NearestWeighing:
 
     def clear(self) -> None:
         self._summed = None
-        self._rows.clear()
-        self._examples.clear()
-        self.weight = 0.0
+        super().clear()
 
 
 def _far_reason(share: float, distance: float, usual: float, devices: int) -> str:

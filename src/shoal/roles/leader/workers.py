@@ -363,6 +363,11 @@ class Workers:
         )
         return [self._members[node] for node in chosen]
 
+    @property
+    def in_line(self) -> list[WorkerRecord]:
+        """The workers that may have work."""
+        return [self._members[node] for node in self._line.nodes()]
+
     def rest(self, member: WorkerRecord) -> None:
         """A worker may not start yet: it is passed over until ``release``."""
         if member.node in self._idle:

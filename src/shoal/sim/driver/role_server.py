@@ -214,6 +214,7 @@ class SimRoleServer:
             manager=self._manager,
             upload_budget_bytes=self._upload_budget_bytes,
             normals=self._normals(assign),
+            algorithm=job.algorithm,
         )
         if version is not None:
             leader.restore(tensors=version.tensors, state=version.state)
