@@ -13,7 +13,7 @@ import pytest
 
 import shoal
 from shoal.errors import Misuse
-from shoal.learning.algorithm import AlgorithmState, Candidate, UpdateFacts
+from shoal.learning.algorithm import AlgorithmState, WaitingDevice, UpdateFacts
 from shoal.learning.layout import Layout
 from shoal.roles.leader.asking import AskedAlgorithm
 from shoal.roles.leader.weighing import in_memory
@@ -91,9 +91,9 @@ class Counting(shoal.Algorithm):
 
 class First(shoal.Algorithm):
     def __init__(self) -> None:
-        self.asked: list[tuple[list[Candidate], int]] = []
+        self.asked: list[tuple[list[WaitingDevice], int]] = []
 
-    def choose(self, candidates: Sequence[Candidate], count: int, rng: np.random.Generator) -> Sequence[str]:
+    def choose(self, candidates: Sequence[WaitingDevice], count: int, rng: np.random.Generator) -> Sequence[str]:
         self.asked.append((list(candidates), count))
         return sorted(each.node for each in candidates)[:count]
 
@@ -154,7 +154,7 @@ class Wrong(shoal.Algorithm):
         (np.zeros(15), "no pair of a change and a state"),
         ((np.zeros(7), {}), r"a change of shape \(7,\): the model has 15 values"),
         ((np.full(15, np.nan), {}), "not finite"),
-        (("x", {}), "no array of numbers"),
+        (("x", {}), "not an array of numbers"),
         ((np.zeros(15), {"a": np.full(2, np.inf)}), "not finite"),
         ((np.zeros(15), {"a": np.zeros(100_000)}), "larger than 4 models"),
         ((np.zeros(15), {1: np.zeros(1)}), "names are texts"),

@@ -1,4 +1,4 @@
-"""An algorithm of a researcher's own: what a leader makes of the updates of a version, and which devices it asks.
+"""A researcher's own algorithm: it makes a version from updates, or chooses the devices that train.
 
 Most algorithms need none of it: a task that trains in its own way, with buffers that devices share or keep, is enough
 where a version is a weighted mean of what devices send. docs/algorithms.md says which need what.
@@ -27,7 +27,7 @@ class UpdateFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class WaitingDevice:
     """A device that waits for work."""
 
     node: str
@@ -41,8 +41,8 @@ class Candidate:
 
 
 class Algorithm:
-    """Write one of these methods, or ``choose`` and one of the others. Each is a pure function of its arguments: what
-    has to be kept between versions goes into ``state``, and back with the result.
+    """Write ``merge``, ``finish`` or ``choose``; ``choose`` also goes together with either of the other two. Each is a
+    pure function of its arguments: ``state`` holds everything that the next version needs.
 
     A change that is returned goes through the plan's outer step, as a mean does, with ``outer_rate`` and ``outer``.
     """
@@ -61,7 +61,7 @@ class Algorithm:
         each tensor, also in buffers; a tensor that is left out of the result does not change."""
         raise NotImplementedError
 
-    def choose(self, candidates: Sequence[Candidate], count: int, rng: np.random.Generator) -> Sequence[str]:
+    def choose(self, candidates: Sequence[WaitingDevice], count: int, rng: np.random.Generator) -> Sequence[str]:
         """Return the names of ``count`` devices that train for the next version. ``rng`` is seeded by the plan's seed
         and the version."""
         raise NotImplementedError

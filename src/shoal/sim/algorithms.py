@@ -26,7 +26,7 @@ def unsuited(algorithm: Algorithm, plan: Plan) -> str | None:
             return f"{why}: set trust = 'identity'"
     if hooks & {"merge", "finish"}:
         if believes.rule is not None:
-            return f"trust = {plan.trust!r} and {name}.{sums} both say what a version is made of: leave one of them out"
+            return f"trust = {plan.trust!r} and {name}.{sums} both make a version: leave one of them out"
         if plan.topology not in topologies:
             needed = " or ".join(map(repr, topologies))
             return f"{name}.{sums} needs topology = {needed}: elsewhere no node has {sees[sums]}"

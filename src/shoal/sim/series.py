@@ -59,7 +59,7 @@ class SeedSeries:
     #: By seed, in order.
     outcomes: tuple[Outcome, ...]
     divided: tuple[DividedSet | None, ...]
-    #: The algorithm's class and a hash of its code. Empty if the plan alone decides.
+    #: The algorithm's class and a hash of its code. Empty if it has none.
     algorithm: str = ""
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.learning.algorithm import Algorithm, AlgorithmState, Candidate, UpdateFacts, hooks_of
+from shoal.learning.algorithm import Algorithm, AlgorithmState, WaitingDevice, UpdateFacts, hooks_of
 from shoal.learning.layout import Layout
 from shoal.roles.leader.weighing import Room, UpdateRows, WeighedDown
 from shoal.wire.messages import Update
@@ -38,7 +38,7 @@ class AskedAlgorithm:
         return "choose" in self._hooks
 
     def note(self, node: str, update: Update, *, version: int) -> None:
-        """Note what came with an update that is merged. ``version``: the one that it was trained from."""
+        """Note what came with an update that is merged. ``version`` is the version that its device started from."""
         loss = update.loss_sum / update.examples if update.examples else 0.0
         self._facts[node] = UpdateFacts(node=node, examples=update.examples, loss=loss), version
 
@@ -69,14 +69,14 @@ class AskedAlgorithm:
         self.state = state
         return change
 
-    def chosen(self, candidates: Sequence[Candidate], count: int, *, seed: int, version: int) -> list[str]:
+    def chosen(self, candidates: Sequence[WaitingDevice], count: int, *, seed: int, version: int) -> list[str]:
         """Return the devices that train next."""
         told = []
         for each in candidates:
             known = self._facts.get(each.node)
             loss, trained_from = (None, None) if known is None else (known[0].loss, known[1])
             told.append(
-                Candidate(
+                WaitingDevice(
                     node=each.node, examples=each.examples, loss=loss, trained_from=trained_from, lease_s=each.lease_s
                 )
             )
@@ -120,7 +120,7 @@ class AskedAlgorithm:
         try:
             array = np.array(value, dtype=np.float32)
         except (TypeError, ValueError) as error:
-            raise self._wrong(hook, f"{what} that is no array of numbers") from error
+            raise self._wrong(hook, f"{what} that is not an array of numbers") from error
         if not np.isfinite(array).all():
             raise self._wrong(hook, f"{what} with values that are not finite")
         return array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.learning.algorithm import Candidate
+from shoal.learning.algorithm import WaitingDevice
 from shoal.roles.leader.gathering.controller import AggregationController
 from shoal.roles.leader.gathering.gathering import Gathering
 from shoal.roles.leader.leases import LEASE_GRACE_S, Leases
@@ -337,9 +337,9 @@ class Lending:
         return f"{what} waits for {names}" if names else f"{what} is next"
 
 
-def _candidate(worker: WorkerRecord) -> Candidate:
-    """Return what an algorithm is told of a worker that waits."""
+def _candidate(worker: WorkerRecord) -> WaitingDevice:
+    """Describe a worker that waits to an algorithm."""
     lease_s = worker.durations_s[-1] if worker.durations_s else None
-    return Candidate(
+    return WaitingDevice(
         node=worker.node, examples=worker.device.examples if worker.device is not None else None, lease_s=lease_s
     )
