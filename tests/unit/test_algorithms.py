@@ -13,7 +13,7 @@ import pytest
 
 import shoal
 from shoal.errors import Misuse
-from shoal.learning.algorithm import AlgorithmState, WaitingDevice, UpdateFacts
+from shoal.learning.algorithm import AlgorithmState, UpdateFacts, WaitingDevice
 from shoal.learning.layout import Layout
 from shoal.roles.leader.asking import AskedAlgorithm
 from shoal.roles.leader.weighing import in_memory

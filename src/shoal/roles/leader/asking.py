@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.learning.algorithm import Algorithm, AlgorithmState, WaitingDevice, UpdateFacts, hooks_of
+from shoal.learning.algorithm import Algorithm, AlgorithmState, UpdateFacts, WaitingDevice, hooks_of
 from shoal.learning.layout import Layout
 from shoal.roles.leader.weighing import Room, UpdateRows, WeighedDown
 from shoal.wire.messages import Update
