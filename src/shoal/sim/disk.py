@@ -201,7 +201,11 @@ class Disk:
         # Found by bisection: a fleet's history is long, in order of versions, and every save reads its end.
         later = tuple(history[bisect_right(history, save.after, key=lambda row: row.version) :])
         again = save.applied[: len(later)]
-        gone = () if again == later else later
+        new = save.applied[len(again) :]
+        # A leader may lend the same batches to the same devices as another one did, under the same numbers. Its version
+        # is another one if it has more of them.
+        is_whole = not again or not new or again[-1].version < new[0].version
+        gone = () if again == later and is_whole else later
         evaluated = self._evaluated.setdefault(write.job, set())
         if gone:
             again = ()

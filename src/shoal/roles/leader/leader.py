@@ -259,6 +259,7 @@ class Leader(Machine):
             case m.Release():
                 if sender == self._manager:
                     self._workers.leaving[message.node] = message.reason
+                    self._shared.shares.on_changed()
                     self._gathering.on_gone(message.node, message.reason)
             case m.HandOver():
                 if sender == self._manager and message.term == self._term:

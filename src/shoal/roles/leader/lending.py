@@ -114,10 +114,11 @@ class Lending:
         return self._shares.cut(self._training.ledger, self._workers, is_left_out=self._has_no_use)
 
     def _has_no_use(self, node: str) -> bool:
-        """Whether a worker could not train a share: nothing of it would go anywhere, or it has no examples."""
+        """Whether a worker could not train a share: nothing of it would go anywhere, it has no examples, or it is about
+        to leave and only sums up for others until then."""
         worker = self._workers.get(node)
         is_empty = self._online is not None and worker is not None and self._online.why_empty(worker) is not None
-        return is_empty or self._formations.is_left_out(node)
+        return is_empty or node in self._workers.leaving or self._formations.is_left_out(node)
 
     def lend_to(self, worker: WorkerRecord) -> None:
         """Lease the next batches to a worker, unless something speaks against it."""
