@@ -202,8 +202,8 @@ class Disk:
         later = tuple(history[bisect_right(history, save.after, key=lambda row: row.version) :])
         again = save.applied[: len(later)]
         new = save.applied[len(again) :]
-        # A leader may lend the same batches to the same devices as another one did, under the same numbers. Its version
-        # is another one if it has more of them.
+        # Two leaders may lend the same batches to the same devices under the same lease numbers. A version that has more
+        # rows than the version on disk replaces it.
         is_whole = not again or not new or again[-1].version < new[0].version
         gone = () if again == later and is_whole else later
         evaluated = self._evaluated.setdefault(write.job, set())
