@@ -202,7 +202,7 @@ class Disk:
         later = tuple(history[bisect_right(history, save.after, key=lambda row: row.version) :])
         again = save.applied[: len(later)]
         new = save.applied[len(again) :]
-        # Two leaders may lend the same batches to the same devices under the same lease numbers. A version that has more
+        # Two leaders may lease the same batches to the same devices under the same numbers. A version that has more
         # rows than the version on disk replaces it.
         is_whole = not again or not new or again[-1].version < new[0].version
         gone = () if again == later and is_whole else later
