@@ -251,7 +251,7 @@ def build_tab(target: Path) -> int:
 
 def bandit(extra: Sequence[str]) -> int:
     """bandit on the code."""
-    folders = ("src", "tools", "benchmarks", "dst", "papers", "testbed")
+    folders = ("src", "tools", "baselines", "benchmarks", "dst", "papers", "testbed")
     return module("bandit", "-q", "-c", "pyproject.toml", "-r", *folders, *extra)
 
 

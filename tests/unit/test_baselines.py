@@ -1,0 +1,69 @@
+"""Each baseline trains in the simulator, and does what its paper says where that is quickly seen."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from baselines.__main__ import LINES_MOST, NAMES, QUICK, row_of
+from baselines.krum import Krum
+from baselines.power_of_choice import PowerOfChoice
+from baselines.published import crossing
+from baselines.trimmed_mean import TrimmedMean
+from shoal.learning.algorithm import WaitingDevice
+
+pytestmark = pytest.mark.timeout(600)
+
+HAS_MNIST = (Path(os.environ.get("SHOAL_DATA", "/nowhere")) / "mnist").is_dir()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOAL_HOME", str(place))
+        yield place
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not HAS_MNIST, reason="SHOAL_DATA has no MNIST")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_baseline_learns(name: str) -> None:
+    row = row_of(name, importlib.import_module(f"baselines.{name}").BASELINE, QUICK, progress=False)
+    assert row["finished"]
+    assert row["lines"] <= LINES_MOST
+    # Krum takes one update, of a device that has few classes.
+    assert row["accuracy"] > (0.1 if name == "krum" else 0.4)
+
+
+def test_no_baseline_is_longer_than_it_may_be() -> None:
+    folder = Path(importlib.import_module("baselines").__file__ or "").parent
+    for name in NAMES:
+        assert len((folder / f"{name}.py").read_text().splitlines()) <= LINES_MOST
+
+
+def test_krum_and_the_trimmed_mean_leave_out_a_liar() -> None:
+    rng = np.random.default_rng(1)
+    updates = rng.normal(1.0, 0.1, (10, 5)).astype(np.float32)
+    updates[3] = 1e6
+    for algorithm in (Krum(), TrimmedMean()):
+        change, _ = algorithm.merge(updates, [], {})
+        assert np.abs(change - 1).max() < 1
+
+
+def test_power_of_choice_takes_those_with_the_highest_loss() -> None:
+    devices = [WaitingDevice(node=f"w{i}", examples=10, loss=float(i), trained_from=0) for i in range(6)]
+    chosen = PowerOfChoice().choose(devices, 3, np.random.default_rng(0))
+    assert list(chosen) == ["w5", "w4", "w3"], "all six are drawn"
+    unknown = WaitingDevice(node="new", examples=10)
+    assert PowerOfChoice().choose([*devices[:5], unknown], 3, np.random.default_rng(0))[0] == "new"
+
+
+def test_a_curve_crosses_between_two_versions() -> None:
+    assert crossing([(1, 0.5), (2, 0.9), (3, 0.7), (4, 1.0)], 0.95) == pytest.approx(3.5)
+    assert crossing([(1, 0.5), (2, 0.9)], 0.95) is None
