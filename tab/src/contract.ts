@@ -271,6 +271,7 @@ export const FIELDS: Record<string, Field[]> = {
     [3, "lease", "int", false, false],
     [4, "reason", "string", false, false],
     [5, "holds", "int", false, false],
+    [6, "is_copy", "bool", false, false],
   ],
   Wait: [
     [1, "job", "string", false, false],

@@ -27,6 +27,9 @@ _REMEMBERED = 4096
 #: Characters to remember per ended lease: a fate may quote a stack trace, and 4096 of those are megabytes.
 _FATE_MAX_CHARS = 200
 
+#: What became of a lease whose update was merged.
+_MERGED = "was merged already: a duplicate"
+
 #: State of a batch -> whether a snapshot keeps it.
 _IS_APPLIED = bytes(state == APPLIED for state in range(256))
 
@@ -62,6 +65,8 @@ class Refusal:
     """Why an update is not merged."""
 
     reason: str
+    #: It was merged before, and came again.
+    is_copy: bool = False
 
 
 class Ledger:
@@ -183,14 +188,14 @@ class Ledger:
         lease = self._leases.get(lease_id)
         if lease is None:
             fate = self._ended.get(lease_id, "is not known to this leader")
-            return Refusal(f"lease {lease_id} {fate}")
+            return Refusal(f"lease {lease_id} {fate}", is_copy=fate == _MERGED)
         if lease.worker != worker:
             return Refusal(f"lease {lease_id} belongs to {lease.worker}, not to {worker}")
         return lease
 
     def merge(self, lease: Lease) -> None:
         """Record that the update of this lease is in the partial now."""
-        self._end(lease, "was merged already: a duplicate")
+        self._end(lease, _MERGED)
         for batch in lease.batches:
             self._move(batch, LEASED, MERGED)
         self._merged.append(lease)

@@ -379,7 +379,8 @@ var FIELDS = {
     [2, "term", "int", false, false],
     [3, "lease", "int", false, false],
     [4, "reason", "string", false, false],
-    [5, "holds", "int", false, false]
+    [5, "holds", "int", false, false],
+    [6, "is_copy", "bool", false, false]
   ],
   Wait: [
     [1, "job", "string", false, false],

@@ -427,7 +427,7 @@ class Leader(Machine):
         self._lending.count_participation(worker, update)
         lease = self._training.ledger.find(update.lease, worker.node)
         if isinstance(lease, Refusal):
-            self._refuse(worker, update, lease.reason)
+            self._refuse(worker, update, lease.reason, is_copy=lease.is_copy)
         else:
             self._follow(self._gathering.on_update(worker, update, lease))
 
@@ -475,13 +475,20 @@ class Leader(Machine):
         self._count_failure(worker, lease, reason)
         self._count_violation(worker, update, reason, is_unusual=bad.is_unusual)
 
-    def _refuse(self, worker: WorkerRecord, what: m.Offer | m.Update | m.Evaluated, reason: str) -> None:
+    def _refuse(
+        self, worker: WorkerRecord, what: m.Offer | m.Update | m.Evaluated, reason: str, *, is_copy: bool = False
+    ) -> None:
         """Say why an update was not merged, by the term of that update: lease numbers begin again with each. A worker
         left without a lease by it is ready again."""
         self._refused += 1
         held = self._leases.held_by(worker.node)
         refused = m.UpdateRefused(
-            job=self._spec.job, term=what.term, lease=what.lease, reason=m.clip(reason), holds=held[0].id if held else 0
+            job=self._spec.job,
+            term=what.term,
+            lease=what.lease,
+            reason=m.clip(reason),
+            holds=held[0].id if held else 0,
+            is_copy=is_copy,
         )
         self.record("update.rejected", f"{worker.node}: {reason}")
         self.send(worker.node, refused)

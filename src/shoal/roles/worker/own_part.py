@@ -40,6 +40,11 @@ class OwnPart:
             self._worker.act(SettleOwn(lease=self._open[1], taken=False))
             self._open = None
 
+    def merged(self, term: int, lease: int) -> None:
+        """The leader says that it merged this update before."""
+        if self._open == (term, lease):
+            self.taken(term)
+
     def refused(self, term: int, lease: int) -> None:
         """Also after a word of the leader that was on its way before the update came."""
         if self._open == (term, lease):

@@ -400,9 +400,13 @@ class Worker(WorkerMachine):
         if self._held is not None and self._held.is_of(message) and self._held.result is not None:
             self._held = None
             self.become(WorkerPhase.WAITING, f"update rejected: {message.reason}")
-        if self._made is not None and self._made[0] == (message.term, message.lease):
-            self._take_back()
-        self._own.refused(message.term, message.lease)
+        if message.is_copy:
+            # The update counts. What this device keeps of it stays too.
+            self._own.merged(message.term, message.lease)
+        else:
+            if self._made is not None and self._made[0] == (message.term, message.lease):
+                self._take_back()
+            self._own.refused(message.term, message.lease)
         self.record("update.rejected", message.reason, job=self.job)
         if message.holds and message.term == self.term and (message.term, message.holds) > self._newest:
             self._ask_for_work()

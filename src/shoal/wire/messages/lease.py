@@ -243,6 +243,8 @@ class UpdateRefused(Message):
     reason: str
     #: Another lease that the worker has, as far as the leader knows. If 0, the worker waits for the leader.
     holds: int = 0
+    #: The update was merged when it came first. Releases before do not say so.
+    is_copy: bool = False
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})

@@ -194,6 +194,7 @@ def test_an_update_of_a_lost_worker_comes_too_late_and_it_works_on(begin: Start)
     story.update("a", of_a)
     (refused,) = story.told("a", UpdateRefused)
     assert refused.reason == "lease 1 was taken back: a is lost; its batches go to other devices"
+    assert not refused.is_copy
     assert story.work("a").lease == 3
     assert story.model == [0.0, 0.0]
 
@@ -362,6 +363,7 @@ def test_a_duplicate_is_refused_with_the_reason(begin: Start) -> None:
     story.update("a", work)
     (refused,) = story.told("a", UpdateRefused)
     assert refused.reason == "lease 1 was merged already: a duplicate"
+    assert refused.is_copy
     assert refused.holds == current.lease, "if that was lost on its way, the worker must know"
     assert not story.told("a", Work), "it has a lease"
     assert story.model == [1.0, 1.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -159,3 +160,11 @@ def test_a_model_without_an_own_part_has_nothing_to_settle(make_spec: Callable[.
     device.trains(2)
     device.hears(work(3, version=1))
     assert device.settled == []
+
+
+def test_a_copy_of_an_update_that_was_merged_changes_nothing(device: Device) -> None:
+    device.trains(1)
+    device.hears(replace(refused(1), is_copy=True))
+    device.hears(replace(refused(1), is_copy=True))
+    device.hears(work(2, version=1))
+    assert device.settled == [TAKEN]

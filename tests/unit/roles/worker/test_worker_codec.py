@@ -111,6 +111,14 @@ def test_a_refused_update_leaves_what_was_kept_before_it(device: Device) -> None
     assert device.trains(3, 0, 0, 0, 0, 0, 0, 0, 0).tolist() == [0, 1, 0, 0, 0, 0, 0, 2]
 
 
+def test_a_copy_of_an_update_that_was_merged_leaves_what_was_kept_after_it(device: Device) -> None:
+    device.trains(1, 4, 1, 0, 0, 0, 0, 3, 2)
+    device.trains(2, 0, 0.5, 1, 0, 1, 0, 0, 0)
+    device.hears(UpdateRefused(job="digits", term=1, lease=2, reason="it was merged already", is_copy=True))
+    # What lease 2 sent of the first one's rest is not sent again.
+    assert device.trains(3, 0, 0, 0, 0, 0, 0, 0, 0).tolist() == [0, 0, 1, 0, 1, 0, 0, 0]
+
+
 def test_an_update_that_another_leader_does_not_want_is_taken_back(device: Device) -> None:
     device.trains(1, 4, 1, 0, 0, 0, 0, 3, 2)
     device.hears(work(2))
