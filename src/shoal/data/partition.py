@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import heapq
+import json
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,7 +45,8 @@ class Partition(ABC):
 
         ``values`` are the values of ``column``, one a row: class numbers, unless the partition is ``by`` another.
         """
-        values = np.asarray(values)
+        # Numbers of numpy overflow where seeds are mixed.
+        values, devices, seed = np.asarray(values), operator.index(devices), operator.index(seed)
         if values.ndim != 1:
             raise Misuse(f"{self} needs one value for each example; these have the shape {values.shape}")
         if devices < 1:
@@ -98,8 +101,8 @@ class Dirichlet(Partition):
     def __post_init__(self) -> None:
         if not 0 < self.alpha < math.inf:
             raise Misuse(f"dirichlet({self.alpha:g}): alpha is above 0; 0.1 is very unequal, 100 is nearly iid")
-        if self.least != int(self.least) or self.least < 0:
-            raise Misuse(f"{self}: least is a number of rows, 0 or more")
+        if not isinstance(self.least, int | np.integer) or self.least < 0:
+            raise Misuse(f"{self}: least is a whole number of rows, 0 or more")
 
     def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
         if devices * self.least > len(values):
@@ -127,7 +130,7 @@ class Pathological(Partition):
     classes: int
 
     def __post_init__(self) -> None:
-        if self.classes != int(self.classes) or self.classes < 1:
+        if not isinstance(self.classes, int | np.integer) or self.classes < 1:
             raise Misuse(f"{self}: the number of classes of a device is a whole number from 1")
 
     def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
@@ -171,7 +174,7 @@ class By(Partition):
         return owners
 
     def __str__(self) -> str:
-        return f'by("{self.name}")'
+        return f"by({json.dumps(self.name, ensure_ascii=False)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,8 @@ class Sizes(Partition):
         owners = self.base.owners(values, devices, seed=seed).copy()
         ranks = epoch_order(devices, seed=mix(seed, _RANKS), epoch=0) + 1
         for rank, rows in zip(ranks.tolist(), _parts(owners, devices, seed=seed), strict=True):
-            owners[rows[math.ceil(len(rows) * rank**-self.power) :]] = NOBODY
+            # A large power makes the share of a rank 0.
+            owners[rows[max(1, math.ceil(len(rows) * rank**-self.power)) :]] = NOBODY
         return owners
 
     def __str__(self) -> str:

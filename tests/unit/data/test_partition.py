@@ -131,6 +131,15 @@ def test_sizes_follow_the_power_law():
     assert all(set(part.tolist()) <= set(all_.tolist()) for part, all_ in zip(parts, whole, strict=True))
 
 
+def test_a_power_that_is_too_large_for_a_float_leaves_every_device_a_row():
+    assert [len(rows) for rows in data.sizes(1000).rows(LABELS, 5)].count(1) == 4
+
+
+def test_seeds_of_numpy_are_seeds():
+    ours, theirs = (data.iid().rows(LABELS, 3, seed=seed) for seed in (7, np.int64(7)))
+    assert data.hash_of(ours) == data.hash_of(theirs)
+
+
 def test_a_devices_rows_are_mixed():
     """Its last ones count as the newest, and the first lease begins with them."""
     part = data.dirichlet(100).rows(np.repeat([0, 1], 200), 2)[0]
@@ -179,6 +188,7 @@ def test_a_tiny_alpha_gives_one_device_each_class():
         ("pathological(2)", data.pathological(2)),
         ("by(writer)", data.by("writer")),
         ('by("writer id")', data.by("writer id")),
+        (r'by("the \"writer\"")', data.by('the "writer"')),
         ("sizes(1.2)", data.sizes(1.2)),
         ("sizes(1.2, iid)", data.sizes(1.2)),
         ("sizes(1.2, dirichlet(0.1, least=3))", data.sizes(1.2, data.dirichlet(0.1, least=3))),
@@ -208,7 +218,10 @@ def test_what_is_no_partition_is_answered_with_what_is(text):
     ("make", "why"),
     [
         (lambda: data.dirichlet(0), "alpha is above 0"),
-        (lambda: data.dirichlet(0.1, least=-1), "least is a number of rows"),
+        (lambda: data.dirichlet(0.1, least=-1), "least is a whole number of rows"),
+        (lambda: data.parse_partition("dirichlet(0.1, least=2.0)"), "least is a whole number of rows"),
+        (lambda: data.parse_partition("dirichlet(0.1, least=1e999)"), "least is a whole number of rows"),
+        (lambda: data.parse_partition("pathological(2.0)"), "a whole number from 1"),
         (lambda: data.pathological(0), "a whole number from 1"),
         (lambda: data.pathological(1.5), "a whole number from 1"),
         (lambda: data.by(""), "names a column"),
