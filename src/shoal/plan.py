@@ -25,8 +25,9 @@ from shoal.until import epochs as epochs
 from shoal.until import seconds as seconds
 from shoal.where import parse_where
 
-#: Batches one lease may name.
+#: Batches one lease may name, and the most often that it may go over its examples.
 LEASE_BATCHES_MAX = 4096
+LOCAL_EPOCHS_MAX = 10_000
 
 #: Four of a plan's six choices, each with its answers: where examples are, where updates are summed, when the model
 #: moves, and how much work a device gets. The other two are texts: ``compress.codec`` reads the codec, and ``trust``
@@ -78,11 +79,11 @@ _FROM_ONE = ("workers_min", "batch_size", "accumulate", "evaluate_every_epochs",
 _FROM_ZERO = (
     *("aggregators", "cohort", "weight_decay", "lease_s", "checkpoint_every_s", "clip_mean", "clip_gradient"),
     *("cache_mb", "budget_s", "budget_joules", "requests_per_s", "labels_epsilon", "participations", "apart"),
-    "local_epochs",
 )
 _BETWEEN = {
     "lease_batches": (1, LEASE_BATCHES_MAX, ""),
     "budget_battery_percent": (0, 100, " percent"),
+    "local_epochs": (0, LOCAL_EPOCHS_MAX, " passes"),
     "versions_kept": (1, VERSIONS_KEPT_MAX, " complete models"),
 }
 
@@ -286,6 +287,9 @@ class Plan:
         for name, (low, high, unit) in _BETWEEN.items():
             if not low <= getattr(self, name) <= high:
                 raise Misuse(f"{name} is from {low} to {high}{unit}, not {getattr(self, name)}")
+        for name in ("cohort", "local_epochs"):
+            if getattr(self, name) != int(getattr(self, name)):
+                raise Misuse(f"{name} is a whole number, not {getattr(self, name)}")
         for name in ("refuse_smallest", "refuse_alike"):
             if not 0 <= getattr(self, name) < 100:
                 raise Misuse(f"{name} is a part of a hundred requests, not {getattr(self, name)}")

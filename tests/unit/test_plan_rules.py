@@ -33,6 +33,7 @@ BREAKS: dict[str, dict[str, Any]] = {
     "chain-outer": {**CHAIN, "outer": "adam"},
     "chain-clip-mean": {**CHAIN, "clip_mean": 1.0},
     "chain-ema": {**CHAIN, "ema": 0.9},
+    "chain-sampling": {**CHAIN, "sampling": "uniform", "cohort": 4},
     "chain-weights": {**CHAIN, "weights": "device"},
     "chain-accept-unusual": {**CHAIN, "accept_unusual": True},
     "sampling-cohort": {"sampling": "uniform"},

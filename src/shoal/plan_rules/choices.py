@@ -99,6 +99,7 @@ TOPOLOGY_AND_PACE = (
     _not_in_a_chain("clip_mean", lambda plan: plan.clip_mean > 0, "nobody who knows the mean of all devices"),
     _not_in_a_chain("decay_skips", lambda plan: bool(plan.decay_skips), "no leader that could take this step"),
     _not_in_a_chain("ema", lambda plan: plan.ema > 0, "no leader that could keep the mean"),
+    _not_in_a_chain("sampling", lambda plan: bool(plan.sampling), "no leader that could draw devices"),
     _not_in_a_chain("weights", lambda plan: bool(plan.weights), "pairs that weigh by examples"),
     _not_in_a_chain("accept_unusual", lambda plan: plan.accept_unusual, "no leader that would refuse an update"),
     PlanRule(

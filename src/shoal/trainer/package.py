@@ -22,6 +22,7 @@ from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer_rule import RATES
 from shoal.plan import Plan, unknown_key, usual_momentum
 from shoal.trainer.bundle import pack
+from shoal.trainer.importer import is_script
 from shoal.trainer.prepared_job import DIVIDED, PreparedJob, own_layout
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shards import Manifest
@@ -88,6 +89,11 @@ def spec_of(ready: ReadyTask, plan: Plan, *, job: str, graphs: str = "") -> JobS
     """Return the job's description for a cluster, which names everything large by its hash."""
     prepared = ready.prepared
     _check_skips(prepared, plan)
+    if is_script(ready.entry) and plan.passes > 1:
+        raise Misuse(
+            f"local_epochs = {plan.local_epochs}: a script goes over its examples in its own loop. Write the passes"
+            " there, or leave local_epochs out"
+        )
     return JobSpec(
         job=job,
         name=ready.name[:80],

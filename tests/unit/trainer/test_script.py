@@ -11,10 +11,12 @@ import torch
 
 from shoal import loop
 from shoal.errors import Misuse
+from shoal.plan import Plan
 from shoal.trainer.alone import Alone
 from shoal.trainer.child_loop import place_of
 from shoal.trainer.find_script import find_script, find_task_or_script
 from shoal.trainer.importer import file_of, is_script
+from shoal.trainer.package import ReadyTask, spec_of
 from shoal.trainer.prepare_script import SCRIPT_PLAN, prepare_script
 from shoal.trainer.prepared_job import first_model
 from shoal.trainer.protocol import TrainerSettings
@@ -101,6 +103,14 @@ def test_a_lease_is_what_the_loop_changed_and_the_loss_falls(script):
         losses.append(result.loss_sum / result.examples)
         shared.model[:] += shared.update
     assert losses[-1] < losses[0] / 2
+
+
+def test_passes_are_the_loops_own(script):
+    _, _, prepared = script()
+    ready = ReadyTask(name="loop", entry="script:train.py", arguments={}, bundle=b"", prepared=prepared)
+    assert spec_of(ready, Plan(**SCRIPT_PLAN), job="loop").plan.passes == 1
+    with pytest.raises(Misuse, match="local_epochs = 3: a script goes over its examples in its own loop"):
+        spec_of(ready, Plan(**SCRIPT_PLAN, local_epochs=3), job="loop")
 
 
 def test_a_lease_begins_with_the_version_it_is_given(script):
