@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ from shoal.task import Task
 from shoal.trainer.find import source_of
 from shoal.trainer.guard import stop_if_importing
 from shoal.wire.encoding import to_json
+
+#: A plan has its seed in 64 bits.
+SEED_LIMIT = 1 << 63
 
 
 def simulate(
@@ -77,16 +81,24 @@ def _setting(
         raise Misuse(f"there is no profile {profile!r}; there are: {', '.join(PROFILES)}")
     if devices < 1:
         raise Misuse(f"a simulation has at least one device, not {devices}")
-    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise Misuse(f"seeds = {seeds!r}: say how many, such as 3, or different ones, such as (1, 2, 3)")
     setting = Setting(
         devices=devices,
         profile=profile,
-        seeds=chosen,
+        seeds=_seeds(seeds),
         partition=parse_partition(partition) if isinstance(partition, str) else partition,
         faults=parse(faults),
     )
     for fault in setting.faults:
         resolve(fault.who, workers=devices)
     return setting
+
+
+def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
+    """Read how many seeds there are, or which. Numbers of numpy become Python's, which do not overflow."""
+    try:
+        chosen = tuple(range(given)) if isinstance(given, int) else tuple(map(operator.index, given))
+    except TypeError:
+        chosen = ()
+    if not chosen or len(set(chosen)) < len(chosen) or not all(-SEED_LIMIT <= seed < SEED_LIMIT for seed in chosen):
+        raise Misuse(f"seeds = {given!r}: say how many, such as 3, or different ones, such as (1, 2, 3)")
+    return chosen

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shoal
 from shoal.cli.main import run
 from shoal.cli.sweep import swept
 from shoal.errors import Misuse
+from shoal.learning.estimate import Estimate
 from shoal.sim.series import SeedSeries
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -65,21 +69,19 @@ def test_the_same_seeds_give_the_same_hash_and_others_another(first: SeedSeries)
 def test_a_series_has_every_seeds_result(first: SeedSeries) -> None:
     assert [str(outcome.state) for outcome in first.outcomes] == ["finished", "finished"]
     assert first.metric == "accuracy"
-    assert all(value > 0.5 for value in first.finals())
+    assert all(value is not None and value > 0.5 for value in first.finals())
     versions = [version for version, _, _ in first.curve()]
     assert versions == [2, 4, 6]
     assert all(1 <= outcome.took_part <= 4 for outcome in first.outcomes)
 
 
 def test_plans_are_compared_seed_by_seed(first: SeedSeries, tmp_path: Path) -> None:
-    import dataclasses
-
-    slow = simulated(name="slow", plan=dataclasses.replace(PLAN, learning_rate=1e-5))
+    slow = simulated(name="slow", plan=replace(PLAN, learning_rate=1e-5))
     found = shoal.compare(first, slow)
     rows = found.rows()
     ours, theirs = slow.finals(), first.finals()
     assert rows[0]["difference"] is None
-    assert rows[1]["difference"].mean == pytest.approx(sum(a - b for a, b in zip(ours, theirs, strict=True)) / 2)
+    assert rows[1]["difference"].mean == pytest.approx(np.subtract(ours, theirs).mean())
     assert found.best() is first
     assert "beside Blobs" in str(found)
     assert "slow" in str(found)
@@ -89,6 +91,42 @@ def test_plans_are_compared_seed_by_seed(first: SeedSeries, tmp_path: Path) -> N
     pytest.importorskip("matplotlib")
     found.draw(tmp_path / "study.png")
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_that_fails_takes_no_other_result_with_it(first: SeedSeries) -> None:
+    died = replace(first.outcomes[1], state="failed", reason="the model is suspected")
+    unlucky = replace(first, name="unlucky", outcomes=(first.outcomes[0], died))
+    hopeless = replace(first, name="hopeless", outcomes=tuple(replace(died, evaluations=()) for _ in range(2)))
+    found = shoal.compare(hopeless, first, unlucky)
+    final = [row["final"] for row in found.rows()]
+    # Its last evaluation before it failed was good, and is not what the plan gives.
+    assert final == [None, first.final(), Estimate(first.finals()[0] or 0.0, None)]
+    assert found.metric == "accuracy"
+    assert found.best() is first
+    assert "unlucky is without seed 1 (failed: the model is suspected)" in str(found)
+    assert "hopeless is without seed 0 (failed: the model is suspected), and 1 other seed" in str(found)
+    assert shoal.compare(first, unlucky).rows()[1]["difference"] == Estimate(0.0, None)
+    assert json.loads(json.dumps(found.to_plain()))["rows"][0]["final"] is None
+
+
+def test_the_best_is_the_lowest_where_the_task_says_so(first: SeedSeries) -> None:
+    def told(name: str, value: float) -> SeedSeries:
+        points = tuple(replace(point, metrics={"rmse": value}) for point in first.outcomes[0].evaluations)
+        return replace(
+            first, name=name, outcomes=(replace(first.outcomes[0], evaluations=points, lower=("rmse",)),) * 2
+        )
+
+    assert shoal.compare(told("near", 0.1), told("far", 9.0), metric="rmse").best().name == "near"
+    assert first.outcomes[0].lower == ("loss",)
+
+
+def test_a_notebook_runs_an_event_loop_already() -> None:
+    async def cell() -> SeedSeries:
+        return simulated(seeds=np.arange(1))
+
+    found = asyncio.run(cell())
+    assert found.setting.seeds == (0,)
+    assert found.to_plain() == json.loads(json.dumps(found.to_plain()))
 
 
 def test_two_of_one_name_are_refused(first: SeedSeries) -> None:
@@ -103,6 +141,9 @@ def test_two_of_one_name_are_refused(first: SeedSeries) -> None:
     [
         ({"seeds": 0}, "say how many"),
         ({"seeds": (1, 1)}, "say how many"),
+        ({"seeds": (1 << 63,)}, "say how many"),
+        ({"seeds": "12"}, "say how many"),
+        ({"seeds": 1.5}, "say how many"),
         ({"devices": 0}, "at least one device"),
         ({"profile": "toaster"}, "there is no profile"),
         ({"partition": "dirichlet(-1)"}, "alpha is above 0"),
@@ -144,3 +185,11 @@ def test_the_command_sweeps_and_writes_one_file(capsys: pytest.CaptureFixture[st
         "learning_rate=0.1",
         "learning_rate=0.00001",
     ]
+
+
+def test_a_sweep_is_of_keys_that_need_others(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    task = Path(__file__).with_name("experiments_task.py")
+    words = ["simulate", str(task), "--devices", "3", "--epochs", "1", "--home", str(home), "--partition", "iid"]
+    words += ["--plan", "data=local", "--plan", "cohort=2", "--plan", "epoch_leases=2"]
+    assert not run([*words, "--sweep", "local_epochs=1,2", "--sweep", "sampling=waited,uniform"])
+    assert "local_epochs=2, sampling=uniform" in capsys.readouterr().out

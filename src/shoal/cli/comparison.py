@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.errors import Misuse
 from shoal.learning.estimate import Estimate, paired
-from shoal.sim.series import LOWER, SeedSeries
+from shoal.sim.series import SeedSeries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,15 +20,16 @@ class PlanComparison:
     metric: str
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each series, with the difference to the first one, seed by seed."""
-        first, found = self.series[0], []
+        """Return a row for each series, with the difference to the first one, seed by seed. ``lacking`` are the seeds
+        that are in neither, with the reason."""
+        found = []
         for each in self.series:
-            is_paired = each is not first and each.setting.seeds == first.setting.seeds
             found.append(
                 {
                     "name": each.name,
-                    "final": Estimate.of(each.finals(self.metric)),
-                    "difference": paired(each.finals(self.metric), first.finals(self.metric)) if is_paired else None,
+                    "final": each.final(self.metric),
+                    "difference": self._difference(each),
+                    "lacking": each.lacking(self.metric),
                     "versions": each.estimate(lambda outcome: float(outcome.rounds)),
                     "seconds": each.estimate(lambda outcome: outcome.seconds),
                     "bytes_up": each.estimate(lambda outcome: float(outcome.bytes_up)),
@@ -38,10 +39,24 @@ class PlanComparison:
             )
         return found
 
+    def _difference(self, other: SeedSeries) -> Estimate | None:
+        """Return the difference to the first series, over the seeds that have a result in both."""
+        first = self.series[0]
+        if other is first or other.setting.seeds != first.setting.seeds:
+            return None
+        pairs = zip(other.finals(self.metric), first.finals(self.metric), strict=True)
+        both = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+        return paired([ours for ours, _ in both], [theirs for _, theirs in both]) if both else None
+
     def best(self) -> SeedSeries:
-        """Return the series with the best mean."""
-        sign = -1.0 if self.metric in LOWER else 1.0
-        return max(self.series, key=lambda each: sign * Estimate.of(each.finals(self.metric)).mean)
+        """Return the series with the best mean, of those with a result for the most seeds."""
+        sign = -1.0 if any(each.is_lower_better(self.metric) for each in self.series) else 1.0
+
+        def merit(each: SeedSeries) -> tuple[int, float]:
+            final = each.final(self.metric)
+            return -len(each.lacking(self.metric)), sign * final.mean if final is not None else 0.0
+
+        return max(self.series, key=merit)
 
     def __str__(self) -> str:
         from shoal.cli.render.compared import table_text
@@ -69,13 +84,15 @@ class PlanComparison:
 
 
 def compare(*series: SeedSeries, metric: str = "") -> PlanComparison:
-    """Put simulations side by side, by the metric of the first one or another that all have."""
+    """Put simulations side by side, by the metric of the first one that was evaluated, or another."""
     if not series:
         raise Misuse("shoal.compare takes results of shoal.simulate")
     names = [each.name for each in series]
     if len(set(names)) < len(names):
         raise Misuse(f"two of these are called alike ({', '.join(names)}): give shoal.simulate a name=")
-    chosen = metric or series[0].metric
-    for each in series:
-        each.finals(chosen)
+    evaluated = [each for each in series if any(outcome.evaluations for outcome in each.outcomes)]
+    chosen = metric or (evaluated or series)[0].metric
+    if evaluated and not any(each.has(chosen) for each in evaluated):
+        known = sorted({name for each in evaluated for outcome in each.outcomes for name in outcome.metrics})
+        raise Misuse(f"no evaluation has the metric {chosen!r}; there are: {', '.join(known)}")
     return PlanComparison(series=series, metric=chosen)

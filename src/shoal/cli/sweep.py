@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from shoal.cli import screen
-from shoal.cli.commands.train import overrides
+from shoal.cli.commands.train import plan_values
 from shoal.cli.comparison import PlanComparison, compare
 from shoal.cli.simulation import Question
 from shoal.data.partition_text import parse_partition
@@ -72,7 +73,8 @@ def _plans(question: Question, sweep: Sequence[str]) -> dict[str, dict[str, Any]
     """Return every plan by its name, as plain values."""
     found: dict[str, dict[str, Any]] = {}
     for pairs in swept(sweep):
-        typed = overrides(workers="", until={}, numbers={}, pairs=[f"{name}={value}" for name, value in pairs.items()])
+        # Whether it makes a plan is seen with the rest of the plan, before anything is simulated.
+        typed = plan_values([f"{name}={value}" for name, value in pairs.items()])
         name = ", ".join(f"{name}={value}" for name, value in pairs.items()) or "plan"
         found[name] = {**question.plan, **typed}
     if question.versus:
@@ -103,9 +105,19 @@ def prepared_by_seed(
             divided=setting.partition is not None,
             on_progress=tell,
         )
-        return asyncio.run(preparing)
+        return _run(preparing)
 
     return ready_of
+
+
+def _run(preparing: Coroutine[Any, Any, ReadyTask]) -> ReadyTask:
+    """Run this to its end, also where an event loop runs already, as in every notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(preparing)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, preparing).result()
 
 
 class SeedProgress:

@@ -20,12 +20,13 @@ _T_MANY = 2.042
 @dataclass(frozen=True, slots=True)
 class Estimate:
     mean: float
-    #: Half the width of the interval, or None for a single value, of which nobody knows how it varies.
+    #: Half the width of the interval, or None for a single value, of which nobody knows how it varies, and for values
+    #: that are not finite.
     half: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
-        if len(values) < 2:
+        if len(values) < 2 or not all(map(math.isfinite, values)):
             return cls(fmean(values), None)
         freedom = len(values) - 1
         quantile = _T[freedom - 1] if freedom <= len(_T) else _T_MANY

@@ -158,6 +158,7 @@ class Metrics:
             goal=simulated.spec.plan.until.accuracy,
             is_system_only=isinstance(simulated.training, SystemOnly),
             evaluations=course.points(begin_s),
+            lower=course.lower(),
             refused=course.refused,
             leases_expired=course.expired,
             crashes=sum(at_s <= end_s for at_s in self._crashes_s),
@@ -376,6 +377,10 @@ class _Course:
             )
             for version, view in sorted(self._views.items())
         )
+
+    def lower(self) -> tuple[str, ...]:
+        """Return the metrics of evaluations that are better when they are lower."""
+        return tuple(sorted({each.name for view in self._views.values() for each in view.metrics if each.lower}))
 
     def rates(self, begin_s: float) -> tuple[tuple[float, int], ...]:
         pairs = [(at_s - begin_s, version) for at_s, version in self._rates]

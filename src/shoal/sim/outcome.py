@@ -145,6 +145,8 @@ class Outcome:
     events: int
     #: How many devices have an update in some version.
     took_part: int = 0
+    #: Metrics that are better when they are lower.
+    lower: tuple[str, ...] = ()
     #: Devices that are rows of a cohort at the end: they are not among ``devices``, and neither are these bytes.
     rows: int = 0
     rows_bytes_up: int = 0

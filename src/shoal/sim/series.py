@@ -29,9 +29,6 @@ from shoal.trainer.package import ReadyTask, laid_over, plan_from
 from shoal.version import __version__
 from shoal.wire.encoding import to_json
 
-#: Metrics that are better when they are lower.
-LOWER = frozenset({"loss"})
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
@@ -67,24 +64,48 @@ class SeedSeries:
         """The metric that compares: the plan's, else accuracy where there is one, else loss."""
         if self.plan.judged_by:
             return self.plan.judged_by
-        return "accuracy" if all(outcome.accuracy is not None for outcome in self.outcomes) else "loss"
+        evaluated = [outcome for outcome in self.outcomes if outcome.evaluations]
+        return "accuracy" if all(outcome.accuracy is not None for outcome in evaluated) else "loss"
 
-    def finals(self, metric: str = "") -> list[float]:
-        """Return the metric of the last evaluation, by seed."""
+    def finals(self, metric: str = "") -> list[float | None]:
+        """Return the metric of the last evaluation, by seed: None where the job failed, or was not evaluated by it.
+
+        A job that diverges may have been good before: its last evaluation is not what the plan gives.
+        """
         name = metric or self.metric
-        found = [last_of(outcome, name) for outcome in self.outcomes]
-        if None in found:
-            seed = self.setting.seeds[found.index(None)]
-            raise Misuse(f"{self.name}, seed {seed}: no evaluation has the metric {name!r}")
-        return [value for value in found if value is not None]
+        return [last_of(outcome, name) if outcome.state == "finished" else None for outcome in self.outcomes]
+
+    def final(self, metric: str = "") -> Estimate | None:
+        """Return the mean of these over the seeds that have one, or None if none has."""
+        found = [value for value in self.finals(metric) if value is not None]
+        return Estimate.of(found) if found else None
+
+    def lacking(self, metric: str = "") -> dict[int, str]:
+        """Return the seeds that are not in that mean, each with the reason."""
+        pairs = zip(self.setting.seeds, self.outcomes, self.finals(metric), strict=True)
+        return {
+            seed: f"{outcome.state}: {outcome.reason}" if outcome.state != "finished" else "not evaluated"
+            for seed, outcome, value in pairs
+            if value is None
+        }
+
+    def has(self, metric: str) -> bool:
+        """Whether any evaluation has this metric."""
+        return any(value_of(point, metric) is not None for outcome in self.outcomes for point in outcome.evaluations)
+
+    def is_lower_better(self, metric: str) -> bool:
+        return metric == "loss" or any(metric in outcome.lower for outcome in self.outcomes)
 
     def estimate(self, of: Callable[[Outcome], float]) -> Estimate:
         return Estimate.of([of(outcome) for outcome in self.outcomes])
 
     def curve(self, metric: str = "") -> list[tuple[int, float, Estimate]]:
-        """Return the evaluations that every seed has: version, mean virtual second, and the metric."""
+        """Return the evaluations that every seed has: version, mean virtual second, and the metric. Without seeds that
+        failed, where others did not."""
         name = metric or self.metric
-        by_version = [{point.version: point for point in outcome.evaluations} for outcome in self.outcomes]
+        finished = [outcome for outcome in self.outcomes if outcome.state == "finished"]
+        chosen = finished or self.outcomes
+        by_version = [{point.version: point for point in outcome.evaluations} for outcome in chosen]
         shared = sorted(set.intersection(*(set(points) for points in by_version)))
         found: list[tuple[int, float, Estimate]] = []
         for version in shared:

@@ -189,13 +189,17 @@ def overrides(
     if workers:
         typed["workers_min"], typed["workers_max"] = parse_workers(workers)
     typed |= {name: value for name, value in numbers.items() if value is not None}
-    for name, value in pairs_of(pairs, option="--plan").items():
-        typed[name] = _plan_value(name, value)
+    typed |= plan_values(pairs)
     if any(value is not None for value in until.values()):
         typed["until"] = Until(**{name: value for name, value in until.items() if value is not None})
     # Built once to be told now, by the plan's own words, what is wrong with a value.
     Plan(**_companions(typed) | typed)
     return typed
+
+
+def plan_values(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``--plan KEY=VALUE`` as values of the types that the plan has."""
+    return {name: _plan_value(name, value) for name, value in pairs_of(pairs, option="--plan").items()}
 
 
 def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,6 +213,10 @@ def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
             wanted["budget_s"] = 1.0
     if typed.get("staleness") == "similar" or typed.get("share_labels"):
         wanted |= {"share_labels": True, "data": "local"}
+    if typed.get("local_epochs") or typed.get("sampling") == "by_examples":
+        wanted["data"] = "local"
+    if typed.get("sampling") in ("uniform", "by_examples"):
+        wanted["cohort"] = 8
     if typed.get("inner") in INNER_ADAPTIVE and "lease_batches" not in typed:
         wanted["lease_batches"] = FRESH_STEPS_LEAST * typed.get("accumulate", 1)
     elif typed.get("accumulate", 1) > 1 and "lease_batches" not in typed:

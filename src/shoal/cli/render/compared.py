@@ -42,10 +42,19 @@ def table_text(rows: Sequence[dict[str, Any]], *, metric: str, seeds: int) -> st
     note = f"means of {plural(seeds, 'seed')}"
     if seeds > 1:
         note += ", with 95 % intervals (Student's t); differences are seed by seed, and * is apart from zero"
-    return "\n".join([*lines, note])
+    return "\n".join([*lines, note, *(_lacking_text(row) for row in rows if row["lacking"])])
 
 
-def _metric_text(estimate: Estimate, metric: str) -> str:
+def _lacking_text(row: dict[str, Any]) -> str:
+    """Say which seeds a plan's mean is without, and why: those that are left are the lucky ones."""
+    (seed, reason), *others = row["lacking"].items()
+    more = f", and {plural(len(others), 'other seed')}" if others else ""
+    return f"{clean(row['name'], 30)} is without seed {seed} ({clean(reason, 120)}){more}"
+
+
+def _metric_text(estimate: Estimate | None, metric: str) -> str:
+    if estimate is None:
+        return "none"
     mean = share_text(estimate.mean) if metric == "accuracy" else number_text(estimate.mean)
     if estimate.half is None:
         return mean
