@@ -18,7 +18,7 @@ from typing import Any
 import shoal
 from baselines.base import Baseline
 from baselines.published import FIGURES, measured
-from shoal.learning.estimate import Estimate
+from shoal.errors import Misuse
 
 NAMES = (
     *("fedavg", "fedprox", "scaffold", "feddyn", "fednova", "qfedavg"),
@@ -68,7 +68,9 @@ def row_of(name: str, baseline: Baseline, size: Size, *, progress: bool) -> dict
         name=baseline.name,
         progress=progress,
     )
-    accuracy = Estimate.of(series.finals(baseline.metric))
+    accuracy = series.final(baseline.metric)
+    if accuracy is None:
+        raise Misuse(f"{baseline.name}: {series.lacking(baseline.metric)}")
     return {
         "name": baseline.name,
         "file": f"baselines/{name}.py",

@@ -294,7 +294,7 @@ def test_a_tab_that_slows_down_loses_its_lease_and_no_batch(tmp_path: Path) -> N
                         if event.kind in ("lease.failed", "lease.expired")
                     ]
                     given_up = f"tab: no result within the lease's {LEASE_S} s"
-                    return any(given_up in text or "of tab after" in text for text in told)
+                    return any(given_up in text or "of tab: no update" in text for text in told)
 
                 # The same tab on a device that is so hot that it does next to nothing.
                 with browser.slowed(100):
