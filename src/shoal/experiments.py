@@ -18,7 +18,7 @@ from shoal.plan import Plan, Until
 from shoal.progress import display_here
 from shoal.sim.fault_text import parse
 from shoal.sim.faults import resolve
-from shoal.sim.profiles import PROFILES
+from shoal.sim.fleet_file import FleetFile, chosen_devices
 from shoal.sim.series import SeedSeries, Setting, made_ready, played
 from shoal.task import Task
 from shoal.trainer.find import source_of
@@ -32,13 +32,14 @@ SEED_LIMIT = 1 << 63
 def simulate(
     task: Task,
     *,
-    devices: int = 20,
+    devices: int | None = None,
     plan: Plan | None = None,
     algorithm: Algorithm | None = None,
     until: Until | None = None,
     partition: Partition | str | None = None,
     seeds: int | Sequence[int] = 1,
-    profile: str = "pi4-lan",
+    profile: str | None = None,
+    fleet: str | Path | None = None,
     faults: str = "",
     name: str = "",
     progress: bool = True,
@@ -48,14 +49,16 @@ def simulate(
     ``partition`` divides ``Task.examples("train")`` among the devices and means ``data = "local"``:
     ``shoal.data.dirichlet(0.1)``, or the same as text. ``seeds`` is how many seeds, from 0 on, or which. A seed draws
     the fleet, the first model, the order of examples and the partition. ``algorithm`` is what leaders ask instead of
-    deciding by the plan (``shoal.Algorithm``). ``profile`` says what devices they are
-    (`shoal simulate --profiles`), ``faults`` what goes wrong (docs/simulator.md).
+    deciding by the plan (``shoal.Algorithm``). There are 20 ``devices``, unless you say otherwise, and ``profile`` says
+    what they are (`shoal simulate --profiles`). ``fleet`` names a file that says both (docs/plan-a-fleet.md).
+    ``faults`` says what goes wrong (docs/simulator.md).
 
     ``shoal.compare`` puts several results side by side under their names, by default the name of the
     algorithm's or the task's class.
     """
     stop_if_importing()
-    setting = _setting(devices=devices, partition=partition, seeds=seeds, profile=profile, faults=faults)
+    count, kind = chosen_devices(devices=devices, profile=profile, fleet=fleet)
+    setting = _setting(devices=count, partition=partition, seeds=seeds, profile=kind, faults=faults)
     values = {**(to_json(plan) if plan else {}), **({"until": until} if until is not None else {})}
     if setting.partition is not None:
         values["data"] = "local"
@@ -75,12 +78,13 @@ def simulate(
 
 
 def _setting(
-    *, devices: int, partition: Partition | str | None, seeds: int | Sequence[int], profile: str, faults: str
+    *,
+    devices: int,
+    partition: Partition | str | None,
+    seeds: int | Sequence[int],
+    profile: str | FleetFile,
+    faults: str,
 ) -> Setting:
-    if profile not in PROFILES:
-        raise Misuse(f"there is no profile {profile!r}; there are: {', '.join(PROFILES)}")
-    if devices < 1:
-        raise Misuse(f"a simulation has at least one device, not {devices}")
     setting = Setting(
         devices=devices,
         profile=profile,

@@ -19,10 +19,10 @@ from shoal.errors import Misuse
 from shoal.runtime.paths import Paths
 from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import Fault, resolve
+from shoal.sim.fleet_file import FleetFile, chosen_devices
 from shoal.sim.garbage import collected_seldom
 from shoal.sim.local_devices import DividedSet, divide
 from shoal.sim.observe import Observer
-from shoal.sim.profiles import PROFILES
 from shoal.sim.real import NOTHING_TO_DIVIDE, close, simulated_job, why_not
 from shoal.sim.study import Glance, Study, simulate
 from shoal.sim.trace import Comparison, Difference, TraceWriter, read_header
@@ -52,7 +52,7 @@ class SimulationAnswer:
 class Question:
     task: str
     devices: int
-    profile: str
+    profile: str | FleetFile
     #: What differs from the task's own plan, as plain values.
     plan: dict[str, Any]
     #: What a second plan has otherwise; empty: there is none.
@@ -69,8 +69,8 @@ class Question:
         cls,
         *,
         task: str,
-        devices: int,
-        profile: str,
+        devices: int | None,
+        profile: str | None,
         until: Mapping[str, Any],
         arguments: Sequence[str],
         numbers: Mapping[str, float | str | None],
@@ -80,9 +80,9 @@ class Question:
         seed: int,
         train: bool,
         partition: str = "",
+        fleet: Path | None = None,
     ) -> Question:
-        if profile not in PROFILES:
-            raise Misuse(f"there is no profile {profile!r}; there are: {', '.join(PROFILES)}")
+        count, kind = chosen_devices(devices=devices, profile=profile, fleet=fleet)
         if partition:
             # Now, as with faults: a slip of the pen costs no preparation.
             partition = str(parse_partition(partition))
@@ -90,8 +90,8 @@ class Question:
                 raise Misuse(NOTHING_TO_DIVIDE)
         question = cls(
             task=task,
-            devices=devices,
-            profile=profile,
+            devices=count,
+            profile=kind,
             plan=_plain(overrides(workers="", until=until, numbers=numbers, pairs=plan)),
             versus=_plain(overrides(workers="", until={}, numbers={}, pairs=versus)),
             arguments=pairs_of(arguments, option="--set"),
@@ -102,18 +102,21 @@ class Question:
         )
         # Now, not when its time comes: a fault of a device that is not there is a slip of the pen.
         for fault in question.faults:
-            resolve(fault.who, workers=devices)
+            resolve(fault.who, workers=count)
         return question
 
     def header(self) -> dict[str, Any]:
         """All of it, for a trace that is to be played again."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return plain | {"faults": write(self.faults)}
+        profile = self.profile if isinstance(self.profile, str) else self.profile.to_plain()
+        return plain | {"faults": write(self.faults), "profile": profile}
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> Question:
         # Traces of earlier releases have no partition.
         plain = {f.name: header[f.name] for f in dataclasses.fields(cls) if f.name in header}
+        if isinstance(plain["profile"], Mapping):
+            plain["profile"] = FleetFile.from_plain(plain["profile"])
         return cls(**plain | {"faults": parse(plain["faults"])})
 
     def answer(self, home: Path, *, trace: Path | None = None) -> list[SimulationAnswer]:

@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from shoal.errors import Misuse
 from shoal.sim.devices import Build, Heat, Presence
 from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady, Varying, mbit
 from shoal.sim.rng import Rng, Stream
+
+if TYPE_CHECKING:
+    from shoal.sim.fleet_file import FleetFile
 
 #: Name -> its description in one line.
 PROFILES: dict[str, str] = {
@@ -37,6 +40,9 @@ _PLACES = 8
 #: Out of ten mixed devices, the first are boards and the last are laptops.
 _MIXED, _MIXED_BOARDS, _MIXED_PHONES = 10, 3, 5
 
+#: Profiles whose devices are on the manager's LAN.
+ON_LAN = frozenset(("even", "pi4-lan", "pi4-wifi"))
+
 _Drawn = Callable[[int, Stream], Build]
 
 
@@ -48,11 +54,12 @@ def builds(profile: str, count: int, rng: Rng) -> list[Build]:
 
 
 class Fleet(Sequence[Build]):
-    """The devices of a profile, each drawn when it is accessed, so that a million of them take no memory."""
+    """The devices of a profile or of a fleet file, each drawn when it is accessed, so that a million of them take no
+    memory."""
 
     def __init__(
         self,
-        profile: str,
+        profile: str | FleetFile,
         count: int,
         rng: Rng,
         *,
@@ -61,7 +68,9 @@ class Fleet(Sequence[Build]):
     ) -> None:
         """``presence`` gives when the device of a number is present, if it differs from the profile. ``beside`` are
         machines without a profile, such as hubs, whose numbers follow the devices'."""
-        self._draw = _DRAWN[_known(profile)]
+        self._draw = DRAWN[_known(profile)] if isinstance(profile, str) else profile.draw
+        if not isinstance(profile, str) and profile.devices != count:
+            raise Misuse(f"{profile} has {profile.devices} devices, and {count} are to be simulated")
         self._drawn = count
         self._beside = beside
         self._count = count + len(beside)
@@ -99,9 +108,11 @@ class Fleet(Sequence[Build]):
         return self._presence(number)
 
 
-def home_line(profile: str) -> AccessLink:
+def home_line(profile: str | FleetFile) -> AccessLink:
     """Return the link of the manager's node."""
-    return _steady_line("lan" if _known(profile) in ("even", "pi4-lan", "pi4-wifi") else "internet")
+    if not isinstance(profile, str):
+        return profile.home_line
+    return _steady_line("lan" if _known(profile) in ON_LAN else "internet")
 
 
 def _known(profile: str) -> str:
@@ -267,7 +278,8 @@ def _mixed(number: int, stream: Stream) -> Build:
     return _laptop(stream)
 
 
-_DRAWN: dict[str, _Drawn] = {
+#: Profile -> what draws its devices.
+DRAWN: dict[str, _Drawn] = {
     "even": lambda number, stream: _plain("even", "even", _steady_line("lan")),
     "pi4-lan": lambda number, stream: _board(_steady_line("lan")),
     "pi4-wifi": lambda number, stream: _board(_air_line(number)),

@@ -20,6 +20,7 @@ from shoal.plan import Plan
 from shoal.sim.algorithms import named, unsuited
 from shoal.sim.fault_text import write
 from shoal.sim.faults import Fault
+from shoal.sim.fleet_file import FleetFile
 from shoal.sim.garbage import collected_seldom
 from shoal.sim.local_devices import DividedSet, divide
 from shoal.sim.outcome import Outcome, Point
@@ -35,7 +36,7 @@ class Setting:
     """What a series is of, apart from its plan: the same for all plans that are compared."""
 
     devices: int
-    profile: str = "pi4-lan"
+    profile: str | FleetFile = "pi4-lan"
     seeds: tuple[int, ...] = (0,)
     partition: Partition | None = None
     faults: tuple[Fault, ...] = ()
@@ -117,13 +118,15 @@ class SeedSeries:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the series for a file of results. ``hash`` is over everything that the seeds decide."""
+        profile = self.setting.profile
         decided = {
             "name": self.name,
             "plan": to_json(self.plan),
             "bundle": self.bundle,
             "algorithm": self.algorithm,
             "devices": self.setting.devices,
-            "profile": self.setting.profile,
+            # The fleet's own hash: where its file is decides nothing.
+            "profile": profile if isinstance(profile, str) else profile.sha256,
             "partition": str(self.setting.partition) if self.setting.partition is not None else "",
             "faults": write(self.setting.faults),
             "seeds": [

@@ -10,6 +10,7 @@ from shoal.errors import Misuse
 from shoal.roles.node.failure_detector import Patience
 from shoal.sim.cohort import why_not
 from shoal.sim.faults import Fault
+from shoal.sim.fleet_file import FleetFile
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Invariants
 from shoal.sim.jobs import SimulatedJob
@@ -45,7 +46,7 @@ _EVENTS_BETWEEN_LOOKS = 2000
 class Study:
     job: SimulatedJob
     devices: int
-    profile: str
+    profile: str | FleetFile
     seed: int = 0
     faults: tuple[Fault, ...] = ()
     limit_s: float = LIMIT_S

@@ -78,11 +78,23 @@ _Sweep = Annotated[
 
 _Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every figure of seeds and sweeps as JSON.")]
 
+_Devices = Annotated[int | None, typer.Option(metavar="N", min=1, help="How many devices.", show_default="20")]
+
+_Profile = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What devices they are; see --profiles.", show_default="pi4-lan")
+]
+
+_FleetPath = Annotated[
+    Path | None,
+    typer.Option("--fleet", metavar="FILE", help="The devices of a file instead, in groups with their own links."),
+]
+
 
 def simulate(
     task: _Task = "",
-    devices: Annotated[int, typer.Option(metavar="N", min=1, help="How many devices.")] = 20,
-    profile: Annotated[str, typer.Option(metavar="NAME", help="What devices they are; see --profiles.")] = "pi4-lan",
+    devices: _Devices = None,
+    profile: _Profile = None,
+    fleet: _FleetPath = None,
     until_accuracy: UntilAccuracy = None,
     until: UntilMetric = None,
     epochs: Epochs = None,
@@ -116,7 +128,6 @@ def simulate(
 
     Each device with its own data:  `shoal simulate examples/mnist --plan data=local --partition "dirichlet(0.1)"`
     """
-    from shoal.cli import screen
     from shoal.cli.commands.train import ends_typed
     from shoal.cli.simulation import Question
 
@@ -142,22 +153,34 @@ def simulate(
         seed=seed,
         train=not system_only,
         partition=partition,
+        fleet=fleet,
     )
-    if trace is not None and question.versus:
-        raise Misuse("a trace is of one plan: leave out --versus, or --trace")
-    if seeds > 1 or sweep or out is not None:
-        if trace is not None:
-            raise Misuse("a trace is of one plan and one seed: leave out --seeds, --sweep and --out, or --trace")
+    is_compared = seeds > 1 or bool(sweep) or out is not None
+    if trace is not None:
+        _refuse_trace(question, is_compared=is_compared)
+    if is_compared:
         _compare(question, seeds=seeds, sweep=sweep or (), out=out, picture=picture, json=json)
         return
+    raise typer.Exit(_answer(question, home, trace=trace, picture=picture, json=json))
+
+
+def _refuse_trace(question: Question, *, is_compared: bool) -> None:
+    if question.versus:
+        raise Misuse("a trace is of one plan: leave out --versus, or --trace")
+    if is_compared:
+        raise Misuse("a trace is of one plan and one seed: leave out --seeds, --sweep and --out, or --trace")
+
+
+def _answer(question: Question, home: Path, *, trace: Path | None, picture: Path | None, json: bool) -> Exit:
+    from shoal.cli import screen
+
     began_s = time.monotonic()
     answers = question.answer(home, trace=trace)
     _tell(question, answers, seconds=time.monotonic() - began_s, json=json)
     _draw(answers, picture)
     if trace is not None:
         screen.say(f"  trace       {trace} (play it again with `shoal simulate --replay {trace}`)")
-    states = [answer.outcome.state for answer in answers]
-    raise typer.Exit(max(exit_for_state(state) for state in states))
+    return max(exit_for_state(answer.outcome.state) for answer in answers)
 
 
 def _compare(

@@ -37,7 +37,7 @@ def summary(
     question: Question, answers: Sequence[SimulationAnswer], *, seconds: float, width: int
 ) -> Iterator[RenderableType]:
     events = sum(answer.outcome.events for answer in answers)
-    what = f"{plural(question.devices, 'device')} of {question.profile}, seed {question.seed}"
+    what = f"{plural(question.devices, 'device')} of {clean(str(question.profile))}, seed {question.seed}"
     took = f"{count_text(events)} events in {span_text(seconds)}"
     yield Text.assemble(("\nSimulated ", "bold"), (clean(question.task), "bold"), f": {what}", (f"  ({took})", "dim"))
     rows = max(answer.outcome.rows for answer in answers)
