@@ -228,8 +228,8 @@ class _Table:
     def group(self) -> DeviceGroup:
         _known(self._told, _GROUP_KEYS, where=self._where, what="a group")
         name, profile = self._text("name", "pis"), self._text("profile", PROFILE, is_needed=False)
-        if not name.isprintable() or len(name) > 40:
-            self._wrong("name has more than 40 characters, or some that cannot be printed: write a short one")
+        if not name.isprintable() or len(name) > 100:
+            self._wrong("name has more than 100 characters, or some that cannot be printed: write a short one")
         if profile and profile not in PROFILES:
             self._wrong(f"there is no profile {profile!r}; write one of {', '.join(PROFILES)}")
         count = self._told.get("count")

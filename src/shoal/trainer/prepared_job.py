@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ OWN_NOTE = "own"
 #: Where examples are, beside the answers of a plan: they are here, to be divided among simulated devices that each have
 #: examples of their own.
 DIVIDED = "divided"
+#: Prepared tasks that are looked through for one.
+_PREPARED_MAX = 10_000
 #: Part of every cache key: raise it when the files change.
 _FORMAT = 5
 
@@ -121,6 +124,19 @@ class PreparedJob:
         files = (found.model, *found.base_paths)
         sound = all(map(os.path.isfile, files)) and all(_is_there(Path(found.shards), shard) for shard in shards)
         return found if sound else None
+
+
+def known_gmacs(out: Path, model_sha256: str) -> float:
+    """Return the multiply-adds of one example, in billions, of the task that was prepared here with this first model.
+    0 if none was, or if its cost is not known."""
+    for path in itertools.islice(sorted(out.glob("*/prepared.json")), _PREPARED_MAX):
+        try:
+            found = PreparedJob.from_plain(json.loads(path.read_bytes()))
+        except (OSError, ValueError, RecursionError, Corrupt):
+            continue
+        if found.model_sha256 == model_sha256 and found.gmacs_per_example:
+            return found.gmacs_per_example
+    return 0.0
 
 
 def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str = "", start: str = "") -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.options import DEFAULT_HOME, Home, Json
+from shoal.errors import Misuse
 
 if TYPE_CHECKING:
     from shoal.runtime.operator import Operator
@@ -19,14 +20,25 @@ app = typer.Typer(rich_markup_mode="markdown")
 _Node = Annotated[str, typer.Argument(metavar="NODE", help="Its name, as `shoal nodes` shows it.")]
 
 
+_AsFleet = Annotated[
+    bool,
+    typer.Option("--as-fleet", help="Print the devices as a fleet file for `shoal simulate`, as far as known."),
+]
+
+
 @app.callback(invoke_without_command=True)
-def nodes(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) -> None:
+def nodes(context: typer.Context, as_fleet: _AsFleet = False, home: Home = DEFAULT_HOME, json: Json = False) -> None:
     """List the devices of the cluster: which are alive, what they work on, what they are; or change how one stands.
 
     Example:  `shoal nodes`
+
+    To simulate a job on devices like these:  `shoal nodes --as-fleet > fleet.toml`
     """
     from shoal.cli.connect import status_to_list
 
+    if as_fleet:
+        _print_fleet(context, home, json=json)
+        return
     told = status_to_list(context, home, json=json, part="nodes")
     if told is None:
         return
@@ -39,6 +51,27 @@ def nodes(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False)
             screen.out().print(executors_table(told.executors))
     else:
         screen.say("No device has joined yet: run the line that `shoal up` printed on each one.")
+
+
+def _print_fleet(context: typer.Context, home: Path, *, json: bool) -> None:
+    if json or context.invoked_subcommand is not None:
+        raise Misuse("--as-fleet prints TOML, of all devices: leave out --json and other commands")
+    from shoal.cli.as_fleet import NodeSpeed, fleet_text, speeds_of
+    from shoal.cli.connect import with_operator
+    from shoal.runtime.paths import Paths
+    from shoal.trainer.prepared_job import known_gmacs
+
+    async def ask(operator: Operator) -> str:
+        told = await operator.status()
+        speeds: dict[str, NodeSpeed] = {}
+        # What runs now wins over what ended.
+        for view in sorted(told.jobs, key=lambda view: not view.state.is_ended):
+            if view.progress is not None and any(worker.train_s for worker in view.progress.workers):
+                spec = await operator.job_spec(view.job)
+                speeds |= speeds_of(view, known_gmacs(Paths(home).prepared, spec.initial))
+        return fleet_text(told.nodes, speeds, cluster=told.cluster)
+
+    print(with_operator(home, ask), end="")
 
 
 @app.command()

@@ -746,6 +746,7 @@ class Manager(Machine):
                 facts=node.facts,
                 load=node.load,
                 memory_free_mb=node.memory_free_mb,
+                link_bytes_per_s=node.link_bytes_per_s,
                 protocol=node.protocol,
                 trouble=clip(troubles.get(node.node, ""), 400),
                 preparing=clip(node.preparing, 200),

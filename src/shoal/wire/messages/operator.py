@@ -167,6 +167,8 @@ class NodeView(Message):
     labels: tuple[str, ...] = ()
     #: Where to dial the manager that it is connected to, or was last. Empty if the cluster has one manager.
     manager: str = ""
+    #: The best rate of its recent large downloads. 0 if unknown.
+    link_bytes_per_s: float = 0.0
 
 
 @message()
