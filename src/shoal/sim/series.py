@@ -77,7 +77,7 @@ class SeedSeries:
         return [last_of(outcome, name) if outcome.state == "finished" else None for outcome in self.outcomes]
 
     def final(self, metric: str = "") -> Estimate | None:
-        """Return the mean of these over the seeds that have one, or None if none has."""
+        """Return the mean of ``finals`` over seeds, or None if every seed lacks the metric."""
         found = [value for value in self.finals(metric) if value is not None]
         return Estimate.of(found) if found else None
 
