@@ -30,15 +30,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place
 
 
-@pytest.mark.full
+#: One for each kind of algorithm: a task only, the three methods. The nightly set trains the others.
+IN_FULL = ("scaffold", "fednova", "median", "power_of_choice")
+
+
 @pytest.mark.skipif(not HAS_MNIST, reason="SHOAL_DATA has no MNIST")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.full if name in IN_FULL else pytest.mark.nightly) for name in NAMES],
+)
 def test_a_baseline_learns(name: str) -> None:
     row = row_of(name, importlib.import_module(f"baselines.{name}").BASELINE, QUICK, progress=False)
     assert row["finished"]
     assert row["lines"] <= LINES_MOST
     # Krum takes one update, of a device that has few classes.
-    assert row["accuracy"] > (0.1 if name == "krum" else 0.4)
+    assert row["accuracy"] > (0.2 if name == "krum" else 0.4)
 
 
 def test_no_baseline_is_longer_than_it_may_be() -> None:
