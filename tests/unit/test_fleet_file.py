@@ -289,7 +289,7 @@ def test_the_page_is_true(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
         load_fleet(written(home, toml.replace("count = 12", "count = -3"), nights))
     assert str(refused.value).removeprefix(f"{home}/") == blocks["text"][0].strip()
     written(home, toml, nights)
-    command = next(line for line in blocks["sh"][0].splitlines() if "--fleet" in line)
+    command = next(line for block in blocks["sh"] for line in block.splitlines() if "--fleet" in line)
     words = command.replace("examples/mnist", str(TASK)).split()[1:]
     assert main.run(words) == Exit.OK
     assert "42 devices of fleet.toml" in capsys.readouterr().out
