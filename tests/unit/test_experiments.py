@@ -17,7 +17,6 @@ import shoal
 from shoal.cli.main import run
 from shoal.cli.sweep import swept
 from shoal.errors import Misuse
-from shoal.learning.estimate import Estimate
 from shoal.sim.series import SeedSeries
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -93,33 +92,6 @@ def test_plans_are_compared_seed_by_seed(first: SeedSeries, tmp_path: Path) -> N
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_plan_that_fails_takes_no_other_result_with_it(first: SeedSeries) -> None:
-    died = replace(first.outcomes[1], state="failed", reason="the model is suspected")
-    unlucky = replace(first, name="unlucky", outcomes=(first.outcomes[0], died))
-    hopeless = replace(first, name="hopeless", outcomes=tuple(replace(died, evaluations=()) for _ in range(2)))
-    found = shoal.compare(hopeless, first, unlucky)
-    final = [row["final"] for row in found.rows()]
-    # Its last evaluation before it failed was good, and is not what the plan gives.
-    assert final == [None, first.final(), Estimate(first.finals()[0] or 0.0, None)]
-    assert found.metric == "accuracy"
-    assert found.best() is first
-    assert "unlucky is without seed 1 (failed: the model is suspected)" in str(found)
-    assert "hopeless is without seed 0 (failed: the model is suspected), and 1 other seed" in str(found)
-    assert shoal.compare(first, unlucky).rows()[1]["difference"] == Estimate(0.0, None)
-    assert json.loads(json.dumps(found.to_plain()))["rows"][0]["final"] is None
-
-
-def test_the_best_is_the_lowest_where_the_task_says_so(first: SeedSeries) -> None:
-    def told(name: str, value: float) -> SeedSeries:
-        points = tuple(replace(point, metrics={"rmse": value}) for point in first.outcomes[0].evaluations)
-        return replace(
-            first, name=name, outcomes=(replace(first.outcomes[0], evaluations=points, lower=("rmse",)),) * 2
-        )
-
-    assert shoal.compare(told("near", 0.1), told("far", 9.0), metric="rmse").best().name == "near"
-    assert first.outcomes[0].lower == ("loss",)
-
-
 def test_a_notebook_runs_an_event_loop_already() -> None:
     async def cell() -> SeedSeries:
         return simulated(seeds=np.arange(1))
@@ -185,11 +157,3 @@ def test_the_command_sweeps_and_writes_one_file(capsys: pytest.CaptureFixture[st
         "learning_rate=0.1",
         "learning_rate=0.00001",
     ]
-
-
-def test_a_sweep_is_of_keys_that_need_others(capsys: pytest.CaptureFixture[str], home: Path) -> None:
-    task = Path(__file__).with_name("experiments_task.py")
-    words = ["simulate", str(task), "--devices", "3", "--epochs", "1", "--home", str(home), "--partition", "iid"]
-    words += ["--plan", "data=local", "--plan", "cohort=2", "--plan", "epoch_leases=2"]
-    assert not run([*words, "--sweep", "local_epochs=1,2", "--sweep", "sampling=waited,uniform"])
-    assert "local_epochs=2, sampling=u" in capsys.readouterr().out, "a narrow screen cuts the rest"

@@ -53,7 +53,7 @@ def answer(question: Question, *, seeds: int, sweep: Sequence[str]) -> PlanCompa
         faults=question.faults,
         train=question.train,
     )
-    plans = _plans(question, sweep)
+    plans = plans_of(question, sweep)
     path, entry = find_task(question.task)
     tell = screen.Teller(screen.err())
     ready_of = prepared_by_seed(
@@ -69,7 +69,7 @@ def answer(question: Question, *, seeds: int, sweep: Sequence[str]) -> PlanCompa
     return compare(*series)
 
 
-def _plans(question: Question, sweep: Sequence[str]) -> dict[str, dict[str, Any]]:
+def plans_of(question: Question, sweep: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return every plan by its name, as plain values."""
     found: dict[str, dict[str, Any]] = {}
     for pairs in swept(sweep):

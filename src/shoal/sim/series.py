@@ -77,12 +77,12 @@ class SeedSeries:
         return [last_of(outcome, name) if outcome.state == "finished" else None for outcome in self.outcomes]
 
     def final(self, metric: str = "") -> Estimate | None:
-        """Return the mean of ``finals`` over seeds, or None if every seed lacks the metric."""
+        """Return the mean of ``finals`` over the seeds that have a result, or None if no seed has one."""
         found = [value for value in self.finals(metric) if value is not None]
         return Estimate.of(found) if found else None
 
     def lacking(self, metric: str = "") -> dict[int, str]:
-        """Return the seeds that are not in that mean, each with the reason."""
+        """Return the seeds that ``final`` leaves out, each with the reason."""
         pairs = zip(self.setting.seeds, self.outcomes, self.finals(metric), strict=True)
         return {
             seed: f"{outcome.state}: {outcome.reason}" if outcome.state != "finished" else "not evaluated"

@@ -296,6 +296,9 @@ def test_overrides_hold_only_what_was_typed() -> None:
     paced = train.overrides(workers="", until=nothing, numbers={"pace": "async"}, pairs=("buffer=4", "staleness=none"))
     assert paced == {"pace": "async", "buffer": 4, "staleness": "none"}
     assert train.overrides(workers="", until=nothing, numbers={"work": "fixed"}, pairs=()) == {"work": "fixed"}
+    # What they need may be in the task's own plan.
+    for pair in ("local_epochs=5", "sampling=by_examples"):
+        assert len(train.overrides(workers="", until=nothing, numbers=none_typed, pairs=(pair,))) == 1
     with pytest.raises(Misuse, match="there is: leased, fixed"):
         train.overrides(workers="", until=nothing, numbers={"work": "stolen"}, pairs=())
     shaped: dict[str, float | str | None] = {"topology": "tree", "aggregators": 3, "pace": "auto"}

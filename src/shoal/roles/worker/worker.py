@@ -401,7 +401,7 @@ class Worker(WorkerMachine):
             self._held = None
             self.become(WorkerPhase.WAITING, f"update rejected: {message.reason}")
         if message.is_copy:
-            # The update counts, so this device keeps its own part too.
+            # The update counts, so its own part and its residual stay too.
             self._own.merged(message.term, message.lease)
         else:
             if self._made is not None and self._made[0] == (message.term, message.lease):
