@@ -292,7 +292,7 @@ def test_the_page_is_true(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
     command = next(line for block in blocks["sh"] for line in block.splitlines() if "--fleet" in line)
     words = command.replace("examples/mnist", str(TASK)).split()[1:]
     assert main.run(words) == Exit.OK
-    assert "42 devices of fleet.toml" in capsys.readouterr().out
+    assert "42 devices of fleet.toml" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_fleet_and_devices_exclude_one_another(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,7 +329,7 @@ def test_a_trace_of_a_fleet_plays_again_unless_the_fleet_changed(
     path = written(home, PIS)
     words = ["simulate", str(TASK), "--fleet", "fleet.toml", "--epochs", "1", "--system-only"]
     assert main.run([*words, "--trace", "run.jsonl"]) == Exit.OK
-    assert "3 devices of fleet.toml" in capsys.readouterr().out
+    assert "3 devices of fleet.toml" in " ".join(capsys.readouterr().out.split())
     header = json.loads((home / "run.jsonl").read_text().splitlines()[0])
     assert header["simulate"]["profile"]["fleet"] == "fleet.toml"
     assert main.run(["simulate", "--replay", "run.jsonl"]) == Exit.OK
