@@ -139,6 +139,8 @@ WHOLE = GROUP + "count = 2\nseconds_per_gmac = 1\nup_mbps = 1\ndown_mbps = 1\n"
     [
         ("", "has 0 groups: write 1 to"),
         ("[[group", "is not TOML"),
+        ("x = " + "[" * 5000, "is not TOML"),
+        ("x = " + "9" * 5000, "is not TOML"),
         ("[group]\n", r"as a table \[\[group\]\]"),
         (WHOLE + "[[machines]]\n", "no key 'machines'"),
         ('[[group]]\nname = ""\n', "group 1: name is ''; write a text, such as name = \"pis\""),
@@ -152,9 +154,13 @@ WHOLE = GROUP + "count = 2\nseconds_per_gmac = 1\nup_mbps = 1\ndown_mbps = 1\n"
         (WHOLE + "up = 3\n", "'up'; did you mean up_mbps[?]"),
         (WHOLE + "watts = 3\n", "did you mean train_watts or idle_watts"),
         (WHOLE + "memory = 3\n", "did you mean memory_mb[?]"),
-        (WHOLE + "idle_watts = 'low'\n", "idle_watts is 'low'; write a number of 0 or more, such as idle_watts = 2.7"),
-        (WHOLE + "memory_mb = 1.5\n", "memory_mb is 1.5; write a whole number of 1 or more"),
-        (WHOLE + "latency_s = inf\n", "latency_s is inf; write a number of 0 or more"),
+        (
+            WHOLE + "idle_watts = 'low'\n",
+            "idle_watts is 'low'; write a number of 0 to 1000000000, such as idle_w",
+        ),
+        (WHOLE + "memory_mb = 1.5\n", "memory_mb is 1.5; write a whole number of 1 to"),
+        (WHOLE + "latency_s = inf\n", "latency_s is inf; write a number of 0 to"),
+        (WHOLE + f"latency_s = {'9' * 400}\n", "latency_s is 9+; write a number of 0 to 1000000000"),
         (WHOLE + "train_watts = 1\nidle_watts = 2\n", "training cannot draw less than idling"),
         (WHOLE.replace("up_mbps = 1", "up_mbps = 0"), "up_mbps is 0; write a number above 0, such as up_mbps = 10"),
         (GROUP + 'count = 20\nprofile = "mixed"\ntrain_watts = 3.0\n', "training cannot draw less than idling"),
@@ -188,6 +194,7 @@ def test_what_is_wrong_is_refused_with_what_to_write(tmp_path: Path, text: str, 
         ("device,from_s,to_s\na,0.5,60\n", ":2: write a device and two whole seconds"),
         ("device,from_s,to_s\n,0,60\n", ":2: write a device"),
         ("device,from_s,to_s\na,-1,60\n", ":2: write a device"),
+        (f"device,from_s,to_s\na,0,{10**12}\n", ":2: write a device"),
         (
             "device,from_s,to_s\na,50,90\na,0,60\n",
             ":2: a is there from 50 to 90, and until 60 by another line: write spans that do not overlap",
@@ -205,7 +212,7 @@ def test_a_wrong_trace_is_refused_with_its_line(tmp_path: Path, nights: str, say
 def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="cannot be read: No such file"):
         load_fleet(tmp_path / "nowhere.toml")
-    with pytest.raises(Misuse, match="write devices that are alike as one group"):
+    with pytest.raises(Misuse, match="describe devices that are alike once"):
         load_fleet(written(tmp_path, "#" * (1 << 20) + "\n" + PIS))
 
 
@@ -337,3 +344,74 @@ def test_a_trace_of_a_fleet_plays_again_unless_the_fleet_changed(
     path.write_text(PIS.replace("up_mbps = 8", "up_mbps = 4"))
     assert main.run(["simulate", "--replay", "run.jsonl"]) == Exit.MISUSE
     assert "is not what it was when this was simulated" in capsys.readouterr().err
+
+
+# What limits it, and what it costs --------------------------------------------------------------------------
+
+PRICES = '[prices]\nprice_per_kwh = 0.4\nprice_per_gb = 50.0\ncurrency = "EUR"\n'
+
+
+def test_prices_are_of_energy_and_of_traffic(tmp_path: Path) -> None:
+    fleet = load_fleet(written(tmp_path, PRICES + PIS))
+    outcome = simulate(Study(job=job(), devices=3, profile=fleet))
+    cost = fleet.cost(outcome)
+    assert cost["energy"] == pytest.approx(outcome.energy_wh * 0.4 / 1000)
+    assert cost["traffic"] == pytest.approx((outcome.bytes_up + outcome.bytes_down) * 50.0 / 1e9)
+    # 3 boards idle at 2 W and train at 6 W for 24 leases of 1.01 s.
+    assert outcome.energy_wh * 3600 > 24 * 1.01 * 6.0
+    only = load_fleet(written(tmp_path, "[prices]\nprice_per_gb = 1\n" + PIS))
+    assert set(only.cost(outcome)) == {"traffic"}
+    assert load_fleet(written(tmp_path, PIS)).cost(outcome) == {}
+
+
+@pytest.mark.parametrize(
+    ("prices", "says"),
+    [
+        ("price_per_kw = 1", "did you mean price_per_kwh"),
+        (
+            "price_per_kwh = -0.1",
+            "price_per_kwh is -0.1; write a number of 0 to 1000000000, such as price",
+        ),
+        ("currency = 3", 'currency is 3; write a text, such as currency = "EUR"'),
+        ('currency = "pieces of eight"', "currency has more than 10 characters"),
+    ],
+)
+def test_wrong_prices_are_refused(tmp_path: Path, prices: str, says: str) -> None:
+    with pytest.raises(Misuse, match=says) as refused:
+        load_fleet(written(tmp_path, f"[prices]\n{prices}\n{PIS}"))
+    assert "fleet.toml, [prices]: " in str(refused.value)
+
+
+def test_rows_of_a_cohort_use_energy(tmp_path: Path) -> None:
+    # Half of them never come, and use none.
+    nights = "device,from_s,to_s\na,0,500000\nb,499999,500000\n"
+    text = PIS.replace("count = 3", "count = 100") + 'presence = "nights.csv"\n'
+    fleet = load_fleet(written(tmp_path, text, nights))
+    rows = simulate(Study(job=job(cohort=2), devices=100, profile=fleet, cohort_from=100))
+    full = simulate(Study(job=job(cohort=2), devices=100, profile=fleet))
+    assert (rows.rows > 50, full.rows) == (True, 0)
+    assert full.rows_energy_wh == 0.0
+    # The two kinds of device come at the same times and share the same work; which of them train differs.
+    assert rows.energy_wh / rows.seconds == pytest.approx(full.energy_wh / full.seconds, rel=0.25)
+    assert rows.energy_wh > 10 * sum(device.energy_wh for device in rows.devices) / len(rows.devices)
+
+
+@pytest.mark.timeout(240)
+def test_what_limits_a_plan_is_told_and_is_in_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = PIS.replace("up_mbps = 8", "up_mbps = 0.001").replace("count = 3", "count = 2")
+    written(home, PRICES + slow)
+    words = ["simulate", str(TASK), "--fleet", "fleet.toml", "--epochs", "1", "--system-only"]
+    assert main.run(words) == Exit.OK
+    told = capsys.readouterr().out
+    assert "EUR: " in told
+    assert "of energy" in told
+    assert "longest for their update on its way" in told
+    assert main.run([*words, "--json"]) == Exit.OK
+    (plan,) = json.loads(capsys.readouterr().out.splitlines()[-1])["plans"]
+    assert plan["waited"][0]["for"] == "update"
+    assert plan["waited"][0]["devices"] == 2
+    assert plan["cost"]["currency"] == "EUR"
+    assert main.run([*words, "--out", "study.json"]) == Exit.OK
+    (limits,) = json.loads((home / "study.json").read_text())["series"][0]["limits"]
+    assert limits["waited"] == plan["waited"]
+    assert limits["cost"] == plan["cost"]

@@ -32,7 +32,7 @@ from shoal.sim.jobs import (
     examples_to_judge,
     judged,
 )
-from shoal.sim.metrics import Metrics, coarser, drawn
+from shoal.sim.metrics import REASONS_MAX, Metrics, coarser, drawn, general_reason
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
 from shoal.sim.outcome import (
@@ -43,10 +43,11 @@ from shoal.sim.outcome import (
     DeviceActivity,
     DeviceTimeline,
     Outcome,
+    ReasonCount,
 )
 from shoal.sim.rates import Steady
 from shoal.sim.world import HOME, Settings, World
-from shoal.wire.messages import Dataset, EvaluationView, JobSpec, Progress
+from shoal.wire.messages import Dataset, EvaluationView, JobSpec, Progress, Wait
 
 SIZE = 5000
 LEASE_S = 0.5
@@ -199,6 +200,69 @@ def test_two_even_devices_share_the_work() -> None:
     assert (outcome.refused, outcome.leases_expired, outcome.crashes, outcome.notes) == (0, 0, 0, ())
     assert (outcome.accuracy, outcome.is_system_only, outcome.goal) == (None, True, None)
     assert outcome.events == world.kernel.handled
+
+
+def test_each_wait_is_counted_once() -> None:
+    metrics = Metrics(2)
+    world = world_of(2, metrics)
+    run(world)
+    outcome = metrics.outcome(world, "job")
+    for device, lane in zip(outcome.devices, outcome.lanes, strict=True):
+        waited_s = device.waited_s
+        assert sum(waited_s.values()) == pytest.approx(device.here_s - device.busy_s)
+        assert waited_s["start"] == pytest.approx(held_s(lane, DeviceActivity.PREPARING))
+        assert waited_s["update"] == pytest.approx(held_s(lane, DeviceActivity.SENDING))
+        assert waited_s["model"] == pytest.approx(held_s(lane, DeviceActivity.RECEIVING))
+        assert waited_s["lease"] >= 0
+        longest = max(waited_s, key=waited_s.__getitem__)
+        assert outcome.waited[longest].devices >= 1
+    for name, wait in outcome.waited.items():
+        assert wait.seconds == pytest.approx(sum(device.waited_s[name] for device in outcome.devices))
+    assert sum(wait.devices for wait in outcome.waited.values()) == 2
+    devices = [wait.devices for wait in outcome.waited.values()]
+    assert devices == sorted(devices, reverse=True)
+    plain = json.loads(json.dumps(outcome.to_plain()))
+    assert [each["for"] for each in plain["waited"]] == list(outcome.waited)
+
+
+@pytest.mark.parametrize(
+    ("reason", "general"),
+    [
+        ("version 12 waits for w3, w14 and 20 more", "version N waits for others"),
+        ("version 13 waits for w7", "version N waits for others"),
+        ("1 of 2 required devices connected", "N of N required devices connected"),
+        (
+            "an update of norm 94.6 before it is known what is usual",
+            "an update of norm N before it is known what is usual",
+        ),
+        ("no update in 1,204.5 s", "no update in N s"),
+        ("a norm of 1.2e-05", "a norm of N"),
+        ("window w", "window w"),
+    ],
+)
+def test_reasons_of_one_kind_are_one(reason: str, general: str) -> None:
+    assert general_reason(reason) == general
+
+
+def test_trouble_is_counted_by_reason() -> None:
+    metrics = Metrics(2)
+    update = TimerFired(name="any")
+
+    def leads(at_s: float, *actions: Action) -> None:
+        metrics.step(Step(at_s, HOME, "leader", "job", update, list(actions)))
+
+    for at, norm in enumerate((3.5, 17, 4)):
+        leads(at, Record(kind="update.rejected", reason=f"w{at + 1}: an update of norm {norm}", job="job"))
+    leads(4, Record(kind="lease.expired", reason="lease 4 of w2: no update in 4.5 s", job="job"))
+    leads(5, Send(to="w1", message=Wait(job="job", reason="version 3 waits for w2")))
+    for each in range(2 * REASONS_MAX):
+        leads(6, Record(kind="lease.failed", reason=f"w1: because of {chr(97 + each % 26) * (1 + each)}", job="job"))
+    counted = metrics._course("job").reasons_seen()
+    assert ReasonCount("update.rejected", "an update of norm N", 3) in counted
+    assert ReasonCount("lease.expired", "no update in N s", 1) in counted
+    assert ReasonCount("wait", "version N waits for others", 1) in counted
+    assert counted[0] == ReasonCount("lease.failed", "other reasons", 2 * REASONS_MAX - (REASONS_MAX - 3))
+    assert len(counted) == REASONS_MAX + 1
 
 
 def test_models_and_updates_take_their_time_on_the_wire() -> None:

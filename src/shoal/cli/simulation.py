@@ -46,6 +46,9 @@ class SimulationAnswer:
     topology: str = ""
     #: Which examples each device had, if they were the devices' own.
     divided: DividedSet | None = None
+    #: What it cost by the prices of a fleet file: of energy, of traffic. Empty without prices.
+    cost: Mapping[str, float] = field(default_factory=dict)
+    currency: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +185,15 @@ class Question:
             close(job)
         told = look.progress
         topology = topology_text(told, whole) if told is not None and told.topology else ""
-        return SimulationAnswer(title=self.title(plan), outcome=outcome, topology=topology, divided=divided)
+        fleet = None if isinstance(self.profile, str) else self.profile
+        return SimulationAnswer(
+            title=self.title(plan),
+            outcome=outcome,
+            topology=topology,
+            divided=divided,
+            cost=fleet.cost(outcome) if fleet is not None else {},
+            currency=fleet.currency if fleet is not None else "",
+        )
 
 
 def _plain(plan: dict[str, Any]) -> dict[str, Any]:

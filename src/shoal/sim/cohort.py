@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -302,6 +302,14 @@ class Cohort:
             stream=self._stream[row],
         )
         return Device.rested(build, rest)
+
+    def used(self) -> Iterator[tuple[str, Device]]:
+        """Yield the name and the state of each row that was ever awake."""
+        for row, state in enumerate(self._state):
+            if state == RowState.AWAKE:
+                yield _name(row), self._awake[row].device
+            elif state != RowState.FULL and self._stream[row] != _NO_STREAM:
+                yield _name(row), self._device(row)
 
     def _lay_down(self, row: int, device: Device, state: RowState) -> None:
         """Store a device in the arrays."""

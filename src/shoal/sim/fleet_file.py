@@ -10,6 +10,7 @@ import csv
 import difflib
 import hashlib
 import math
+import os
 import tomllib
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 from shoal.errors import Misuse
 from shoal.sim.devices import Build, Presence
 from shoal.sim.network import AccessLink
+from shoal.sim.outcome import Outcome
 from shoal.sim.profiles import DRAWN, ON_LAN, PROFILES, home_line
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.rng import Rng, Stream
@@ -28,7 +30,9 @@ from shoal.sim.rng import Rng, Stream
 FILE_BYTES_MAX = 1 << 20
 GROUPS_MAX = 10_000
 DEVICES_MAX = 10_000_000
-PRESENCE_ROWS_MAX = 10_000_000
+PRESENCE_BYTES_MAX = 1 << 29
+#: Larger figures and later seconds are typing errors.
+NUMBER_MAX = 10**9
 
 #: The devices of a simulation if nobody says otherwise.
 DEVICES, PROFILE = 20, "pi4-lan"
@@ -39,7 +43,7 @@ MEMORY_MB = 4096
 #: A profile's devices repeat their kinds after this many.
 _KINDS_REPEAT = 10
 
-#: Key of a group -> the least number, whether it must be above that, and an example.
+#: Key -> the least number, whether it must be above that, and an example.
 _NUMBERS: dict[str, tuple[float, bool, str]] = {
     "seconds_per_gmac": (0.0, True, "0.43"),
     "seconds_per_batch": (0.0, False, "0.003"),
@@ -51,13 +55,17 @@ _NUMBERS: dict[str, tuple[float, bool, str]] = {
     "up_mbps": (0.0, True, "10"),
     "down_mbps": (0.0, True, "50"),
     "latency_s": (0.0, False, "0.01"),
+    "price_per_kwh": (0.0, False, "0.30"),
+    "price_per_gb": (0.0, False, "0.05"),
 }
+_PRICES = ("price_per_kwh", "price_per_gb", "currency")
 _LINK = ("up_mbps", "down_mbps", "latency_s")
 _WHOLE = frozenset(("memory_mb",))
-_GROUP_KEYS = ("name", "count", "profile", *_NUMBERS, "presence", "presence_period_s")
+_GROUP_NUMBERS = tuple(key for key in _NUMBERS if key not in _PRICES)
+_GROUP_KEYS = ("name", "count", "profile", *_GROUP_NUMBERS, "presence", "presence_period_s")
 #: What a group has to say if it names no profile.
 _NEEDED = ("seconds_per_gmac", "up_mbps", "down_mbps")
-_TABLES = ("group", "manager")
+_TABLES = ("group", "manager", "prices")
 _CSV_HEAD = ["device", "from_s", "to_s"]
 
 
@@ -94,6 +102,10 @@ class FleetFile:
     groups: tuple[DeviceGroup, ...]
     #: The link of the manager's node.
     home_line: AccessLink
+    #: What a kWh and a GB cost, or None if the file does not say.
+    price_per_kwh: float | None = None
+    price_per_gb: float | None = None
+    currency: str = ""
     #: Over the file and the traces that it names.
     sha256: str
     _ends: tuple[int, ...] = field(init=False, repr=False, compare=False)
@@ -113,6 +125,15 @@ class FleetFile:
         at = bisect_right(self._ends, number)
         group = self.groups[at]
         return group.device(number - self._ends[at] + group.count, stream)
+
+    def cost(self, outcome: Outcome) -> dict[str, float]:
+        """Return what a job cost, by the prices in the file: energy of the devices, and bytes over their links."""
+        found: dict[str, float] = {}
+        if self.price_per_kwh is not None:
+            found["energy"] = outcome.energy_wh / 1000 * self.price_per_kwh
+        if self.price_per_gb is not None:
+            found["traffic"] = (outcome.bytes_up + outcome.bytes_down) / 1e9 * self.price_per_gb
+        return found
 
     def to_plain(self) -> dict[str, str]:
         """Return which fleet this is, for traces and results."""
@@ -156,9 +177,9 @@ def load_fleet(path: str | Path) -> FleetFile:
     digest.update(content)
     try:
         told = tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise Misuse(f"{path} is not TOML: {error}") from None
-    _known(told, _TABLES, where=str(path), what="a fleet file", write="[[group]] tables, and [manager] if you like")
+    _known(told, _TABLES, where=str(path), what="a fleet file", write="[[group]], [manager] and [prices]")
     listed = told.get("group", [])
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise Misuse(f"{path}: write a group as a table [[group]], with two brackets")
@@ -177,19 +198,21 @@ def load_fleet(path: str | Path) -> FleetFile:
     return FleetFile(
         path=str(path),
         groups=tuple(groups.values()),
-        home_line=_manager_line(told.get("manager", {}), usual, where=f"{path}, [manager]", digest=digest),
+        home_line=replace(usual, **_side_table(told, "manager", _LINK, path, digest).link()),
+        **_side_table(told, "prices", _PRICES, path, digest).prices(),
         sha256=digest.hexdigest(),
     )
 
 
-def _content(path: Path, called: str, *, at_most: int | None = None) -> bytes:
+def _content(path: Path, called: str, *, at_most: int) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read() if at_most is None else file.read(at_most + 1)
+            # Not more than there is: memory for all that is asked for is taken at once.
+            content = file.read(min(at_most, os.fstat(file.fileno()).st_size) + 1)
     except OSError as error:
         raise Misuse(f"{called} cannot be read: {error.strerror}. Name a file that is there") from None
-    if at_most is not None and len(content) > at_most:
-        raise Misuse(f"{called} is larger than {at_most:,} bytes: write devices that are alike as one group")
+    if len(content) > at_most:
+        raise Misuse(f"{called} is larger than {at_most:,} bytes: describe devices that are alike once")
     return content
 
 
@@ -209,11 +232,13 @@ def _called(told: Mapping[str, Any], number: int) -> str:
     return f"group {name[:40]!r}" if isinstance(name, str) and name else f"group {number}"
 
 
-def _manager_line(told: Any, usual: AccessLink, *, where: str, digest: Any) -> AccessLink:
-    if not isinstance(told, dict):
-        raise Misuse(f"{where}: write it as a table [manager], with up_mbps, down_mbps or latency_s")
-    _known(told, _LINK, where=where, what="[manager]")
-    return replace(usual, **_Table(told, file=Path(), where=where, digest=digest).link())
+def _side_table(told: Mapping[str, Any], name: str, keys: Collection[str], path: str | Path, digest: Any) -> _Table:
+    """Return a table that a file has at most once, with known keys."""
+    table, where = told.get(name, {}), f"{path}, [{name}]"
+    if not isinstance(table, dict):
+        raise Misuse(f"{where}: write it as a table [{name}], with {', '.join(keys)}")
+    _known(table, keys, where=where, what=f"[{name}]")
+    return _Table(table, file=Path(path), where=where, digest=digest)
 
 
 class _Table:
@@ -234,9 +259,9 @@ class _Table:
             self._wrong(f"there is no profile {profile!r}; write one of {', '.join(PROFILES)}")
         count = self._told.get("count")
         if type(count) is not int or count < 1:
-            told = "missing" if count is None else repr(count)
+            told = "missing" if count is None else repr(count)[:40]
             self._wrong(f"count is {told}; write the number of its devices, 1 or more, such as count = 100")
-        numbers = {key: self._number(key) for key in _NUMBERS if key in self._told and key not in _LINK}
+        numbers = {key: self._number(key) for key in _GROUP_NUMBERS if key in self._told and key not in _LINK}
         presences = self._presences()
         if profile:
             made = DeviceGroup(
@@ -262,6 +287,13 @@ class _Table:
         if "latency_s" in self._told:
             found["latency_s"] = self._number("latency_s")
         return found
+
+    def prices(self) -> dict[str, Any]:
+        found = {key: self._number(key) for key in _PRICES if key in _NUMBERS and key in self._told}
+        currency = self._text("currency", "EUR", is_needed=False)
+        if not currency.isprintable() or len(currency) > 10:
+            self._wrong('currency has more than 10 characters, or odd ones: write a short name, such as "EUR"')
+        return {**found, "currency": currency}
 
     def _build(self, name: str, numbers: dict[str, float]) -> Build:
         if missing := [key for key in _NEEDED if key not in self._told]:
@@ -298,24 +330,24 @@ class _Table:
     def _number(self, key: str) -> Any:
         value, (least, is_above, example) = self._told[key], _NUMBERS[key]
         is_number = type(value) is int or (type(value) is float and key not in _WHOLE and math.isfinite(value))
-        if not is_number or value < least or (is_above and value == least):
+        if not is_number or not least <= value <= NUMBER_MAX or (is_above and value == least):
             kind = "whole number" if key in _WHOLE else "number"
-            bound = f"above {least:g}" if is_above else f"of {least:g} or more"
-            self._wrong(f"{key} is {value!r}; write a {kind} {bound}, such as {key} = {example}")
+            bound = f"above {least:g}" if is_above else f"of {least:g} to {NUMBER_MAX}"
+            self._wrong(f"{key} is {repr(value)[:40]}; write a {kind} {bound}, such as {key} = {example}")
         return value
 
     # Presence ------------------------------------------------------------------------------------------
 
     def _presences(self) -> tuple[Presence, ...]:
         period_s = self._told.get("presence_period_s")
-        if period_s is not None and (type(period_s) is not int or period_s < 1):
+        if period_s is not None and (type(period_s) is not int or not 1 <= period_s <= NUMBER_MAX):
             self._wrong(f"presence_period_s is {period_s!r}; write whole seconds, such as 86400 for a day")
         if "presence" not in self._told:
             if period_s is not None:
                 self._wrong("presence_period_s says after what time a trace repeats: write presence = FILE, too")
             return ()
         path = self._file.parent / self._text("presence", "trace.csv")
-        content = _content(path, f"{self._where}: its presence file {path}")
+        content = _content(path, f"{self._where}: its presence file {path}", at_most=PRESENCE_BYTES_MAX)
         self._digest.update(content)
         try:
             return presences_of(content.decode("utf-8-sig"), period_s=period_s, called=str(path))
@@ -342,7 +374,7 @@ def presences_of(text: str, *, period_s: int | None = None, called: str = "prese
             device, begin_s, end_s = row[0].strip(), int(row[1]), int(row[2])
         except (ValueError, IndexError):
             device, begin_s, end_s = "", 0, 0
-        if len(row) != 3 or not device or not 0 <= begin_s < end_s or line > PRESENCE_ROWS_MAX:
+        if len(row) != 3 or not device or not 0 <= begin_s < end_s <= NUMBER_MAX:
             raise Misuse(f"{called}:{line}: write a device and two whole seconds, the second one later, as pi-7,0,3600")
         found.setdefault(device, []).append((begin_s, end_s, line))
     if not found:

@@ -7,8 +7,10 @@ of only a few devices.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from shoal.roles.actions import Action, End, Evaluate, Keep, Prepare, Record, Save, Send, Train
 from shoal.roles.events import (
@@ -22,6 +24,7 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
+from shoal.sim.devices import Device
 from shoal.sim.fault_text import write
 from shoal.sim.faults import Fault
 from shoal.sim.jobs import SystemOnly
@@ -38,17 +41,24 @@ from shoal.sim.outcome import (
     Note,
     Outcome,
     Point,
+    ReasonCount,
     Span,
 )
 from shoal.sim.world import HOME, World
 from shoal.states import JobState
-from shoal.wire.messages import EvaluationView, Progress, Ready, Update, UpdateRefused, UpdateShard, Work
+from shoal.wire.messages import EvaluationView, Progress, Ready, Update, UpdateRefused, UpdateShard, Wait, Work
 
 #: The most notes on nodes whose lane is not drawn: one fault may hit 100,000 devices.
 NOTES_MAX = 1000
 
 #: How many spans a lane with too many is reduced to, which leaves room for later ones.
 _SPANS_ENOUGH = SPANS_MAX * 3 // 4
+
+#: The most different reasons of one job that are counted. Others are counted together.
+REASONS_MAX = 50
+_OTHER_REASONS = "other reasons"
+#: Records of a leader that say what went wrong, each with a device's name and a reason.
+_TROUBLES = frozenset(("update.rejected", "lease.expired", "lease.failed", "preparation.failed"))
 
 _JOULES_PER_WH = 3600.0
 _TRAINER_IS_FREE = frozenset((Prepared, PrepareFailed, Trained, EvaluationDone, TrainerFailed))
@@ -177,6 +187,8 @@ class Metrics:
             rows=rows,
             rows_bytes_up=up_bytes - sum(device.bytes_up for device in devices) if rows else 0,
             rows_bytes_down=down_bytes - sum(device.bytes_down for device in devices) if rows else 0,
+            rows_energy_wh=self._rows_energy_wh(world),
+            reasons=course.reasons_seen(),
         )
 
     def _devices(self, world: World, job: str, course: _Course, end_s: float) -> tuple[DeviceOutcome, ...]:
@@ -187,7 +199,7 @@ class Metrics:
             if device is None:
                 continue
             stint = course.stints.get(node, never)
-            here_s, busy_s, wire_s = stint.sums(end_s)
+            here_s, busy_s, wire_s, prepare_s, send_s = stint.sums(end_s)
             rows.append(
                 DeviceOutcome(
                     node=node,
@@ -195,20 +207,26 @@ class Metrics:
                     here_s=here_s,
                     busy_s=busy_s,
                     wire_s=wire_s,
+                    prepare_s=prepare_s,
+                    send_s=send_s,
                     batches=batches[node],
                     bytes_up=world.network.sent_bytes(node),
                     bytes_down=world.network.received_bytes(node),
-                    energy_wh=self._drawn_j(world, node) / _JOULES_PER_WH,
+                    energy_wh=self._drawn_j(device, node, world.kernel.now_s) / _JOULES_PER_WH,
                     failures=stint.failures,
                     is_hot=device.is_hot,
                 )
             )
         return tuple(rows)
 
-    def _drawn_j(self, world: World, node: str) -> float:
+    def _rows_energy_wh(self, world: World) -> float:
+        if world.cohort is None:
+            return 0.0
+        now_s = world.kernel.now_s
+        return sum(self._drawn_j(device, node, now_s) for node, device in world.cohort.used()) / _JOULES_PER_WH
+
+    def _drawn_j(self, device: Device, node: str, now_s: float) -> float:
         """Return the energy of a device without the time it was away: the device counts idle time from the start."""
-        device, now_s = world.machines[node].device, world.kernel.now_s
-        assert device is not None
         here_s = self._before_s.get(node, 0.0)
         if node in self._since_s:
             here_s += now_s - self._since_s[node]
@@ -236,6 +254,7 @@ class _Course:
         "expired",
         "leader_node",
         "over_s",
+        "reasons",
         "refused",
         "stints",
         "version",
@@ -252,6 +271,8 @@ class _Course:
         self._term = 0
         self.refused = 0
         self.expired = 0
+        #: (Kind, reason) -> how often.
+        self.reasons: Counter[tuple[str, str]] = Counter()
         #: Version -> when its evaluation was complete, and the evaluation.
         self._evaluated_s: dict[int, float] = {}
         self._views: dict[int, EvaluationView] = {}
@@ -273,11 +294,16 @@ class _Course:
                 message = action.message
                 if type(message) is Work:
                     self._lent(action.to, message, at_s)
+                elif type(message) is Wait:
+                    self._count_reason("wait", message.reason)
                 elif type(message) is Progress:
                     self.epoch = message.epoch
                     self._made(message.version, at_s)
             elif type(action) is Record:
                 self._recorded(action.kind, at_s)
+                if action.kind in _TROUBLES:
+                    # The text before the colon names the device and its lease.
+                    self._count_reason(action.kind, action.reason.partition(": ")[2] or action.reason)
             elif type(action) is Save:
                 for view in action.evaluations:
                     self._views[view.version] = view
@@ -298,6 +324,17 @@ class _Course:
         elif kind == "job.evaluated":
             # The leased version is the one that is evaluated: nothing is trained meanwhile.
             self._evaluated_s[self.version] = at_s
+
+    def _count_reason(self, kind: str, reason: str) -> None:
+        counted = (kind, general_reason(reason))
+        if counted not in self.reasons and len(self.reasons) >= REASONS_MAX:
+            counted = (kind, _OTHER_REASONS)
+        self.reasons[counted] += 1
+
+    def reasons_seen(self) -> tuple[ReasonCount, ...]:
+        """Return the reasons, the most frequent first."""
+        counted = sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
+        return tuple(ReasonCount(kind, reason, count) for (kind, reason), count in counted)
 
     def _made(self, version: int, at_s: float) -> None:
         if version == self.version:
@@ -390,6 +427,17 @@ class _Course:
         return tuple(pairs)
 
 
+_NAMES = re.compile(r"\bw\d+(?:, w\d+)*(?: and \d+ more)?\b")
+_NUMBERS = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+
+
+# A leader gives one reason to many devices.
+@lru_cache(maxsize=1024)
+def general_reason(reason: str) -> str:
+    """Return a reason without the devices and numbers in it, so that reasons of one kind are the same text."""
+    return _NUMBERS.sub("N", _NAMES.sub("others", reason))
+
+
 def _asks(actions: list[Action]) -> bool:
     """Whether these actions ask for another lease."""
     return any(type(action) is Send and type(action.message) is Ready for action in actions)
@@ -405,6 +453,8 @@ class _Stint:
         "_busy_s",
         "_grain_s",
         "_here_s",
+        "_prepare_s",
+        "_send_s",
         "_since_s",
         "_spans",
         "_wire_s",
@@ -422,7 +472,7 @@ class _Stint:
         self.lease = 0
         self.failures = 0
         self._since_s = 0.0
-        self._here_s = self._busy_s = self._wire_s = 0.0
+        self._here_s = self._busy_s = self._wire_s = self._prepare_s = self._send_s = 0.0
         #: Its spans without gaps from second 0, or `None` if its lane is not drawn.
         self._spans = spans
         #: The grain of the spans, or 0 while they are exact.
@@ -437,22 +487,24 @@ class _Stint:
     def turn(self, at_s: float, state: DeviceActivity, *, is_employed: bool = True) -> None:
         if state is self.state and is_employed is self.is_employed:
             return
-        self._here_s, self._busy_s, self._wire_s = self.sums(at_s)
+        self._here_s, self._busy_s, self._wire_s, self._prepare_s, self._send_s = self.sums(at_s)
         if self._spans is not None:
             _add(self._spans, self.state, self._since_s, at_s)
             if len(self._spans) > SPANS_MAX:
                 self._thin_out(self._spans)
         self.state, self.is_employed, self._since_s = state, is_employed, at_s
 
-    def sums(self, now_s: float) -> tuple[float, float, float]:
-        """Return the seconds here, busy and on the wire until now."""
+    def sums(self, now_s: float) -> tuple[float, float, float, float, float]:
+        """Return the seconds here, busy, on the wire, preparing and sending until now."""
         if not self.is_employed:
-            return self._here_s, self._busy_s, self._wire_s
+            return self._here_s, self._busy_s, self._wire_s, self._prepare_s, self._send_s
         lasted_s, state = now_s - self._since_s, self.state
         return (
             self._here_s + lasted_s,
             self._busy_s + lasted_s if state in BUSY else self._busy_s,
             self._wire_s + lasted_s if state in ON_THE_WIRE else self._wire_s,
+            self._prepare_s + lasted_s if state is DeviceActivity.PREPARING else self._prepare_s,
+            self._send_s + lasted_s if state is DeviceActivity.SENDING else self._send_s,
         )
 
     def _thin_out(self, spans: _Spans) -> None:

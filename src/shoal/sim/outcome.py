@@ -7,6 +7,7 @@ Seconds are virtual and count from the job's submission, unless a name says othe
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,10 @@ RATES_MAX = 500
 
 #: The most devices that are written one by one. The rest are summed by kind.
 PLAIN_DEVICES_MAX = 200
+
+
+#: What a device can wait for: a lease, its model on the wire, its update on the wire, or code, data and its trainer.
+WAITS = ("lease", "model", "update", "start")
 
 
 class DeviceActivity(StrEnum):
@@ -83,6 +88,16 @@ class DeviceTimeline:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasonCount:
+    """How often something was said for one reason. Numbers in it are N, and names of devices are ``others``."""
+
+    #: The kind of an event, or ``wait`` for a device that was told why it gets no lease.
+    kind: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something that happened to a node. Its time is below 0 before the submission."""
 
@@ -112,6 +127,25 @@ class DeviceOutcome:
     failures: int
     #: Whether it was too hot for full speed when its last lease began.
     is_hot: bool
+    #: The part of ``here_s`` in which it fetched code and data and started its trainer.
+    prepare_s: float = 0.0
+    #: The part of ``wire_s`` in which its update was on the wire.
+    send_s: float = 0.0
+
+    @property
+    def waited_s(self) -> dict[str, float]:
+        """Return how long it waited, by what it waited for (``WAITS``)."""
+        lease_s = self.here_s - self.busy_s - self.wire_s - self.prepare_s
+        model_s = self.wire_s - self.send_s
+        return dict(zip(WAITS, (lease_s, model_s, self.send_s, self.prepare_s), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTotal:
+    """How many devices waited longest for this, and how long all of them waited for it."""
+
+    devices: int
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +185,9 @@ class Outcome:
     rows: int = 0
     rows_bytes_up: int = 0
     rows_bytes_down: int = 0
+    rows_energy_wh: float = 0.0
+    #: What went wrong and why devices waited, the most frequent first.
+    reasons: tuple[ReasonCount, ...] = ()
 
     @property
     def accuracy(self) -> float | None:
@@ -176,7 +213,21 @@ class Outcome:
 
     @property
     def energy_wh(self) -> float:
-        return sum(device.energy_wh for device in self.devices)
+        return sum(device.energy_wh for device in self.devices) + self.rows_energy_wh
+
+    @property
+    def waited(self) -> dict[str, WaitTotal]:
+        """Return what devices waited for (``WAITS``), the one that most of them waited longest for first."""
+        devices: Counter[str] = Counter()
+        seconds = dict.fromkeys(WAITS, 0.0)
+        for device in self.devices:
+            waited_s = device.waited_s
+            longest = max(WAITS, key=waited_s.__getitem__)
+            devices[longest] += waited_s[longest] > 0
+            for name in WAITS:
+                seconds[name] += waited_s[name]
+        first = sorted(WAITS, key=lambda name: (-devices[name], -seconds[name]))
+        return {name: WaitTotal(devices[name], seconds[name]) for name in first if seconds[name] > 0}
 
     @property
     def idle_share(self) -> float:
@@ -209,6 +260,8 @@ class Outcome:
             "bytes_down": self.bytes_down,
             "energy_wh": self.energy_wh,
             "idle_share": self.idle_share,
+            "waited": [{"for": name, **dataclasses.asdict(each)} for name, each in self.waited.items()],
+            "reasons": [dataclasses.asdict(each) for each in self.reasons],
             "evaluations": [dataclasses.asdict(point) for point in self.evaluations],
             "devices": [dataclasses.asdict(device) for device in listed],
             "more_devices": _by_kind(rest),
@@ -218,7 +271,9 @@ class Outcome:
         }
 
 
-_SUMMED = ("here_s", "busy_s", "wire_s", "batches", "bytes_up", "bytes_down", "energy_wh", "failures")
+_SUMMED = tuple(
+    field.name for field in dataclasses.fields(DeviceOutcome) if field.name not in ("node", "kind", "is_hot")
+)
 
 
 def _by_kind(devices: Iterable[DeviceOutcome]) -> list[dict[str, Any]]:

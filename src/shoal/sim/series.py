@@ -146,7 +146,18 @@ class SeedSeries:
             ],
         }
         text = json.dumps(decided, sort_keys=True, separators=(",", ":"))
-        return {**decided, "hash": hashlib.sha256(text.encode()).hexdigest(), "made_with": made_with()}
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        limits = [limits_of(outcome, profile) for outcome in self.outcomes]
+        return {**decided, "hash": digest, "limits": limits, "made_with": made_with()}
+
+
+def limits_of(outcome: Outcome, profile: str | FleetFile) -> dict[str, Any]:
+    """Return what limited a simulated job and what it cost, as plain values."""
+    plain = outcome.to_plain()
+    found = {name: plain[name] for name in ("waited", "reasons", "leases_expired", "crashes", "energy_wh")}
+    if not isinstance(profile, str) and (cost := profile.cost(outcome)):
+        found["cost"] = {**cost, "currency": profile.currency}
+    return found
 
 
 def value_of(point: Point, metric: str) -> float | None:

@@ -17,7 +17,7 @@ from shoal.cli.simulation import Question, SimulationAnswer
 from shoal.errors import Misuse
 from shoal.sim.fault_text import parse
 from shoal.sim.local_devices import DividedSet
-from shoal.sim.outcome import DeviceActivity, DeviceOutcome, DeviceTimeline, Outcome, Point, Span
+from shoal.sim.outcome import DeviceActivity, DeviceOutcome, DeviceTimeline, Outcome, Point, ReasonCount, Span
 from shoal.sim.profiles import PROFILES
 
 
@@ -86,6 +86,25 @@ def test_what_came_out_is_told_in_words_and_units() -> None:
         "raspberry pi 4",
     ):
         assert part in text, part
+
+
+def test_what_limits_a_plan_is_told_shortly() -> None:
+    reasons = (
+        ReasonCount("wait", "version N waits for others", 900),
+        *(ReasonCount("update.rejected", f"reason {letter}", 40) for letter in "abcd"),
+    )
+    devices = outcome().devices * 3
+    text = told([("plan", outcome(reasons=reasons, devices=devices, refused=160))])
+    assert "3 of 3 longest for a lease (39 % of the devices' time): version N waits for others" in text
+    assert "160 updates refused" in text
+    assert "40 × update.rejected: reason a" in text
+    assert ("reason c" in text, "reason d" in text) == (True, False)
+    answer = SimulationAnswer(title="plan", outcome=outcome(), cost={"energy": 1.5, "traffic": 0.25}, currency="EUR")
+    file = io.StringIO()
+    for part in summary(question(), [answer], seconds=3.0, width=140):
+        Console(width=140, file=file).print(part)
+    assert "1.75 EUR: 1.5 of energy, 0.25 of traffic" in file.getvalue()
+    assert "cost" not in text
 
 
 def test_two_plans_stand_side_by_side() -> None:

@@ -243,6 +243,7 @@ def _tell(question: Question, answers: list[SimulationAnswer], *, seconds: float
                 "topology": answer.topology,
                 **answer.outcome.to_plain(),
                 "examples": answer.divided.to_plain() if answer.divided is not None else None,
+                "cost": {**answer.cost, "currency": answer.currency} if answer.cost else None,
             }
             for answer in answers
         ]

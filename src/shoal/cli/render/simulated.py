@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 #: Devices shown one by one.
 _LANES_SHOWN = 12
 _LANE_WIDTH_MAX = 72
+
+#: Reasons of trouble, and things that devices waited for, that are shown.
+_REASONS_SHOWN = 3
+_WAITS_SHOWN = 2
+_WAIT_WORDS = {
+    "lease": "a lease",
+    "model": "the model on its way",
+    "update": "their update on its way",
+    "start": "code, data and the trainer to start",
+}
 
 #: How a moment of a device looks: a letter for eyes that see no colour, and a style.
 _LOOKS: dict[DeviceActivity, tuple[str, str]] = {
@@ -50,7 +61,7 @@ def summary(
 
 def _rows_text(rows: int) -> str:
     told = f"{count_text(rows)} of them were rows of a cohort at the end, as from {count_text(COHORT_FROM)} devices on:"
-    left_out = f"without work they check in every {span_text(CHECK_IN_S)}; idle time and energy are of the others"
+    left_out = f"without work they check in every {span_text(CHECK_IN_S)}; idle time and waits are of the others"
     return f"{told} {left_out} (docs/simulator.md)"
 
 
@@ -60,7 +71,7 @@ def _facts(answers: Sequence[SimulationAnswer]) -> Table:
     for answer in answers:
         table.add_column(clean(answer.title))
     rows = {"result": _result, "time": _time, "goal": _goal, "rounds": _rounds, "devices": _took_part}
-    costs = {"traffic": _traffic, "idle": _idle, "energy": _energy, "trouble": _trouble}
+    costs = {"traffic": _traffic, "idle": _idle, "waited": _waited, "energy": _energy, "trouble": _trouble}
     for label, tell in {**rows, **costs}.items():
         cells = [tell(answer.outcome) for answer in answers]
         if any(cells):
@@ -69,6 +80,10 @@ def _facts(answers: Sequence[SimulationAnswer]) -> Table:
             table.add_row("  examples", *map(_examples, answers))
         if label == "rounds" and any(answer.topology for answer in answers):
             table.add_row("  topology", *(answer.topology for answer in answers))
+        if label == "energy" and any(answer.cost for answer in answers):
+            table.add_row("  cost", *map(_cost, answers))
+    for reasons in itertools.zip_longest(*(_reasons(answer.outcome) for answer in answers), fillvalue=""):
+        table.add_row("", *reasons)
     return table
 
 
@@ -124,6 +139,34 @@ def _idle(outcome: Outcome) -> str:
 
 def _energy(outcome: Outcome) -> str:
     return f"{outcome.energy_wh:.3g} Wh (estimated)" if outcome.energy_wh else ""
+
+
+def _cost(answer: SimulationAnswer) -> str:
+    parts = ", ".join(f"{number_text(value)} of {name}" for name, value in answer.cost.items())
+    whole = f"{number_text(sum(answer.cost.values()))} {clean(answer.currency)}"
+    return f"{whole.strip()}: {parts}" if answer.cost else ""
+
+
+def _waited(outcome: Outcome) -> str:
+    """Name the waits that most devices had longest, and the leader's usual reason."""
+    here_s = sum(device.here_s for device in outcome.devices)
+    told: list[str] = []
+    for name, wait in itertools.islice(outcome.waited.items(), _WAITS_SHOWN):
+        if not wait.devices:
+            continue
+        of = f" of {count_text(len(outcome.devices))}" if not told else ""
+        devices = f"{count_text(wait.devices)}{of} longest for {_WAIT_WORDS[name]}"
+        told.append(f"{devices} ({share_text(wait.seconds / here_s, 0)} of the devices' time)")
+    said = next((each.reason for each in outcome.reasons if each.kind == "wait"), "")
+    is_lease = next(iter(outcome.waited), "") == "lease"
+    return "; ".join(told) + (f": {clean(said, 80)}" if said and is_lease and len(told) == 1 else "")
+
+
+def _reasons(outcome: Outcome) -> list[str]:
+    """The most frequent reasons of what went wrong."""
+    troubles = (each for each in outcome.reasons if each.kind != "wait")
+    shown = itertools.islice(troubles, _REASONS_SHOWN)
+    return [f"{count_text(each.count)} × {each.kind}: {clean(each.reason, 90)}" for each in shown]
 
 
 def _trouble(outcome: Outcome) -> str:
