@@ -1,7 +1,8 @@
 """Runs every baseline on MNIST that is divided unequally, and prints a table: ``python -m baselines``.
 
 ``--quick`` trains on fewer rows and devices, with one seed. ``--published`` also measures figures that papers publish,
-which takes most of an hour. ``--only NAME`` runs one file.
+which takes long: each trains a network for three seeds until it is right on 97 % of the test set. ``--only NAME`` runs
+one file.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def row_of(name: str, baseline: Baseline, size: Size, *, progress: bool) -> dict
         baseline.task(rows=size.rows),
         algorithm=baseline.algorithm() if baseline.algorithm is not None else None,
         devices=size.devices,
-        partition=baseline.partition or "dirichlet(0.1)",
+        partition="dirichlet(0.1)",
         plan=plan_of(baseline, size),
         seeds=size.seeds,
         name=baseline.name,

@@ -27,8 +27,6 @@ class Baseline:
     metric: str = "accuracy"
     #: Keys of the plan that differ from the other baselines'.
     plan: Mapping[str, Any] = field(default_factory=dict)
-    #: The partition, where it differs.
-    partition: str = ""
     #: The paper's figures that ``baselines.published`` measures again, or why there are none to compare with.
     published: str = ""
 
@@ -88,7 +86,7 @@ def gradients(loss: torch.Tensor, parameters: list[nn.Parameter]) -> torch.Tenso
     return torch.cat([each.flatten() for each in torch.autograd.grad(loss, parameters)])
 
 
-def plain_steps(task: shoal.Task, net: nn.Module, batches: Iterator[Any], lease: Any) -> tuple[int, float]:
+def plain_steps(net: nn.Module, batches: Iterator[Any], lease: Any) -> tuple[int, float]:
     """Train by plain gradient descent. Return the number of steps and the loss of the first batch."""
     parameters, first, count = list(net.parameters()), 0.0, 0
     for x, y in batches:

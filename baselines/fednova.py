@@ -19,7 +19,7 @@ class FedNova(Mnist):
     def train(self, model: Any, batches: Iterator[Any], lease: Any) -> None:
         parameters = list(model.net.parameters())
         start = parameters_to_vector(parameters).detach().clone()
-        steps, _ = plain_steps(self, model.net, batches, lease)
+        steps, _ = plain_steps(model.net, batches, lease)
         with torch.no_grad():
             vector_to_parameters(start + (parameters_to_vector(parameters) - start) / steps, parameters)
             model.scalar += steps

@@ -21,7 +21,7 @@ class QFedAvg(Mnist):
     def train(self, model: Any, batches: Iterator[Any], lease: Any) -> None:
         parameters = list(model.net.parameters())
         start = parameters_to_vector(parameters).detach().clone()
-        _, loss = plain_steps(self, model.net, batches, lease)
+        _, loss = plain_steps(model.net, batches, lease)
         with torch.no_grad():
             # Both sides of the quotient are times the rate, so that an update has its usual length.
             moved, loss = parameters_to_vector(parameters) - start, max(loss, 1e-10)

@@ -20,10 +20,10 @@ def unsuited(algorithm: Algorithm, plan: Plan) -> str | None:
     sums = "merge" if "merge" in hooks else "finish"
     sees = {"merge": "every update of a version", "finish": "the mean of a version", "choose": "who trained, and when"}
     topologies = ("star",) if "merge" in hooks else ("star", "tree")
-    for hook in sorted(hooks):
-        if believes.sealed is not None or plan.privacy is not None:
-            why = f"{name}.{hook} sees {sees[hook]}, and trust = {plan.trust!r} says that nobody may"
-            return f"{why}: set trust = 'identity'"
+    if believes.sealed is not None or plan.privacy is not None:
+        hook = min(hooks)
+        why = f"{name}.{hook} sees {sees[hook]}, and trust = {plan.trust!r} says that nobody may"
+        return f"{why}: set trust = 'identity'"
     if hooks & {"merge", "finish"}:
         if believes.rule is not None:
             return f"trust = {plan.trust!r} and {name}.{sums} both make a version: leave one of them out"

@@ -7,6 +7,7 @@ with the version.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,7 @@ class AskedAlgorithm:
         for each in candidates:
             known = self._facts.get(each.node)
             loss, trained_from = (None, None) if known is None else (known[0].loss, known[1])
-            told.append(
-                WaitingDevice(
-                    node=each.node, examples=each.examples, loss=loss, trained_from=trained_from, lease_s=each.lease_s
-                )
-            )
+            told.append(replace(each, loss=loss, trained_from=trained_from))
         count = min(count, len(told))
         rng = np.random.default_rng((seed, version))
         names = list(self._called("choose", self._algorithm.choose, told, count, rng))
@@ -140,4 +137,4 @@ class RowsForMerge(UpdateRows):
         self._asked = asked
 
     def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
-        return self._asked.merged(self.updates, list(self.nodes)), []
+        return self._asked.merged(self.updates, self.nodes), []

@@ -89,17 +89,17 @@ class Lending:
         """Return who gets the next leases: the worker that waits longest, or as many as a version lacks, drawn."""
         plan, ledger = self._spec.plan, self._training.ledger
         asked = self._training.asked
-        chooses = asked is not None and asked.chooses
-        if not (plan.sampling or chooses) or self._evaluations.now is not None:
+        chooser = asked if asked is not None and asked.chooses else None
+        if not (plan.sampling or chooser) or self._evaluations.now is not None:
             first = self._workers.first_in_line()
             return [] if first is None else [first]
         lacking = self.lent_most - ledger.outstanding - ledger.merged
-        if asked is not None and chooses:
+        if chooser is not None:
             waiting = {worker.node: worker for worker in self._workers.in_line}
             candidates = [_candidate(worker) for worker in waiting.values()]
             if not candidates:
                 return []
-            chosen = asked.chosen(candidates, lacking, seed=plan.seed, version=self._training.version)
+            chosen = chooser.chosen(candidates, lacking, seed=plan.seed, version=self._training.version)
             return [waiting[node] for node in chosen]
         return self._workers.draw(lacking, seed=plan.seed, version=self._training.version, share_of=self._share_of)
 

@@ -188,8 +188,6 @@ class TrainingState:
         """Take a checked update into the next version. A late update counts less."""
         scale = self.scale_of(lease, update)
         damped, weight = self._damped(delta, lease.version), self._spec.plan.weight_of(update.examples)
-        if self.asked is not None:
-            self.asked.note(lease.worker, update, version=lease.version)
         if self._weighing is not None:
             self._weighing.add(lease.worker, damped, weight=weight, scale=scale)
         else:
@@ -201,6 +199,8 @@ class TrainingState:
     def _note_merged(self, lease: Lease, update: Update) -> None:
         """Count an update of the next version, and add up the figures that its training code logged."""
         self.took_part.add(lease.worker)
+        if self.asked is not None:
+            self.asked.note(lease.worker, update, version=lease.version)
         self._examples += update.examples
         self._loss_sum += update.loss_sum
         add_logged(self._logged, update.logged)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Protocol
@@ -142,9 +142,9 @@ class UpdateRows:
         return self._updates[: len(self._rows)]
 
     @property
-    def nodes(self) -> Iterable[str]:
+    def nodes(self) -> list[str]:
         """The devices, in the order of their rows."""
-        return self._rows
+        return list(self._rows)
 
     def add(self, node: str, update: np.ndarray | Sparse, *, weight: float, scale: float) -> None:
         before = self._examples.get(node, 0.0)
@@ -193,7 +193,7 @@ class NearestWeighing(UpdateRows):
     def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
         if self._summed is not None:
             return self._summed[0], list(self._summed[1].down)
-        weights, down = self._weights(list(self.nodes), gram(self.updates))
+        weights, down = self._weights(self.nodes, gram(self.updates))
         return weighted_sum(self.updates, weights), down
 
     def _weights(self, nodes: Sequence[str], products: np.ndarray) -> tuple[np.ndarray, list[WeighedDown]]:

@@ -41,22 +41,20 @@ class Referrals:
         if isinstance(event.message, AskCheckpoint):
             self.on_ask_checkpoint(event.sender, event.message)
         elif isinstance(event.message, LeaderUnreachable):
-            self._on_leader_unreachable(event.sender, event.message)
+            self._send_on(event.sender, event.message.job, or_say=Dismiss(job=event.message.job, reason=_WORKS_HERE))
         return True
 
-    def _on_leader_unreachable(self, sender: str, message: LeaderUnreachable) -> None:
+    def on_ask_checkpoint(self, sender: str, ask: AskCheckpoint) -> None:
+        self._send_on(sender, ask.job, or_say=StepDown(job=ask.job, term=ask.term, reason=_WORKS_HERE))
+
+    def _send_on(self, sender: str, job: str, *, or_say: Dismiss | StepDown) -> None:
+        """Send a node to the manager of this job, or have it let go of the job: one that works here stays, and a tab
+        reaches no other manager."""
         node = self._cluster.nodes.get(sender)
         if node is not None and (node.job is not None or node.facts.browser):
-            self._machine.send(sender, Dismiss(job=message.job, reason=_WORKS_HERE))
+            self._machine.send(sender, or_say)
         else:
-            self._send_to_manager_of(message.job, sender)
-
-    def on_ask_checkpoint(self, sender: str, ask: AskCheckpoint) -> None:
-        node = self._cluster.nodes.get(sender)
-        if node is not None and node.job is not None:
-            self._machine.send(sender, StepDown(job=ask.job, term=ask.term, reason=_WORKS_HERE))
-        else:
-            self._send_to_manager_of(ask.job, sender)
+            self._send_to_manager_of(job, sender)
 
     def refers(self, sender: str, hello: Hello) -> bool:
         """Send a node that belongs to another manager there. Return whether it does. A tab reaches no other manager."""
