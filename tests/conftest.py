@@ -31,6 +31,7 @@ settings.load_profile("shoal")
 
 pytest_addoption = tiers.pytest_addoption
 pytest_collection_modifyitems = tiers.pytest_collection_modifyitems
+pytest_ignore_collect = tiers.pytest_ignore_collect
 
 
 def pytest_configure(config: pytest.Config) -> None:

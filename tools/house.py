@@ -9,7 +9,7 @@ import ast
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,26 +102,30 @@ def file_lines(modules: Iterable[Module]) -> dict[str, int]:
 def imports(module: Module, known: Mapping[str, Module]) -> set[str]:
     """The known modules that it imports while it runs, at its top or inside a function."""
     found = set()
-    for node in _runtime(module.tree):
+    for node in _runtime_imports(module.tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             source = _source(module, node)
             # `from package import x` is the module x where there is one, and otherwise the package's own file.
             found |= {inner if (inner := f"{source}.{alias.name}") in known else source for alias in node.names}
     return (found & known.keys()) - {module.name}
 
 
-def _runtime(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node except those that only a type checker sees."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for other in node.orelse:
-                yield other
-                yield from _runtime(other)
-        else:
-            yield node
-            yield from _runtime(node)
+@functools.cache
+def _runtime_imports(tree: ast.AST) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return the imports of a tree except those that only a type checker sees. Expressions hold none."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    waiting = list(ast.iter_child_nodes(tree))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            waiting += node.orelse
+        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            waiting += [other for other in ast.iter_child_nodes(node) if not isinstance(other, ast.expr)]
+    return tuple(found)
 
 
 def _source(module: Module, node: ast.ImportFrom) -> str:

@@ -56,6 +56,7 @@ def test_what_was_mended_stays_so(profile: str, seed: int) -> None:
     played(profile, seed)
 
 
+@pytest.mark.full
 def test_every_two_features_meet_or_are_refused() -> None:
     """In a few seeds that ``--quick`` plays; a pair that is neither drawn nor refused is a defect."""
     drawn = set().union(*(drawn_in(case("any", seed)) for seed in COVER))

@@ -20,7 +20,7 @@ def knee() -> int:
     return next(size for size, gain in zip(sizes, gains, strict=False) if gain < gain_wanted(size))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 def test_the_knee_at_100_mbit_is_found_within_one_worker(seed: int, knee: int) -> None:
     watch = grow(pace="sync", rate_mbit=SLOW_MBIT, seed=seed, smaller=SMALLER)
     assert watch.progress is not None

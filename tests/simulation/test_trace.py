@@ -38,7 +38,14 @@ def trace_in_process(profile: str, seed: int, path: Path, *, hash_seed: str) -> 
 
 
 # In the last a manager takes over a job of another.
-@pytest.mark.parametrize(("profile", "seed"), [("plain", 6), ("any", 130), ("managers", 60_002)])
+@pytest.mark.parametrize(
+    ("profile", "seed"),
+    [
+        ("plain", 6),
+        pytest.param("any", 130, marks=pytest.mark.full),
+        pytest.param("managers", 60_002, marks=pytest.mark.full),
+    ],
+)
 def test_a_seed_is_one_trace(profile: str, seed: int, tmp_path: Path) -> None:
     here = trace_of(seed, profile)
     assert here == trace_of(seed, profile)

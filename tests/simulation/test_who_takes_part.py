@@ -117,6 +117,7 @@ def test_an_update_many_times_as_long_is_refused_unless_the_plan_accepts_any_len
     assert open_.state == "finished"
 
 
+@pytest.mark.full
 def test_three_passes_take_three_times_as_long() -> None:
     def busy_s(**changes: Any) -> float:
         job = replace(_job(**changes), gmacs_per_example=1.0)

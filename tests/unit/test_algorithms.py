@@ -103,6 +103,7 @@ def plain(home: Path) -> SeedSeries:
     return simulated()
 
 
+@pytest.mark.full
 def test_a_mean_that_is_written_as_an_algorithm_is_the_mean(plain: SeedSeries) -> None:
     for algorithm in (Mean(), Same()):
         found = simulated(algorithm)
@@ -128,6 +129,7 @@ def test_who_is_chosen_trains() -> None:
     assert told["w6"].loss is None
 
 
+@pytest.mark.full
 def test_state_moves_with_the_version_through_a_crash_of_the_leader() -> None:
     plan = dataclasses.replace(PLAN, checkpoint_every_s=0.05, until=shoal.epochs(5))
     calm = simulated(Counting(), plan)

@@ -198,7 +198,7 @@ def test_the_best_of_all_is_for_few() -> None:
         exact_equal([0.0] * 13, merge_s=1.0)
     with pytest.raises(Misuse, match="one row and column"):
         exact([0.0, 1.0], merge_s=np.zeros((3, 3)))
-    with pytest.raises(Misuse, match="that come"):
+    with pytest.raises(Misuse, match="when each device is ready"):
         exact_equal([0.0, float("inf")], merge_s=1.0)
 
 

@@ -74,6 +74,7 @@ def test_a_series_has_every_seeds_result(first: SeedSeries) -> None:
     assert all(1 <= outcome.took_part <= 4 for outcome in first.outcomes)
 
 
+@pytest.mark.full
 def test_plans_are_compared_seed_by_seed(first: SeedSeries, tmp_path: Path) -> None:
     slow = simulated(name="slow", plan=replace(PLAN, learning_rate=1e-5))
     found = shoal.compare(first, slow)

@@ -329,6 +329,7 @@ def test_a_series_of_a_fleet_is_named_by_what_the_file_holds(home: Path) -> None
     assert load_fleet(written(home, PHONES, NIGHTS.replace("a,0,", "a,1,"))).sha256 != with_trace
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_a_trace_of_a_fleet_plays_again_unless_the_fleet_changed(
     home: Path, capsys: pytest.CaptureFixture[str]
@@ -396,6 +397,7 @@ def test_rows_of_a_cohort_use_energy(tmp_path: Path) -> None:
     assert rows.energy_wh > 10 * sum(device.energy_wh for device in rows.devices) / len(rows.devices)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_what_limits_a_plan_is_told_and_is_in_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = PIS.replace("up_mbps = 8", "up_mbps = 0.001").replace("count = 3", "count = 2")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 _CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "tools")!r})
-from tiers import pytest_addoption, pytest_collection_modifyitems
+from tiers import pytest_addoption, pytest_collection_modifyitems, pytest_ignore_collect
 """
 
 _PLAIN = """
