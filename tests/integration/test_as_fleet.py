@@ -42,4 +42,4 @@ def test_a_cluster_is_simulated_from_what_it_measured(
     run(story())
     words = ["simulate", str(TASK), "--fleet", "fleet.toml", "--epochs", "1", "--system-only"]
     assert main.run([*words, "--home", str(tmp_path / "own")]) == Exit.OK
-    assert "2 devices of fleet.toml" in capsys.readouterr().out
+    assert "2 devices of fleet.toml" in " ".join(capsys.readouterr().out.split())

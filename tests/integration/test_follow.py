@@ -59,7 +59,7 @@ def test_a_file_follows_what_is_best(tmp_path: Path) -> None:
             # It learns on. What is new is judged by a model that knows more.
             held = first
             for batch in range(30):
-                is_good = held["accuracy"] > 0.85 and follower.right(unseen) > max(began, 0.8)
+                is_good = (held["accuracy"] or 0.0) > 0.85 and follower.right(unseen) > max(began, 0.8)
                 if (held["examples"] or 0) >= 60 and is_good:
                     break
                 more(readings(100, seed=50 + batch))

@@ -55,7 +55,8 @@ def test_a_second_operator_joins_by_a_pasted_line(tmp_path: Path, capsys: pytest
             home = tmp_path / "laptop"
             pasted = ["join", made.join_line, "--name", "ann", "--home", str(home)]
             assert await asyncio.to_thread(main.run, pasted) == 0
-            assert "ann may operate cluster shoal from here. Try: shoal status" in capsys.readouterr().out
+            said = " ".join(capsys.readouterr().out.split())
+            assert "ann may operate cluster shoal from here. Try: shoal status" in said
             async with Operator.open(home) as ann:
                 assert (await ann.status()).manager == "manager"
             # Nothing that another cluster relies on is overwritten.
