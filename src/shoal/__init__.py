@@ -16,6 +16,7 @@ from shoal.version import __version__ as __version__
 if TYPE_CHECKING:
     from shoal import callbacks, data
     from shoal.api import fit, job, jobs, load, submit
+    from shoal.ask import evaluate, tally
     from shoal.callbacks import STOP, Callback
     from shoal.experiments import compare, simulate
     from shoal.handle import Job
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from shoal.metrics import auc, confusion, f1, mean, ratio
     from shoal.offload.api import offload
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
+    from shoal.questions import Tally
     from shoal.result import Result
     from shoal.task import Task
     from shoal.trainer.exporting import export
@@ -38,6 +40,7 @@ __all__ = [
     "Job",
     "Plan",
     "Result",
+    "Tally",
     "Task",
     "Until",
     "accuracy",
@@ -48,6 +51,7 @@ __all__ = [
     "data",
     "endless",
     "epochs",
+    "evaluate",
     "export",
     "f1",
     "fit",
@@ -62,6 +66,7 @@ __all__ = [
     "seconds",
     "simulate",
     "submit",
+    "tally",
     "worker",
 ]
 
@@ -73,6 +78,7 @@ _HOME = {
     "Job": "shoal.handle",
     "Plan": "shoal.plan",
     "Result": "shoal.result",
+    "Tally": "shoal.questions",
     "Task": "shoal.task",
     "Until": "shoal.plan",
     "accuracy": "shoal.until",
@@ -81,6 +87,7 @@ _HOME = {
     "confusion": "shoal.metrics",
     "endless": "shoal.until",
     "epochs": "shoal.until",
+    "evaluate": "shoal.ask",
     "export": "shoal.trainer.exporting",
     "f1": "shoal.metrics",
     "fit": "shoal.api",
@@ -94,6 +101,7 @@ _HOME = {
     "seconds": "shoal.until",
     "simulate": "shoal.experiments",
     "submit": "shoal.api",
+    "tally": "shoal.ask",
     "worker": "shoal.loop",
 }
 

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal.callbacks import Callback
 from shoal.errors import Corrupt, JobFailed, Misuse, Unreachable
@@ -57,12 +57,49 @@ def fit(
     fails, ``shoal.errors.JobFailed`` names the job and where its logs are. ``progress=False`` shows nothing; if the
     job trains nothing for a minute, the logger ``shoal`` warns of it and says why.
     """
+    share = {"workers_max": workers} if cluster else {"workers_min": workers, "workers_max": workers}
+    with tempfile.TemporaryDirectory(prefix="shoal-task-") as scratch:
+        stop_if_importing()
+        return fitted(
+            TaskSource(*source_of(task, Path(scratch)), task.arguments, task),
+            workers=workers,
+            chosen=_chosen(plan, until, share),
+            start=_start(start),
+            cluster=cluster,
+            save=save,
+            on_status=on_status,
+            callbacks=callbacks,
+            progress=progress,
+        )
+
+
+class TaskSource(NamedTuple):
+    """A task by the file that defines it."""
+
+    path: Path
+    entry: str
+    arguments: dict[str, Any]
+    #: The task itself, if it was made in this program.
+    task: Task | None = None
+
+
+def fitted(
+    source: TaskSource,
+    *,
+    workers: int,
+    chosen: dict[str, Any],
+    start: str | Path = "",
+    cluster: str | Path | None = None,
+    save: str | Path | None = None,
+    on_status: Callable[[Status], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+) -> Result:
+    """Do what ``fit`` does, with a plan as plain values."""
     stop_if_importing()
     if workers < 1:
         raise Misuse(f"training takes at least one worker, not {workers}")
     began_s = time.monotonic()
-    share = {"workers_max": workers} if cluster else {"workers_min": workers, "workers_max": workers}
-    chosen = _chosen(plan, until, share)
     place = at_home(Path(cluster).expanduser()) if cluster else for_a_while(workers)
     watch = Following(
         callbacks=tuple(callbacks),
@@ -73,7 +110,7 @@ def fit(
         began_s=began_s,
     )
     with closing_display(display_here(wanted=progress)) as display, PlainOperator(place) as operator:
-        job = _submitted(operator, task, chosen, _start(start), display)
+        job = _submitted(operator, source, chosen, start, display)
         try:
             return Follower(job, operator, display, watch).run()
         except (JobFailed, Unreachable) as error:
@@ -109,7 +146,9 @@ def submit(
     with closing_display(display_here(wanted=progress)) as display, PlainOperator(at_home(home)) as operator:
         # Before anything is prepared: a cluster that does not run should be told at once.
         operator.ask(lambda each: each.jobs_called(""))
-        job = _submitted(operator, task, chosen, _start(start), display)
+        with tempfile.TemporaryDirectory(prefix="shoal-task-") as scratch:
+            source = TaskSource(*source_of(task, Path(scratch)), task.arguments, task)
+            job = _submitted(operator, source, chosen, _start(start), display)
         display.note(f"job {job.id} is queued")
     return Job(job.id, home, task=task, whole=job.whole)
 
@@ -177,15 +216,14 @@ def _start(start: str | Path | Result | None) -> str | Path:
     return start or ""
 
 
-def _submitted(operator: PlainOperator, task: Task, chosen: dict[str, Any], start: str | Path, display: Display) -> Job:
-    with tempfile.TemporaryDirectory(prefix="shoal-task-") as scratch:
-        path, entry = source_of(task, Path(scratch))
-        ready = operator.ask_telling(
-            lambda each, tell: each.prepare(
-                path, entry, kwargs=task.arguments, plan=chosen, start=start, on_progress=tell
-            ),
-            display.step,
-        )
+def _submitted(
+    operator: PlainOperator, source: TaskSource, chosen: dict[str, Any], start: str | Path, display: Display
+) -> Job:
+    path, entry, arguments, task = source
+    ready = operator.ask_telling(
+        lambda each, tell: each.prepare(path, entry, kwargs=arguments, plan=chosen, start=start, on_progress=tell),
+        display.step,
+    )
     for note in ready.notes:
         display.note(note)
     found = operator.ask_telling(lambda each, tell: each.submit(ready, plan=chosen, on_progress=tell), display.step)

@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse
+from shoal.learning.algorithm_name import AlgorithmName
 from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer_rule import ADAPTIVE, BETA2, EPSILON, OUTER_KINDS, RATES, OuterRule
 from shoal.learning.privacy import Privacy, SharedPrivacy
@@ -258,6 +259,9 @@ class Plan:
     accept_unusual: bool = False
     #: How often a lease goes over its examples: E of FedAvg (McMahan et al. 2017). 0 is the same as 1.
     local_epochs: int = 0
+    #: A class of yours that makes versions from updates or chooses who trains: ``rules:Median`` is ``class
+    #: Median(shoal.Algorithm)`` in rules.py, which lies beside the task (docs/algorithms.md).
+    algorithm: str = ""
 
     def __post_init__(self) -> None:
         self._settle_outer()
@@ -312,6 +316,8 @@ class Plan:
         for name in (self.codec, self.down):
             Codec.parse(name)
         Schedule.parse(self.schedule)
+        if self.algorithm:
+            AlgorithmName.parse(self.algorithm)
         DecaySkips.parse(self.decay_skips)
         _ = self.outer_rule
 

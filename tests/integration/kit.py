@@ -193,12 +193,13 @@ class Site:
 
     # Jobs -----------------------------------------------------------------------------------------------
 
-    async def submit_tally(self, *, batches: int, epochs: int = 1, **plan: Any) -> str:
+    async def submit_tally(self, *, batches: int, epochs: int = 1, bundle: bytes = b"", **plan: Any) -> str:
         """Start a job of this many batches, for clusters whose agents run the tally trainer."""
         folder = self._directory / f"tally-{batches}"
         folder.mkdir(exist_ok=True)
         job = echo_job(folder, values=batches, batches=batches)
-        job = dataclasses.replace(job, name="tally", arguments={"pace": str(self.pace_file)})
+        bundle = bundle or job.bundle
+        job = dataclasses.replace(job, name="tally", arguments={"pace": str(self.pace_file)}, bundle=bundle)
         chosen = {"momentum": MOMENTUM, "checkpoint_every_s": 0.5, "until": {"epochs": epochs}, **plan}
         return await self.operator.submit(job, plan=chosen)
 

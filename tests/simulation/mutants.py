@@ -528,9 +528,9 @@ def model_changed_under_a_save() -> Patched:
     """The next version is written into the array that is being saved."""
     advance = TrainingState.advance
 
-    def advance_in_place(self: TrainingState) -> list[Applied]:
+    def advance_in_place(self: TrainingState, *answer: Any) -> list[Applied]:
         before = self.model
-        rows = advance(self)
+        rows = advance(self, *answer)
         if self.version > 1:
             # The first model is the job's and not ours to write to.
             before.flags.writeable = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -39,9 +40,9 @@ def lying() -> Iterator[list[int]]:
     result, begin = SimWorkerDriver._result, Invariants.__init__
 
     def lie(
-        self: SimWorkerDriver, action: Train | Evaluate, model: np.ndarray, seconds: float
+        self: SimWorkerDriver, action: Train | Evaluate, model: np.ndarray, seconds: float, *learned: Any
     ) -> Trained | EvaluationDone:
-        done = result(self, action, model, seconds)
+        done = result(self, action, model, seconds, *learned)
         if self._around.process.node != LIAR or not isinstance(done, Trained) or action.lease <= HONEST_LEASES:
             return done
         lies.append(action.lease)

@@ -14,12 +14,10 @@ import pytest
 import shoal
 from shoal.errors import Misuse
 from shoal.learning.algorithm import AlgorithmState, UpdateFacts, WaitingDevice
+from shoal.learning.algorithm_call import MergeQuestion, answered
 from shoal.learning.layout import Layout
-from shoal.roles.leader.asking import AskedAlgorithm
-from shoal.roles.leader.weighing import in_memory
-from shoal.sim.algorithms import unsuited
+from shoal.sim.algorithms import with_algorithm
 from shoal.sim.series import SeedSeries
-from shoal.wire.messages import Update
 
 sys.path.insert(0, str(Path(__file__).parent))
 from experiments_task import Blobs
@@ -150,6 +148,9 @@ class Wrong(shoal.Algorithm):
         return self.answer() if callable(self.answer) else self.answer
 
 
+LAYOUT = Layout.of([("weight", (3, 4), "parameter"), ("bias", (3,), "parameter")])
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -163,13 +164,11 @@ class Wrong(shoal.Algorithm):
         (lambda: 1 / 0, "Wrong.merge raised ZeroDivisionError"),
     ],
 )
-def test_a_wrong_answer_changes_nothing_and_says_why(answer: Any, reason: str) -> None:
-    layout = Layout.of([("weight", (3, 4), "parameter"), ("bias", (3,), "parameter")])
-    asked = AskedAlgorithm(Wrong(answer), layout, room=in_memory)
-    asked.note("w1", Update(job="j", term=1, lease=1, version=0, examples=4, loss_sum=2.0, train_s=1.0), version=0)
+def test_a_wrong_answer_is_refused_with_the_reason(answer: Any, reason: str) -> None:
+    updates, facts = np.ones((1, 15), dtype=np.float32), (UpdateFacts(node="w1", examples=4, loss=0.5),)
     with pytest.raises(Misuse, match=reason):
-        asked.merged(np.zeros((1, 15), dtype=np.float32), ["w1"])
-    assert asked.state == {}
+        answered(Wrong(answer), LAYOUT, MergeQuestion(updates=updates, facts=facts), {})
+    assert updates.all()
 
 
 class Both(Mean, Same):
@@ -185,8 +184,8 @@ class Both(Mean, Same):
         (Same(), {"trust": "private(1, 1e-5)", "clip_update": 1.0}, "nobody may"),
         (First(), {"sampling": "", "trust": "private(1, 1e-5)", "clip_update": 1.0}, "nobody may"),
         (Mean(), {"trust": "robust"}, "leave one of them out"),
-        (Mean(), {"topology": "tree"}, "needs topology = 'star'"),
-        (Same(), {"topology": "shard"}, "needs topology = 'star' or 'tree'"),
+        (Mean(), {"topology": "tree"}, "set topology = 'star'"),
+        (Same(), {"topology": "shard"}, "set topology = 'star' or 'tree'"),
         (Mean(), {"pace": "buffered", "buffer": 3, "cohort": 0, "sampling": ""}, "set pace = 'sync'"),
         (First(), {}, "leave sampling out"),
         (First(), {"sampling": "", "cohort": 0}, "set cohort"),
@@ -195,11 +194,12 @@ class Both(Mean, Same):
 def test_an_algorithm_that_does_not_suit_the_plan_is_refused(
     algorithm: shoal.Algorithm, changes: dict[str, Any], reason: str
 ) -> None:
-    found = unsuited(algorithm, dataclasses.replace(PLAN, **changes))
-    assert found is not None
-    assert reason in found
+    plan = dataclasses.replace(PLAN, **changes)
+    with pytest.raises(Misuse) as refused:
+        with_algorithm(plan, algorithm)
+    assert reason.lower() in str(refused.value).lower()
 
 
 def test_a_refusal_comes_before_anything_is_trained() -> None:
-    with pytest.raises(Misuse, match="leave sampling out"):
+    with pytest.raises(Misuse, match="Leave sampling out"):
         simulated(First())

@@ -18,7 +18,7 @@ from shoal import data
 from shoal.errors import Misuse
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
-from shoal.roles.actions import Evaluate, SettleOwn, Train
+from shoal.roles.actions import Evaluate, SettleOwn, Train, UndoOwn
 from shoal.scheduling.batches import epoch_order, mix
 from shoal.sim.fault_text import parse
 from shoal.sim.jobs import LearningResult
@@ -112,7 +112,7 @@ class Settled:
         self._played = played
 
     def step(self, step: Step) -> None:
-        settled = [action for action in step.actions if isinstance(action, SettleOwn)]
+        settled = [action for action in step.actions if isinstance(action, SettleOwn | UndoOwn)]
         self._played.log.setdefault(step.node, []).extend(settled)
 
     def mark(self, mark: Mark) -> None:
@@ -128,7 +128,7 @@ class Played:
         self.rows = {f"w{number}": rows for number, rows in enumerate(self.divided.rows, start=1)}
         self.leases: list[LearnedLease] = []
         #: Node -> its leases, and what became of each.
-        self.log: dict[str, list[LearnedLease | SettleOwn]] = {}
+        self.log: dict[str, list[LearnedLease | SettleOwn | UndoOwn]] = {}
         self.machines: dict[str, SimMachine] = {}
         trace = io.StringIO()
         job = simulated_job(ready, plan, train=True, divided=self.divided)
@@ -164,6 +164,8 @@ class Played:
             return result
 
         patch.setattr(local, "begin", begin_too)
+        # One by one, so that each lease is seen with the model that it begins with.
+        patch.setattr(local, "promise", lambda model, node, lease: None)
         patch.setattr(local, "learn_own", learn_too)
 
     def of(self, node: str) -> list[LearnedLease]:
@@ -248,8 +250,10 @@ def played(made: dict[str, ReadyTask]) -> Played:
 @pytest.fixture(scope="module")
 def heads(made: dict[str, ReadyTask]) -> Played:
     """With a head for each device, and trainers that fail, hang and die."""
-    faults = "fail(w1, at=round(3))\nhang(w2, at=round(2))\nrestart(w3, at=round(4))\ncrash(home, at=round(6))"
-    return Played(made["own"], replace(PLAN, lease_s=5.0, until=Until(epochs=8)), faults=faults)
+    faults = "fail(w1, at=round(3))\nhang(w2, at=round(2))\nrestart(w3, at=round(4))\ncrash(home, at=round(7))"
+    return Played(
+        made["own"], replace(PLAN, lease_s=5.0, checkpoint_every_s=30.0, until=Until(epochs=8)), faults=faults
+    )
 
 
 # Training ---------------------------------------------------------------------------------------------------
@@ -357,6 +361,7 @@ def test_own_parts_go_on_from_the_last_lease_that_was_taken(heads: Played) -> No
     loop, taken, back = Loop(heads), 0, 0
     for node in heads.rows:
         done, values = heads.of(node)[0], heads.of(node)[0].own
+        before: list[np.ndarray | None] = []
         for entry in heads.log[node]:
             if isinstance(entry, LearnedLease):
                 done = entry
@@ -366,8 +371,12 @@ def test_own_parts_go_on_from_the_last_lease_that_was_taken(heads: Played) -> No
                 loop.train(done)
                 assert done.result.own is not None
                 assert loop.own_difference(done.result.own) < 1e-6
+            elif isinstance(entry, UndoOwn):
+                back, values = back + entry.leases, before[-entry.leases]
+                del before[-entry.leases :]
             elif entry.taken:
                 assert entry.lease == done.lease.lease
+                before.append(values)
                 taken, values = taken + 1, done.result.own
             else:
                 back += 1

@@ -30,6 +30,7 @@ from shoal.cli.commands import (
     model,
     nodes,
     plan,
+    questions,
     service,
     simulate,
     status,
@@ -95,6 +96,8 @@ app.command(rich_help_panel=_WORK)(files.files)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(run_script.run)
 app.command(rich_help_panel=_WORK)(attach.attach)
+app.command(rich_help_panel=_WORK)(questions.tally)
+app.command(rich_help_panel=_WORK)(questions.evaluate)
 _add_feature("flock", _WORK)
 app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(plan.app, name="plan", rich_help_panel=_WORK)

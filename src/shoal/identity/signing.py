@@ -107,6 +107,14 @@ def check_pinned(spec: JobSpec, *, pinned: bytes) -> None:
         )
 
 
+def check_on_device(spec: JobSpec, *, ca_pem: bytes, cluster: str, pinned: bytes) -> str:
+    """Return which operator of this cluster signed a job whose code is to run on this device. Raises PeerViolation if
+    none did, or not the one whose key the device pinned."""
+    signer = check(spec, ca_pem=ca_pem, cluster=cluster, now_s=None)
+    check_pinned(spec, pinned=pinned)
+    return signer
+
+
 def signed_bytes(spec: JobSpec) -> bytes:
     """Return the bytes that a signature covers: every field but those of signatures, in one form only.
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.learning.algorithm_name import HOOKS
+
 #: What an algorithm keeps from version to version: arrays by name, saved with the model.
 AlgorithmState = Mapping[str, np.ndarray]
 
@@ -65,10 +67,6 @@ class Algorithm:
         """Return the names of ``count`` devices that train for the next version. ``rng`` is seeded by the plan's seed
         and the version."""
         raise NotImplementedError
-
-
-#: The methods of an algorithm.
-HOOKS = ("merge", "finish", "choose")
 
 
 def hooks_of(algorithm: Algorithm) -> frozenset[str]:

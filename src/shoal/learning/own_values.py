@@ -15,8 +15,8 @@ class OwnValues:
         self.values = values
         #: The result of a lease, until the leader has answered.
         self._made: tuple[int, np.ndarray] | None = None
-        #: The last lease that was taken, and what it began with.
-        self._taken: tuple[int, np.ndarray] | None = None
+        #: The leases that were taken last, each with what it began with.
+        self._taken: list[tuple[int, np.ndarray]] = []
 
     def begin_with(self, first: np.ndarray) -> None:
         """A device that has no values yet takes those of the first model."""
@@ -26,16 +26,24 @@ class OwnValues:
     def made(self, lease: int, values: np.ndarray) -> None:
         self._made = (lease, values.copy())
 
-    def settle(self, lease: int, *, taken: bool) -> None:
-        """Go on from what this lease made, durably; or from what was there before it."""
+    def settle(self, lease: int, *, taken: bool, undoable: int = 1) -> None:
+        """Go on from what this lease made, durably; or from what was there before it. ``undoable``: how many of the
+        leases that were taken last may be taken back."""
         if self._made is not None and self._made[0] == lease:
             made, self._made = self._made[1], None
             if taken and self.values is not None:
-                self._taken, self.values = (lease, self.values), made
+                self._taken = [*self._taken, (lease, self.values)][-undoable:]
+                self.values = made
                 self._keep(made)
-        elif not taken and self._taken is not None and self._taken[0] == lease:
+        elif not taken and self._taken and self._taken[-1][0] == lease:
             # Refused after all.
-            self.values, self._taken = self._taken[1], None
+            self.undo(1)
+
+    def undo(self, leases: int) -> None:
+        """Go back, durably, to what was there before the leases that were taken last."""
+        back = self._taken[-leases:]
+        if back:
+            self.values, self._taken = back[0][1], self._taken[: -len(back)]
             self._keep(self.values)
 
     def _keep(self, values: np.ndarray) -> None:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shoal.compress.sparse import Sparse
+    from shoal.learning.algorithm import AlgorithmState
+    from shoal.learning.algorithm_call import Question
+    from shoal.learning.layout import Layout
     from shoal.scheduling.ledger import Applied
     from shoal.sealing.request import MasksRequest, SealRequest
 
@@ -69,6 +72,17 @@ class Save:
     #: History since the last save: which batch went into which version.
     applied: tuple[Applied, ...] = ()
     evaluations: tuple[EvaluationView, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskAlgorithm:
+    """Call the job's algorithm; answered by AlgorithmAnswered or AlgorithmFailed before the role gets another event."""
+
+    number: int
+    question: Question
+    #: What the algorithm kept from the version before.
+    state: AlgorithmState = field(compare=False, repr=False)
+    layout: Layout = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,6 +203,16 @@ class SettleOwn:
 
     lease: int
     taken: bool
+    #: How many of the leases that were taken last may still be taken back, this one among them.
+    undoable: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UndoOwn:
+    """Go back, durably, to the own part before the last N leases that were taken: a new leader's history lacks their
+    updates."""
+
+    leases: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -287,6 +311,7 @@ Action = (
     | CancelTimer
     | Record
     | Save
+    | AskAlgorithm
     | Keep
     | ForgetMember
     | DropJob
@@ -299,6 +324,7 @@ Action = (
     | Train
     | Evaluate
     | SettleOwn
+    | UndoOwn
     | Participate
     | StageModel
     | MakeSealKey

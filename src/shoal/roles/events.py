@@ -14,6 +14,7 @@ from shoal.wire.messages import DeviceState, Heartbeat, MemberKey, Message, Tens
 if TYPE_CHECKING:
     import numpy as np
 
+    from shoal.learning.algorithm_call import AlgorithmAnswer
     from shoal.roles.manager.cluster_state import JobRecord
     from shoal.roles.manager.retention import KeepJobs
     from shoal.sealing.device import SealedUpdate
@@ -161,6 +162,23 @@ class Saved:
 class SaveFailed:
     version: int
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AlgorithmAnswered:
+    """The answer to ``AskAlgorithm`` of this number."""
+
+    number: int
+    answer: AlgorithmAnswer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AlgorithmFailed:
+    """The algorithm gave no answer that can be used, and will give none."""
+
+    number: int
+    reason: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -444,6 +462,8 @@ Event = (
     | StopRequested
     | Saved
     | SaveFailed
+    | AlgorithmAnswered
+    | AlgorithmFailed
     | Stored
     | StoreFailed
     | LoadFailed

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import Refused, ShoalError, Unreachable
+from shoal.identity.card_files import pinned_operator
 from shoal.identity.enrolment import Enrolled
 from shoal.identity.identity import Identity
+from shoal.identity.signing import check_on_device
 from shoal.net.base import SHUT_OUT
 from shoal.roles.events import LinkMeasured, Received
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
@@ -46,6 +48,7 @@ from shoal.wire.messages import (
     Assign,
     Checkpoint,
     Facts,
+    JobSpec,
     Message,
     ModelShard,
     RelayModel,
@@ -433,6 +436,11 @@ class Agent:
         self._tell_link()
 
     # Blobs ---------------------------------------------------------------------------------------------
+
+    def check_job(self, spec: JobSpec) -> None:
+        """Raise PeerViolation unless this device may run the code of this job."""
+        own, pinned = self.identity, pinned_operator(self._places.node)
+        check_on_device(spec, ca_pem=own.ca_pem, cluster=own.cluster, pinned=pinned)
 
     async def fetch(self, sha256: str) -> Path:
         """Bring a blob into the cache: once, verified by its hash, shared by all jobs."""

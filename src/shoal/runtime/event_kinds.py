@@ -18,6 +18,7 @@ ERRORS: dict[str, str] = {
 
 #: Faults: something is wrong, or somebody was refused. A view with little room shows them before other events.
 WARNINGS: dict[str, str] = {
+    "algorithm.failed": "an algorithm that gave no answer that a leader could use",
     "checkpoint.damaged": "a checkpoint that cannot be read",
     "device.lost": "a device that is gone: it was silent, did not reconnect, or left",
     "device.refused": "a device that may not connect, or that broke the protocol",

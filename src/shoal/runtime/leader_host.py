@@ -27,7 +27,7 @@ from shoal.runtime import probe
 from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, make_leader, owned
-from shoal.wire.messages import Assign, Blob, Checkpoint, Hello, Leads, Message, Renew
+from shoal.wire.messages import Assign, Blob, Checkpoint, Hello, JobSpec, Leads, Message, Renew
 
 log = logging.getLogger("shoal")
 
@@ -47,6 +47,10 @@ class LeaderHostApi(Protocol):
 
     async def fetch(self, sha256: str) -> Path:
         """Bring a blob into the cache, verified; where it is."""
+        ...
+
+    def check_job(self, spec: JobSpec) -> None:
+        """Raise PeerViolation unless this device may run the code of this job."""
         ...
 
 
@@ -158,6 +162,10 @@ class LeaderHost(AnyKey):
 
     async def before_hello(self, hello: Hello) -> None:
         """Nothing to learn: the manager told this leader which nodes may speak to it."""
+
+    async def code_of(self, spec: JobSpec) -> bytes:
+        self._around.check_job(spec)
+        return await asyncio.to_thread((await self._around.fetch(spec.bundle)).read_bytes)
 
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         return 0

@@ -19,6 +19,7 @@ from typing import Any
 from shoal.errors import Misuse, Refused, ShoalError
 from shoal.identity.identity import Identity
 from shoal.identity.names import RemoteIdentity
+from shoal.identity.signing import check
 from shoal.net.open_files import is_full
 from shoal.roles.actions import (
     Action,
@@ -103,6 +104,7 @@ from shoal.wire.messages import (
     ForgetNode,
     Heartbeat,
     Hello,
+    JobSpec,
     Message,
     PublishModel,
     RemoveJob,
@@ -385,6 +387,11 @@ class ManagerNode:
 
     async def open_door(self) -> str:
         raise Misuse("an aggregator is on a device")
+
+    async def code_of(self, spec: JobSpec) -> bytes:
+        # Also here: what lies in the registry may have been changed since the job was taken.
+        check(spec, ca_pem=self._identity.ca_pem, cluster=self._identity.cluster, now_s=None)
+        return await asyncio.to_thread(self._blobs.read, spec.bundle)
 
     def save(self, host: RoleHost, job: str, save: Save) -> None:
         self._role_server.spawn(self._versions.save(job, save, post=host.post), f"save {job}")

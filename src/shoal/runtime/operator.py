@@ -30,7 +30,17 @@ from shoal.store.readable import let_others_read
 from shoal.trainer.bundle import pack
 from shoal.trainer.exporting import TaskFiles
 from shoal.trainer.find import find_task
-from shoal.trainer.package import ReadyTask, Tell, job_id, laid_over, listing_of, make_ready, plan_from, spec_of
+from shoal.trainer.package import (
+    ReadyTask,
+    Tell,
+    job_id,
+    laid_over,
+    listing_of,
+    make_ready,
+    plan_from,
+    spec_of,
+    with_methods,
+)
 from shoal.trainer.portable.capturing import capture_ready
 from shoal.trainer.shards import Manifest
 from shoal.trainer.whole_file import write_whole
@@ -474,7 +484,7 @@ class Operator:
         job is for PyTorch devices alone.
         """
         prepared = ready.prepared
-        whole = plan_from(laid_over(prepared.plan, plan))
+        whole = await with_methods(plan_from(laid_over(prepared.plan, plan)), ready)
         card_key = await self._check_members(whole, on_progress)
         graphs = await self._upload_graphs(ready, whole, on_progress) if portable else ""
         await self._upload_bytes(ready.bundle)

@@ -26,8 +26,8 @@ AFTER_BUG_S = 1.0
 #: Whether handling an event could be felt elsewhere.
 Weigh = Callable[[Event], bool]
 
-#: Carries out the actions that a host does not know itself.
-Perform = Callable[["RoleHost", Action], Awaitable[None]]
+#: Carries out the actions that a host does not know itself. What it returns, the role handles before any other event.
+Perform = Callable[["RoleHost", Action], Awaitable[Event | None]]
 
 #: Carries out an action at once; False: it has to be waited for, and is left to ``Perform``.
 ActAtOnce = Callable[["RoleHost", Action], bool]
@@ -155,14 +155,20 @@ class RoleHost:
         return _Decided(() if timer is None else (SetTimer(name=timer, after_s=AFTER_BUG_S),))
 
     async def _carry_out(self, decided: _Decided) -> None:
+        answers: list[Event] = []
         while later := self._act_at_once(decided):
             action, decided = later.actions[0], _Decided(later.actions[1:], later.timer)
             try:
-                await self._perform(self, action)
+                answer = await self._perform(self, action)
             except asyncio.CancelledError:
                 raise
             except Exception:
                 decided = self._after_bug(later.timer)
+            else:
+                answers += [answer] if answer is not None else []
+        for answer in answers:
+            if self.role is not None and not self.ended:
+                await self._handle(self.role, answer)
 
     def _act_at_once(self, decided: _Decided) -> _Decided | None:
         """Carry out what needs no waiting; returns what is left from the first action that does, if any is."""

@@ -14,16 +14,16 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.identity.names import RemoteIdentity
 from shoal.net.base import BROKE_CONTRACT, Session
-from shoal.roles.actions import Action
+from shoal.roles.actions import Action, AskAlgorithm
 from shoal.roles.aggregator.aggregator import Aggregator
-from shoal.roles.events import Event, Received
+from shoal.roles.events import AlgorithmAnswered, AlgorithmFailed, Event, Received
 from shoal.roles.leader.gathering.private_sum import Normals
 from shoal.roles.leader.leader import Leader
 from shoal.roles.node.checkpoint_transfer import StoredVersion
@@ -34,6 +34,7 @@ from shoal.runtime.malloc import KEPT_BY_LARGE_BYTES, keep_freed_memory, return_
 from shoal.runtime.role_host import HEAVY_BYTES, RoleHost
 from shoal.runtime.update_files import memory_in
 from shoal.trainer.prepared_job import first_model
+from shoal.trainer.protocol import TrainerError
 from shoal.wire.limits import UPLOAD_SHARED_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
     NO_TENSORS,
@@ -41,6 +42,7 @@ from shoal.wire.messages import (
     Checkpoint,
     Heartbeat,
     Hello,
+    JobSpec,
     Lane,
     Message,
     Recipient,
@@ -48,6 +50,9 @@ from shoal.wire.messages import (
     SetUpAggregator,
     with_tensors,
 )
+
+if TYPE_CHECKING:
+    from shoal.trainer.algorithm_host import AlgorithmHost
 
 #: How long after a role's end its memory is returned, and once more: sessions may still send its last model.
 LET_GO_S = (1.0, 4.0)
@@ -66,6 +71,10 @@ class ServerApi(NodeApi[RoleHost], Protocol):
 
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         """The most bytes of tensors that may follow a checkpoint from the leader of a job elsewhere."""
+        ...
+
+    async def code_of(self, spec: JobSpec) -> bytes:
+        """The bundle of a job whose algorithm is to run here. Raises ShoalError unless an operator signed the job."""
         ...
 
     def awaits_checkpoint(self, sender: str, checkpoint: Checkpoint) -> bool:
@@ -103,6 +112,8 @@ class RoleServer:
         self.features: dict[Recipient, SessionFeature] = {}
         #: One thread for merging: it does not hold up the event loop.
         self._merging = ThreadPoolExecutor(1, thread_name_prefix="shoal-merge")
+        #: The algorithms of leaders here, each in its own process.
+        self._algorithms: dict[RoleHost, AlgorithmHost] = {}
         self._sessions: dict[tuple[str, Lane], Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -120,6 +131,8 @@ class RoleServer:
     async def stop(self) -> None:
         for host in self.roles.hosts:
             await host.stop()
+        for algorithm in self._algorithms.values():
+            await algorithm.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -238,6 +251,8 @@ class RoleServer:
 
     async def _end(self, host: RoleHost) -> None:
         await host.stop()
+        if (algorithm := self._algorithms.pop(host, None)) is not None:
+            await algorithm.close()
         del host
         for wait_s in LET_GO_S:
             await asyncio.sleep(wait_s)
@@ -253,7 +268,7 @@ class RoleServer:
         compares = trust.rule == "nearest" or trust.sealed is not None
         return RoleHost(
             f"leader of {assign.job}",
-            _wait_for,
+            functools.partial(self._ask, assign.spec),
             send=self.roles.send,
             at_once=functools.partial(self._perform_leader, assign.job),
             executor=self._merging,
@@ -261,8 +276,27 @@ class RoleServer:
         )
 
     def _perform_leader(self, job: str, host: RoleHost, action: Action) -> bool:
+        if isinstance(action, AskAlgorithm):
+            return False
         self.roles.perform_leader(host, job, action)
         return True
+
+    async def _ask(self, spec: JobSpec, host: RoleHost, action: Action) -> Event:
+        """Have the job's algorithm answer its leader, which handles nothing else meanwhile."""
+        if not isinstance(action, AskAlgorithm):
+            raise Misuse(f"{type(action).__name__} is carried out at once")
+        # Few jobs have an algorithm, and a hub does without what trainers need.
+        from shoal.trainer.algorithm_host import AlgorithmHost
+
+        try:
+            if host not in self._algorithms:
+                code = await self._place.code_of(spec)
+                self._algorithms[host] = AlgorithmHost(spec.plan, code, action.layout)
+            answer = await self._algorithms[host].ask(action.question, action.state)
+        except (ShoalError, OSError) as error:
+            told = error.traceback if isinstance(error, TrainerError) else ""
+            return AlgorithmFailed(number=action.number, reason=f"the algorithm failed: {error}", traceback=told)
+        return AlgorithmAnswered(number=action.number, answer=answer)
 
     def aggregator_host(self, form: SetUpAggregator) -> RoleHost:
         return RoleHost(
@@ -295,7 +329,7 @@ class RoleServer:
         self.roles.formed(host, form, endpoint=where, reason=reason)
 
 
-async def _wait_for(_: RoleHost, action: Action) -> None:
+async def _wait_for(_: RoleHost, action: Action) -> Event | None:
     raise Misuse(f"{type(action).__name__} is carried out at once")
 
 

@@ -25,7 +25,7 @@ from shoal.errors import Misuse, ShoalError
 from shoal.identity.card_files import card_key_of, pinned_operator
 from shoal.identity.cards import CardKey
 from shoal.identity.identity import Identity
-from shoal.identity.signing import check, check_pinned
+from shoal.identity.signing import check_on_device
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import merge_all
 from shoal.roles.actions import (
@@ -43,6 +43,7 @@ from shoal.roles.actions import (
     StageModel,
     SumMasks,
     Train,
+    UndoOwn,
 )
 from shoal.roles.events import (
     EvaluationDone,
@@ -169,7 +170,9 @@ class WorkerDriver:
             return
         if isinstance(action, SettleOwn) and self._own is not None:
             # Before the next lease begins: it goes on from there.
-            await asyncio.to_thread(self._own.settle, action.lease, taken=action.taken)
+            await asyncio.to_thread(self._own.settle, action.lease, taken=action.taken, undoable=action.undoable)
+        elif isinstance(action, UndoOwn) and self._own is not None:
+            await asyncio.to_thread(self._own.undo, action.leases)
         elif isinstance(action, Participate):
             await self._count(host, action)
 
@@ -199,7 +202,7 @@ class WorkerDriver:
                 self._begin(self._train(host, action, self._model_for(action)))
             case Evaluate():
                 self._begin(self._evaluate(host, action, self._model_for(action)))
-            case SettleOwn():
+            case SettleOwn() | UndoOwn():
                 return self._own is None
             case Participate():
                 return False
@@ -319,9 +322,8 @@ class WorkerDriver:
     def _check_signature(self) -> str:
         """Return which operator of our cluster signed this job. Raises PeerViolation if none did, or not the one whose
         key this device pinned."""
-        signer = check(self._spec, ca_pem=self._member.ca_pem, cluster=self._member.cluster, now_s=None)
-        check_pinned(self._spec, pinned=self._pinned())
-        return signer
+        member = self._member
+        return check_on_device(self._spec, ca_pem=member.ca_pem, cluster=member.cluster, pinned=self._pinned())
 
     def _pinned(self) -> bytes:
         return pinned_operator(self._own_folder) if self._own_folder is not None else b""

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
-from shoal.learning.algorithm import HOOKS, Algorithm, hooks_of
+from shoal.errors import Misuse
+from shoal.learning.algorithm import Algorithm, hooks_of
+from shoal.learning.algorithm_name import HOOKS, AlgorithmName
 from shoal.plan import Plan
+from shoal.trainer.bundle import unpack
+from shoal.trainer.importer import make_algorithm
 
 
-def unsuited(algorithm: Algorithm, plan: Plan) -> str | None:
-    """Return why leaders cannot ask this algorithm under this plan, or None if they can."""
+def with_algorithm(plan: Plan, algorithm: Algorithm) -> Plan:
+    """Return the plan with which leaders ask this algorithm. Raises Misuse, with the reasons, if none can."""
     hooks, name = hooks_of(algorithm), type(algorithm).__name__
     if not hooks:
-        return f"{name} has none of the methods {', '.join(HOOKS)}: write one, or leave the algorithm out"
-    if {"merge", "finish"} <= hooks:
-        return f"{name} has merge and finish: put what finish does into merge, which sees more"
-    believes = plan.believes
-    sums = "merge" if "merge" in hooks else "finish"
-    sees = {"merge": "every update of a version", "finish": "the mean of a version", "choose": "who trained, and when"}
-    topologies = ("star",) if "merge" in hooks else ("star", "tree")
-    if believes.sealed is not None or plan.privacy is not None:
-        hook = min(hooks)
-        why = f"{name}.{hook} sees {sees[hook]}, and trust = {plan.trust!r} says that nobody may"
-        return f"{why}: set trust = 'identity'"
-    if hooks & {"merge", "finish"}:
-        if believes.rule is not None:
-            return f"trust = {plan.trust!r} and {name}.{sums} both make a version: leave one of them out"
-        if plan.topology not in topologies:
-            needed = " or ".join(map(repr, topologies))
-            return f"{name}.{sums} needs topology = {needed}: elsewhere no node has {sees[sums]}"
-    if plan.paces[0] != "sync":
-        return f"{name} is asked once per version: set pace = 'sync'"
-    if "choose" in hooks and plan.sampling:
-        return f"{name}.choose and sampling = {plan.sampling!r} both choose devices: leave sampling out"
-    if "choose" in hooks and not plan.cohort:
-        return f"{name}.choose says which devices train, and in this plan all do: set cohort"
-    return None
+        raise Misuse(f"{name} has none of the methods {', '.join(HOOKS)}: write one, or leave the algorithm out")
+    if plan.algorithm:
+        raise Misuse(f"the plan names the algorithm {plan.algorithm!r} already: leave it out, or algorithm=")
+    file = re.sub(r"\W", "-", type(algorithm).__module__.rpartition(".")[2]) or "here"
+    return replace(plan, algorithm=str(AlgorithmName(f"{file}:{name}", hooks)))
+
+
+def algorithm_of(bundle: bytes, text: str) -> Algorithm:
+    """Return the algorithm that a plan names, from the code of its task. It runs in this process, as the task does."""
+    with tempfile.TemporaryDirectory(prefix="shoal-algorithm-") as folder:
+        unpack(bundle, Path(folder, "code"))
+        return make_algorithm(Path(folder, "code"), AlgorithmName.parse(text).entry)
 
 
 def named(algorithm: Algorithm) -> str:

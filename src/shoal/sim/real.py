@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from shoal.errors import Misuse
 from shoal.learning.algorithm import Algorithm
 from shoal.plan import Plan, Until
+from shoal.sim.algorithms import algorithm_of, with_algorithm
 from shoal.sim.jobs import SimulatedJob, SystemOnly, Training
 from shoal.sim.local_devices import DividedSet, LocalTraining, without_examples
 from shoal.sim.torch_training import TorchTraining
@@ -41,6 +43,9 @@ def simulated_job(
     """
     if (why := why_not(ready, plan, train=train, divided=divided)) is not None:
         raise Misuse(why)
+    if plan.algorithm and algorithm is None:
+        algorithm = algorithm_of(ready.bundle, plan.algorithm)
+        plan = with_algorithm(replace(plan, algorithm=""), algorithm)
     whole = ready
     if plan.data == "local":
         ready = without_examples(ready)

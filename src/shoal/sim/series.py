@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from shoal.errors import Misuse
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.estimate import Estimate
 from shoal.plan import Plan
-from shoal.sim.algorithms import named, unsuited
+from shoal.sim.algorithms import named, with_algorithm
 from shoal.sim.fault_text import write
 from shoal.sim.faults import Fault
 from shoal.sim.fleet_file import FleetFile
@@ -223,8 +223,8 @@ def played(
     look: Callable[[int, Glance], object] = lambda seed, glance: None,
 ) -> SeedSeries:
     """Simulate a plan for each seed. Raises Misuse before the first if the algorithm does not suit the plan."""
-    if algorithm is not None and (why := unsuited(algorithm, readies[0].plan)) is not None:
-        raise Misuse(why)
+    if algorithm is not None:
+        readies = [replace(ready, plan=with_algorithm(ready.plan, algorithm)) for ready in readies]
     outcomes = []
     for ready in readies:
         job = simulated_job(ready.task, ready.plan, train=setting.train, divided=ready.divided, algorithm=algorithm)

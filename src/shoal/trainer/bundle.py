@@ -9,7 +9,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from shoal.errors import Misuse, PeerViolation
@@ -35,14 +35,17 @@ _END_MARK = b"PK\x05\x06"
 _ZIP64_MARK = b"PK\x06\x07"
 
 
-def pack(path: Path, entry: str, tell: Callable[[str], None] = lambda text: None) -> bytes:
+def pack(path: Path, entry: str, tell: Callable[[str], None] = lambda text: None, *, also: Sequence[str] = ()) -> bytes:
     """Zip a task's directory, or a single file and the neighbours it imports. The same files give the same bytes.
 
-    Reports the files left out, in one line with the reasons.
+    Reports the files left out, in one line with the reasons. ``also``: names of neighbours that it does not import.
     """
     root = path if path.is_dir() else path.parent
     left_out: dict[Path, str] = {}
-    files = sorted(_directory_files(path, left_out) if path.is_dir() else _imported_files(path, left_out))
+    if missing := next((name for name in also if not (root / name).is_file()), None):
+        raise Misuse(f"there is no {missing} beside {path.name}: put it into {root}")
+    found = _directory_files(path, left_out) if path.is_dir() else _imported_files(path, left_out, also)
+    files = sorted(found)
     if left_out:
         tell(_told(left_out, root))
     names = [file.relative_to(root).as_posix() for file in files]
@@ -133,10 +136,11 @@ def _told(left_out: dict[Path, str], root: Path) -> str:
     return f"left out of the bundle: {', '.join(names)}{more}"
 
 
-def _imported_files(script: Path, left_out: dict[Path, str]) -> set[Path]:
-    """The script and, transitively, the files and packages beside it that it imports by plain name."""
+def _imported_files(script: Path, left_out: dict[Path, str], also: Sequence[str]) -> set[Path]:
+    """The script, the files that are named and, transitively, the files and packages beside it that they import by
+    plain name."""
     found: set[Path] = set()
-    waiting = [script]
+    waiting = [script, *(script.parent / name for name in also)]
     while waiting and len(found) <= BUNDLE_FILES_MAX:
         file = waiting.pop()
         if file in found:

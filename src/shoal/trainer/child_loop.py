@@ -59,6 +59,13 @@ class ShardReader(Protocol):
 
 
 @runtime_checkable
+class Consulted(Protocol):
+    """An algorithm's process, which answers the questions of a leader."""
+
+    def consult(self, message: Message, memory: BinaryIO) -> Message: ...
+
+
+@runtime_checkable
 class Timed(Protocol):
     """A learner that can end a lease early."""
 
@@ -143,6 +150,7 @@ class _Service:
         self._learner: Learner | None = None
         self._reader: ShardReader | None = None
         self._timed: Timed | None = None
+        self._consulted: Consulted | None = None
         self._bundle_dir = ""
         self._reserve = Reserve()
 
@@ -170,7 +178,7 @@ class _Service:
             return {"kind": "failed", "reason": reason, "where": where, "traceback": told(error, self._bundle_dir)}
 
     def _do(self, command: Message) -> Message:
-        learner, reader = self._learner, self._reader
+        learner, reader, consulted = self._learner, self._reader, self._consulted
         if self._timed is not None:
             self._timed.due_in(float(command.get("deadline_s", 0.0)))
         match command:
@@ -185,6 +193,9 @@ class _Service:
             case {"kind": "open", "shard": int(shard)} if reader:
                 reader.open_shard(shard, receive_file(self._files, shard))
                 return {"kind": "opened"}
+            case {"kind": "consult", "number": int(number)} if consulted:
+                with receive_file(self._files, number) as memory:
+                    return consulted.consult(command, memory)
             case {"kind": "shut", "shard": int(shard)} if reader:
                 reader.shut_shard(shard)
                 return {"kind": "shut"}
@@ -200,6 +211,7 @@ class _Service:
         self._learner = made if isinstance(made, Learner) else None
         self._reader = made if isinstance(made, ShardReader) else None
         self._timed = made if isinstance(made, Timed) else None
+        self._consulted = made if isinstance(made, Consulted) else None
         return trainer.loaded()
 
 

@@ -21,8 +21,8 @@ from shoal.trainer.channel import Message
 from shoal.trainer.confine import Limits, device_memory_bytes, says_no_memory, too_much_memory
 from shoal.trainer.launch import REFUSED_CODE
 from shoal.trainer.line import TrainerLine
-from shoal.trainer.open_files import send_file
-from shoal.trainer.processors import ENGINES
+from shoal.trainer.open_files import send_file, send_open
+from shoal.trainer.processors import ALGORITHM_MODULE, ENGINES
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerError, TrainerSettings, TrainResult
 from shoal.trainer.sandbox import Room
 from shoal.trainer.shared import SharedVectors
@@ -36,7 +36,7 @@ __all__ = ["EvalResult", "TaskLoaded", "TrainResult", "TrainerError", "TrainerHo
 #: The module that runs a task's code, and the modules that run what an operator sent. Any other module is Shoal's own
 #: code, which needs the agent's files.
 _TASK_MODULE = ENGINES["torch"]
-_CONFINED = frozenset(ENGINES.values())
+_CONFINED = frozenset({*ENGINES.values(), ALGORITHM_MODULE})
 #: Python and torch may take minutes to import from the SD card of a small board.
 START_TIMEOUT_S = 300.0
 #: Only bounds the wait: the leader's lease ends long before.
@@ -82,6 +82,7 @@ class TrainerHost:
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS_LINES)
         self._asking = asyncio.Lock()
         self._seq = 0
+        self._questions = 0
 
     @property
     def shared(self) -> SharedVectors:
@@ -191,6 +192,15 @@ class TrainerHost:
         with contextlib.suppress(ConnectionError):
             send_file(self._running.files, number, path)
         await self._ask({"kind": "open", "shard": number}, "opened", ANSWER_TIMEOUT_S)
+
+    async def consult(self, question: Message, memory: int, *, timeout_s: float) -> Message:
+        """Put a question to an algorithm (``algorithm_wire``). ``memory`` is the open file with its arrays."""
+        if self._running is None:
+            raise TrainerError("the algorithm's process does not run: start() it first")
+        self._questions += 1
+        with contextlib.suppress(ConnectionError):
+            send_open(self._running.files, self._questions, memory)
+        return await self._ask(question | {"number": self._questions}, "consulted", timeout_s)
 
     async def shut_shard(self, number: int) -> None:
         """Have the process unmap a shard, so that its file can be removed: a mapped file keeps its disk space."""

@@ -7,11 +7,16 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.errors import Misuse
 from shoal.task import Task
 from shoal.trainer.guard import importing
+
+if TYPE_CHECKING:
+    from shoal.learning.algorithm import Algorithm
+
+_T = TypeVar("_T")
 
 _ENTRY = re.compile(r"([\w-]+):([A-Za-z_]\w*)")
 _SCRIPT = re.compile(r"script:([\w-]+\.py)")
@@ -38,14 +43,35 @@ def file_of(entry: str) -> str:
 
 def make_task(bundle_dir: Path, entry: str, arguments: dict[str, Any]) -> Task:
     """Import the entry's module from the bundle and build its task with the recorded arguments."""
+    found = _class_of(bundle_dir, entry, Task)
+    if found is None:
+        file, _, name = entry.partition(":")
+        raise Misuse(f"{file}.py defines no task {name}: it must be a class derived from shoal.Task")
+    return found(**arguments)
+
+
+def make_algorithm(bundle_dir: Path, entry: str) -> Algorithm:
+    """Import the entry's module from the bundle and build its algorithm, which takes no arguments."""
+    from shoal.learning.algorithm import Algorithm
+
+    found = _class_of(bundle_dir, entry, Algorithm)
+    if found is None:
+        file, _, name = entry.partition(":")
+        raise Misuse(f"{file}.py defines no algorithm {name}: it must be a class derived from shoal.Algorithm")
+    try:
+        return found()
+    except TypeError as error:
+        raise Misuse(f"{entry} cannot be built without arguments ({error}): give each a default value") from None
+
+
+def _class_of(bundle_dir: Path, entry: str, kind: type[_T]) -> type[_T] | None:
+    """Return the class that an entry names, or None if its module has no such class of this kind."""
     stem, class_name = parse_entry(entry)
     file = bundle_dir / f"{stem}.py"
     if not file.is_file():
         raise Misuse(f"the bundle holds no {file.name}")
     found = getattr(_import_file(file, stem), class_name, None)
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        raise Misuse(f"{file.name} defines no task {class_name}: it must be a class derived from shoal.Task")
-    return found(**arguments)
+    return found if isinstance(found, type) and issubclass(found, kind) else None
 
 
 def _import_file(file: Path, stem: str) -> ModuleType:

@@ -21,7 +21,12 @@ _WAIT_S = 10.0
 def send_file(to: socket.socket, number: int, path: Path) -> None:
     """Open a file to read, and hand it over."""
     with path.open("rb") as file:
-        socket.send_fds(to, [number.to_bytes(_NUMBER_BYTES, "big")], [file.fileno()])
+        send_open(to, number, file.fileno())
+
+
+def send_open(to: socket.socket, number: int, fd: int) -> None:
+    """Hand over a file that is open, with the rights with which it was opened."""
+    socket.send_fds(to, [number.to_bytes(_NUMBER_BYTES, "big")], [fd])
 
 
 def receive_file(from_: socket.socket, number: int) -> BinaryIO:

@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import Misuse
+from shoal.learning.algorithm_name import HOOKS, AlgorithmName
 from shoal.learning.decay_skips import DecaySkips
 from shoal.learning.outer_rule import RATES
 from shoal.plan import Plan, unknown_key, usual_momentum
+from shoal.trainer.algorithm_host import AlgorithmHost
 from shoal.trainer.bundle import pack
-from shoal.trainer.importer import is_script
+from shoal.trainer.importer import file_of, is_script
 from shoal.trainer.prepared_job import DIVIDED, PreparedJob, own_layout
-from shoal.trainer.protocol import TrainerSettings
+from shoal.trainer.protocol import TrainerError, TrainerSettings
 from shoal.trainer.shards import Manifest
 from shoal.trainer.spawn import child
 from shoal.until import until_from
@@ -67,7 +69,9 @@ async def make_ready(
     """
     arguments = dict(kwargs or {})
     notes: list[str] = []
-    bundle = await asyncio.to_thread(pack, path, entry, notes.append)
+    algorithm = str((plan or {}).get("algorithm", ""))
+    also = (file_of(AlgorithmName.parse(algorithm).entry),) if algorithm else ()
+    bundle = await asyncio.to_thread(pack, path, entry, notes.append, also=also)
     on_progress(f"packed {path} ({len(bundle):,} bytes)")
     for note in notes:
         on_progress(note)
@@ -182,6 +186,23 @@ def trainer_settings(ready: ReadyTask, plan: Plan, *, bundle_dir: str, **options
         own=own_layout(Path(prepared.model)),
         **options,
     )
+
+
+async def with_methods(plan: Plan, ready: ReadyTask) -> Plan:
+    """Return the plan with the methods of its algorithm, which runs in its confined process as it will on a leader.
+    Raises Misuse if it cannot be built, or does not suit the plan."""
+    if not plan.algorithm:
+        return plan
+    host, name = AlgorithmHost(plan, ready.bundle, ready.prepared.layout), AlgorithmName.parse(plan.algorithm)
+    try:
+        hooks = await host.hooks()
+    except TrainerError as error:
+        raise Misuse(f"algorithm = {plan.algorithm!r}: {error}") from None
+    finally:
+        await host.close()
+    if not hooks:
+        raise Misuse(f"algorithm = {plan.algorithm!r}: it has none of the methods {', '.join(HOOKS)}")
+    return dataclasses.replace(plan, algorithm=str(AlgorithmName(name.entry, hooks)))
 
 
 # The process that prepares it --------------------------------------------------------------------------

@@ -20,6 +20,8 @@ ENGINE_VARIABLE = "SHOAL_ENGINE"
 
 #: The engines, each with the module of its process.
 ENGINES = {"torch": "shoal.trainer.child", "onnx": "shoal.trainer.portable.child"}
+#: The process that runs the algorithm of a job for its leader.
+ALGORITHM_MODULE = "shoal.trainer.algorithm_child"
 
 #: A core is big if it has more than this share of the largest core's capacity. Little cores of boards and phones have
 #: 0.2 to 0.45 of it, a phone's second cluster of big cores 0.6 to 0.9.

@@ -64,6 +64,19 @@ def test_the_first_lease_refused_after_all_leads_back_to_the_first_model(tmp_pat
     assert (holds(own), holds(begun(tmp_path))) == (0, 0)
 
 
+def test_leases_that_were_lost_with_their_leader_are_taken_back(tmp_path: Path) -> None:
+    own = begun(tmp_path)
+    for lease in (1, 2, 3, 4):
+        own.made(lease, values(lease))
+        own.settle(lease, taken=True, undoable=min(lease, 3))
+    own.undo(2)
+    assert (holds(own), holds(begun(tmp_path))) == (2, 2)
+    own.undo(5)
+    assert holds(own) == 1, "what was before the third last is forgotten"
+    own.undo(1)
+    assert holds(own) == 1
+
+
 def test_what_is_kept_does_not_change_with_the_memory_it_came_in(tmp_path: Path) -> None:
     own, memory = begun(tmp_path), values(1)
     own.made(1, memory)

@@ -326,7 +326,8 @@ var FIELDS = {
     [58, "sampling", "string", false, false],
     [59, "weights", "string", false, false],
     [60, "accept_unusual", "bool", false, false],
-    [61, "local_epochs", "int", false, false]
+    [61, "local_epochs", "int", false, false],
+    [62, "algorithm", "string", false, false]
   ],
   Plateau: [
     [1, "metric", "string", false, false],

@@ -1,140 +1,128 @@
 """Asks the algorithm of a researcher where a leader would decide by the plan. A part of the leader.
 
-The algorithm gets copies, and what it returns is checked before anything changes by it. Its state changes only together
-with the version.
+The driver calls the algorithm, and hands the leader no other event before the answer. The state of the algorithm
+changes only together with the version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
-from shoal.errors import Misuse
-from shoal.learning.algorithm import Algorithm, AlgorithmState, UpdateFacts, WaitingDevice, hooks_of
+from shoal.learning.algorithm import AlgorithmState, UpdateFacts, WaitingDevice
+from shoal.learning.algorithm_call import (
+    AlgorithmAnswer,
+    ChooseQuestion,
+    FinishQuestion,
+    MergeQuestion,
+    Question,
+    problem_of,
+)
 from shoal.learning.layout import Layout
+from shoal.roles.actions import AskAlgorithm
 from shoal.roles.leader.weighing import Room, UpdateRows, WeighedDown
+from shoal.roles.machine import Machine
 from shoal.wire.messages import Update
 
-#: A model's worth of values times this is the most that an algorithm may keep.
-STATE_MODELS = 4
+#: What follows from an answer.
+Then: TypeAlias = Callable[[Question, AlgorithmAnswer], None]
 
 
 class AskedAlgorithm:
-    def __init__(self, algorithm: Algorithm, layout: Layout, *, room: Room) -> None:
-        self._algorithm = algorithm
+    def __init__(self, machine: Machine, hooks: frozenset[str], layout: Layout, *, room: Room) -> None:
+        self._machine = machine
+        self._hooks = hooks
         self._layout = layout
-        self._hooks = hooks_of(algorithm)
         #: Replaced and never written to.
         self.state: AlgorithmState = {}
         #: The updates of the coming version, if the algorithm merges them.
-        self.rows = RowsForMerge(self, layout.size, room) if "merge" in self._hooks else None
+        self.rows = RowsForMerge(layout.size, room=room) if "merge" in hooks else None
         #: Device -> its examples, its loss and the version it trained from, when it trained last.
         self._facts: dict[str, tuple[UpdateFacts, int]] = {}
+        #: The number of the last question; and the question, until it is answered, with what follows.
+        self._number = 0
+        self._asked: tuple[Question, Then] | None = None
+        #: A version and the devices that train for it, from the answer until they have their leases.
+        self._chosen: tuple[int, tuple[str, ...]] | None = None
+        self.has_failed = False
 
     @property
     def chooses(self) -> bool:
         return "choose" in self._hooks
+
+    @property
+    def makes_versions(self) -> bool:
+        return bool(self._hooks & {"merge", "finish"})
+
+    @property
+    def is_waiting(self) -> bool:
+        """A question has no answer yet: nothing else may be decided."""
+        return self._asked is not None
 
     def note(self, node: str, update: Update, *, version: int) -> None:
         """Note what came with an update that is merged. ``version`` is the version that its device started from."""
         loss = update.loss_sum / update.examples if update.examples else 0.0
         self._facts[node] = UpdateFacts(node=node, examples=update.examples, loss=loss), version
 
-    def merged(self, updates: np.ndarray, nodes: Sequence[str]) -> np.ndarray:
-        facts = [self._facts[node][0] for node in nodes]
-        change, state = self._ask("merge", self._algorithm.merge, updates.copy(), facts)
-        change = self._vector(change, "merge", "a change")
-        if change.shape != (self._layout.size,):
-            raise self._wrong("merge", f"a change of shape {change.shape}: the model has {self._layout.size:,} values")
-        self.state = state
-        return change
+    def question(self, mean: Callable[[], np.ndarray]) -> Question:
+        """Return what is asked for the next version."""
+        if self.rows is None:
+            return FinishQuestion(mean=mean())
+        facts = tuple(self._facts[node][0] for node in self.rows.nodes)
+        return MergeQuestion(updates=self.rows.updates, facts=facts)
 
-    def finished(self, mean: np.ndarray) -> np.ndarray:
-        """Return the change that is made of the mean of a version."""
-        if "finish" not in self._hooks:
-            return mean
-        views = self._layout.views(mean.copy())
-        changes, state = self._ask("finish", self._algorithm.finish, views)
-        if not isinstance(changes, Mapping) or not changes.keys() <= views.keys():
-            raise self._wrong("finish", f"changes of other tensors than {', '.join(list(views)[:8])}")
-        change = np.zeros(self._layout.size, dtype=np.float32)
-        for name, view in self._layout.views(change).items():
-            if name in changes:
-                array = self._vector(changes[name], "finish", f"a change of {name}")
-                if array.size != view.size:
-                    raise self._wrong("finish", f"{array.size} values for {name}, which has {view.size}")
-                view[...] = array.reshape(view.shape)
-        self.state = state
-        return change
+    def ask(self, question: Question, then: Then) -> None:
+        assert self._asked is None, "one question at a time"
+        self._number, self._asked = self._number + 1, (question, then)
+        asked = AskAlgorithm(number=self._number, question=question, state=self.state, layout=self._layout)
+        self._machine.act(asked)
+
+    def awaits(self, number: int) -> bool:
+        """Whether the question of this number has no answer yet."""
+        return self._asked is not None and number == self._number
+
+    def on_answered(self, answer: AlgorithmAnswer) -> str | None:
+        """Go on with the answer that is awaited. Return what is wrong with it, or None if it can be used."""
+        assert self._asked is not None, "nothing was asked"
+        (question, then), self._asked = self._asked, None
+        if (problem := problem_of(answer, question, self._layout)) is not None:
+            return f"the algorithm's {question.hook} returned {problem}"
+        then(question, answer)
+        return None
+
+    def on_failed(self) -> None:
+        """No answer will come, to this question or another."""
+        self._asked, self.has_failed = None, True
 
     def chosen(self, candidates: Sequence[WaitingDevice], count: int, *, seed: int, version: int) -> list[str]:
-        """Return the devices that train next."""
+        """Return the devices that train next, or none until the algorithm has answered."""
+        if self._chosen is not None and self._chosen[0] == version:
+            names, self._chosen = self._chosen[1], None
+            return list(names)
+        if self.is_waiting or self.has_failed or not candidates:
+            return []
         told = []
         for each in candidates:
             known = self._facts.get(each.node)
             loss, trained_from = (None, None) if known is None else (known[0].loss, known[1])
             told.append(replace(each, loss=loss, trained_from=trained_from))
-        count = min(count, len(told))
-        rng = np.random.default_rng((seed, version))
-        names = list(self._called("choose", self._algorithm.choose, told, count, rng))
-        known_names = {each.node for each in candidates}
-        if len(set(names)) < len(names) or not known_names.issuperset(names):
-            raise self._wrong("choose", "a device twice, or one that was not a candidate")
-        if len(names) != count:
-            raise self._wrong("choose", f"{len(names)} devices instead of {count}")
-        return names
+        question = ChooseQuestion(candidates=tuple(told), count=min(count, len(told)), seed=seed, version=version)
+        self.ask(question, self._on_chosen)
+        return []
+
+    def _on_chosen(self, question: Question, answer: AlgorithmAnswer) -> None:
+        assert isinstance(question, ChooseQuestion)
+        self._chosen = question.version, answer.chosen
 
     def restore(self, state: AlgorithmState) -> None:
         self.state = dict(state)
-
-    def _ask(self, hook: str, method: Callable[..., Any], *arguments: Any) -> tuple[Any, AlgorithmState]:
-        """Call a method that returns a new state beside its result."""
-        state = {name: array.copy() for name, array in self.state.items()}
-        answer = self._called(hook, method, *arguments, state)
-        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
-            raise self._wrong(hook, "no pair of a change and a state")
-        kept: dict[str, np.ndarray] = {}
-        for name, value in answer[1].items():
-            if not isinstance(name, str) or not name:
-                raise self._wrong(hook, f"a state with the name {name!r}: names are texts")
-            kept[name] = self._vector(value, hook, f"a state {name!r}")
-            kept[name].flags.writeable = False
-        if sum(array.size for array in kept.values()) > STATE_MODELS * max(self._layout.size, 1024):
-            raise self._wrong(hook, f"a state larger than {STATE_MODELS} models")
-        return answer[0], kept
-
-    def _called(self, hook: str, method: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return method(*arguments)
-        except Exception as error:
-            raise Misuse(f"{self._name(hook)} raised {type(error).__name__}: {error}") from error
-
-    def _vector(self, value: Any, hook: str, what: str) -> np.ndarray:
-        """Return a copy as float32."""
-        try:
-            array = np.array(value, dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise self._wrong(hook, f"{what} that is not an array of numbers") from error
-        if not np.isfinite(array).all():
-            raise self._wrong(hook, f"{what} with values that are not finite")
-        return array
-
-    def _wrong(self, hook: str, what: str) -> Misuse:
-        return Misuse(f"{self._name(hook)} returned {what}")
-
-    def _name(self, hook: str) -> str:
-        return f"{type(self._algorithm).__name__}.{hook}"
 
 
 class RowsForMerge(UpdateRows):
     """The updates of a version, one per device, until the algorithm merges them. See ``weighing.Weighing``."""
 
-    def __init__(self, asked: AskedAlgorithm, size: int, room: Room) -> None:
-        super().__init__(size, room=room)
-        self._asked = asked
-
     def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
-        return self._asked.merged(self.updates, self.nodes), []
+        raise AssertionError("the algorithm was not asked for this version")

@@ -8,17 +8,19 @@ The leader keeps the order of things: which check comes first, what follows from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from shoal.compress.codec import Codec
 from shoal.errors import BadValues
-from shoal.learning.algorithm import Algorithm
+from shoal.learning.algorithm_call import AlgorithmAnswer, Question
 from shoal.learning.layout import Layout
 from shoal.roles.actions import End
 from shoal.roles.events import (
+    AlgorithmAnswered,
+    AlgorithmFailed,
     Event,
     Liveness,
     PeerChanged,
@@ -79,7 +81,6 @@ class Leader(Machine):
         upload_budget_bytes: int = UPLOAD_BUDGET_BYTES,
         memory: Memory = IN_MEMORY,
         normals: Normals = no_chance,
-        algorithm: Algorithm | None = None,
     ) -> None:
         super().__init__()
         plan = spec.plan
@@ -99,7 +100,7 @@ class Leader(Machine):
         self._refused = self._bytes_up = 0
 
         self._shared = shared = shared_parts(
-            self, spec, term=term, layout=layout, model=model, memory=memory, normals=normals, algorithm=algorithm
+            self, spec, term=term, layout=layout, model=model, memory=memory, normals=normals
         )
         self._training, self._checks, self._online = shared.training, shared.checks, shared.online
         self._workers, self._formations, self._evaluations = shared.workers, shared.formations, shared.evaluations
@@ -208,6 +209,8 @@ class Leader(Machine):
                 # It is tried again and again while the manager is away: a reason is recorded once.
                 if self._durability.on_failed(event.reason):
                     self.record("save.failed", f"version {event.version}: {event.reason}; trying again")
+            case AlgorithmAnswered() | AlgorithmFailed():
+                self._on_algorithm(event)
             case StopRequested():
                 self._end("failed" if event.is_failure else "stopped", event.reason)
             case _:
@@ -349,7 +352,7 @@ class Leader(Machine):
 
     def _proceed(self, only: str | None = None) -> None:
         """Move on as far as things allow: a step if one is due, then leases to the workers that are ready."""
-        if self._phase.is_over:
+        if self._phase.is_over or self._is_asking:
             return
         ledger = self._training.ledger
         match self._gathering.gather(is_last=self._parting is not None):
@@ -368,7 +371,7 @@ class Leader(Machine):
             self._step()
             return
         self._lend(only=only)
-        if ledger.merged and not ledger.outstanding:
+        if ledger.merged and not ledger.outstanding and not self._is_asking:
             # Every worker that may work was asked and no lease is out: the version waits for no update.
             self._step()
 
@@ -407,7 +410,8 @@ class Leader(Machine):
 
     def _hand_over(self) -> None:
         """Step down once no lease is out and everything is durable: the next leader begins where this one ends."""
-        if self._phase.is_over or self._evaluations.now is not None or self._training.ledger.outstanding:
+        is_busy = self._evaluations.now is not None or self._training.ledger.outstanding or self._is_asking
+        if self._phase.is_over or is_busy:
             return
         if self._durability.is_behind or self._durability.version < self._number:
             if not self._durability.is_saving:
@@ -549,7 +553,9 @@ class Leader(Machine):
     # The model moves -----------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        self._advance()
+        self._advance(self._on_stepped)
+
+    def _on_stepped(self) -> None:
         self._gathering.waive_rest()
         if self._training.ledger.finished:
             self._reshape()
@@ -559,11 +565,41 @@ class Leader(Machine):
         self._lend()
         self._save_if_due()
 
-    def _advance(self) -> None:
+    def _advance(self, then: Callable[[], None]) -> None:
+        """Make the next version of what was merged, and go on; if the job has an algorithm, once it has answered."""
         if self._training.has_no_noise_left:
             # Nothing is said without noise: what was merged since is in no version.
+            then()
+        elif (question := self._training.question()) is None:
+            self._on_advanced()
+            then()
+        elif (asked := self._training.asked) is not None and not asked.has_failed:
+
+            def go_on(_: Question, answer: AlgorithmAnswer) -> None:
+                self._on_advanced(answer)
+                then()
+
+            asked.ask(question, go_on)
+
+    @property
+    def _is_asking(self) -> bool:
+        return self._training.asked is not None and self._training.asked.is_waiting
+
+    def _on_algorithm(self, event: AlgorithmAnswered | AlgorithmFailed) -> None:
+        """Go on with the answer of the job's algorithm, or end the job, which cannot go on without."""
+        asked = self._training.asked
+        if asked is None or not asked.awaits(event.number):
             return
-        self._durability.on_applied(self._training.advance())
+        problem = asked.on_answered(event.answer) if isinstance(event, AlgorithmAnswered) else event.reason
+        if problem is None:
+            self._proceed()
+            return
+        asked.on_failed()
+        self.record("algorithm.failed", problem, traceback=getattr(event, "traceback", ""))
+        self._end(*self._ending.or_failed(problem))
+
+    def _on_advanced(self, answer: AlgorithmAnswer | None = None) -> None:
+        self._durability.on_applied(self._training.advance(answer))
         if (round_s := self._stats.on_version(workers=self._workers.trusted)) is not None:
             self._policy.on_round(round_s, self._formations.kind)
         self._workers.release()
@@ -641,6 +677,8 @@ class Leader(Machine):
         self._leases.watch_the_last()
 
     def _out_of_time(self) -> None:
+        if self._is_asking:
+            return
         if self._ending.decided is not None:
             # The last evaluation runs. It does not wait for workers that may never come.
             if not self._enough():
@@ -658,11 +696,18 @@ class Leader(Machine):
             self._leases.take_back_training(fate="was taken back: the job's time is over")
             if self._training.ledger.merged:
                 # Merged updates belong to the last version; later they would change the model under the evaluation.
-                self._advance()
-            if self._training.ledger.finished:
-                self._on_epoch_over()
-                return
-            self._begin_evaluation()
+                self._advance(self._evaluate_at_last)
+            else:
+                self._evaluate_at_last()
+            return
+        self._lend()
+
+    def _evaluate_at_last(self) -> None:
+        """Time is over: evaluate the last version."""
+        if self._training.ledger.finished:
+            self._on_epoch_over()
+            return
+        self._begin_evaluation()
         self._lend()
 
     # Durable, then said ------------------------------------------------------------------------------------
@@ -700,8 +745,9 @@ class Leader(Machine):
         self._evaluations.cancel()
         self.record("end.decided", f"{state}: {reason}")
         if self._aggregation.pace.takes_the_rest(merged=self._training.ledger.merged):
-            self._advance()
-        self._save()
+            self._advance(self._save)
+        else:
+            self._save()
 
     def _over(self) -> None:
         assert self._ending.decided is not None

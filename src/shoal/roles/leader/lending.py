@@ -97,10 +97,8 @@ class Lending:
         if chooser is not None:
             waiting = {worker.node: worker for worker in self._workers.in_line}
             candidates = [_candidate(worker) for worker in waiting.values()]
-            if not candidates:
-                return []
             chosen = chooser.chosen(candidates, lacking, seed=plan.seed, version=self._training.version)
-            return [waiting[node] for node in chosen]
+            return [waiting[node] for node in chosen if node in waiting]
         return self._workers.draw(lacking, seed=plan.seed, version=self._training.version, share_of=self._share_of)
 
     def _share_of(self, worker: WorkerRecord) -> float:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.learning.algorithm import Algorithm
 from shoal.learning.layout import Layout
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
@@ -48,11 +47,10 @@ def shared_parts(
     model: np.ndarray,
     memory: Memory = IN_MEMORY,
     normals: Normals = no_chance,
-    algorithm: Algorithm | None = None,
 ) -> Shared:
     """Return the parts with which a leader of this job begins."""
     plan = spec.plan
-    training = TrainingState(machine, spec, layout, model, memory=memory, normals=normals, algorithm=algorithm)
+    training = TrainingState(machine, spec, layout, model, memory=memory, normals=normals)
     durability, suspicion = Durability(machine), Suspicion()
     online = Online(machine, plan) if plan.data == "local" or plan.work == "sized" else None
     checks = UpdateChecks(spec=spec, layout=layout, training=training, online=online if plan.data == "local" else None)

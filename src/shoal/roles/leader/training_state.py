@@ -15,7 +15,9 @@ import numpy as np
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import Corrupt
-from shoal.learning.algorithm import Algorithm, AlgorithmState
+from shoal.learning.algorithm import AlgorithmState
+from shoal.learning.algorithm_call import AlgorithmAnswer, Question
+from shoal.learning.algorithm_name import AlgorithmName
 from shoal.learning.clipping import clipped_mean
 from shoal.learning.decay_skips import DecaySkips, within
 from shoal.learning.layout import Layout
@@ -101,7 +103,6 @@ class TrainingState:
         *,
         memory: Memory = IN_MEMORY,
         normals: Normals = no_chance,
-        algorithm: Algorithm | None = None,
     ) -> None:
         self._machine = machine
         self._memory = memory
@@ -135,7 +136,8 @@ class TrainingState:
         self.groups = 0
         self._compares = weighing_of(spec.plan.believes, layout.size, memory.room)
         #: The researcher's algorithm, if the job has one.
-        self.asked = AskedAlgorithm(algorithm, layout, room=memory.room) if algorithm is not None else None
+        hooks = AlgorithmName.parse(spec.plan.algorithm).hooks if spec.plan.algorithm else frozenset()
+        self.asked = AskedAlgorithm(machine, hooks, layout, room=memory.room) if hooks else None
         rows = self.asked.rows if self.asked is not None else None
         self._weighing: Weighing | None = self._private or self._compares or rows
         self._reputations = Reputations()
@@ -285,12 +287,22 @@ class TrainingState:
             assert lease is not None, f"lease {report.lease.id} was summed up and is not lent"
             self.ledger.merge(lease)
 
-    def advance(self) -> list[Applied]:
-        """Turn the merged updates into the next version; returns their rows in the history."""
+    def question(self) -> Question | None:
+        """Return what the algorithm has to answer before the next version, or None if nothing."""
+        if self.asked is None or not self.asked.makes_versions:
+            return None
+        return self.asked.question(lambda: self._taken()[0])
+
+    def advance(self, answer: AlgorithmAnswer | None = None) -> list[Applied]:
+        """Turn the merged updates into the next version; returns their rows in the history. ``answer`` is the
+        algorithm's, if it was asked."""
         self._put_good_away()
-        mean, spare = self._taken()
-        if self.asked is not None:
-            mean = self.asked.finished(mean)
+        if answer is None:
+            mean, spare = self._taken()
+        else:
+            assert self.asked is not None
+            assert answer.change is not None
+            mean, spare, self.asked.state = answer.change, None, answer.state
         examples, self._examples = self._examples, 0
         if clip := self._spec.plan.clip_mean:
             rate = self._spec.plan.rate_at(self.version) or self._spec.plan.learning_rate

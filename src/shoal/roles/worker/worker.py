@@ -251,6 +251,8 @@ class Worker(WorkerMachine):
             self.record("seal.refused", f"lease {work.lease} was trained before", job=self.job)
             return
         self._settle_own()
+        in_step = self._spec.plan.paces == ("sync",)
+        self._own.on_work(work.term, began=work.began, durable=work.durable_version, in_step=in_step)
         self._drop_lost_residual(work)
         if (why := self._sealing.refusal(work) or self._participation.refusal(work)) is not None:
             self._decline(work, why)
@@ -563,7 +565,7 @@ class Worker(WorkerMachine):
         if self._spec.plan.is_cut_unseen:
             tensors = {"delta": clipped(tensors["delta"], clip=self._spec.plan.clip_update)}
         self._state = event.state
-        self._own.trained(held.work.term, held.work.lease)
+        self._own.trained(held.work.term, held.work.lease, held.work.version)
         update = Update(
             job=self.job,
             term=held.work.term,
@@ -738,8 +740,7 @@ class Worker(WorkerMachine):
         self.is_connected = False
         self._sealing.on_disconnected()
         if self._held is None:
-            # It is not known whether the last update arrived.
-            self._own.lost()
+            self._own.in_doubt()
         if self._down.form == "dense":
             # A model may have been arriving in the trainer's memory, which may now hold half of it.
             self._holds = NOTHING_HELD

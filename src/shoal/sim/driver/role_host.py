@@ -104,6 +104,10 @@ class Host:
         if not self._running:
             self._run(iter(()))
 
+    def answer(self, event: Event) -> None:
+        """Hand the role the answer to an action before any event that waits. Only while an action is carried out."""
+        self._inbox.appendleft(event)
+
     def resume(self) -> None:
         """Continue with the actions that waited."""
         self._run(self._paused)

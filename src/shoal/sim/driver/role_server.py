@@ -13,9 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from shoal.roles.actions import Action, Role
+from shoal.learning.algorithm_call import AlgorithmAnswer, answered
+from shoal.roles.actions import Action, AskAlgorithm, Role
 from shoal.roles.aggregator.aggregator import Aggregator
-from shoal.roles.events import Event, Received
+from shoal.roles.events import AlgorithmAnswered, Event, Received
 from shoal.roles.leader.gathering.private_sum import Normals
 from shoal.roles.leader.leader import Leader
 from shoal.roles.node.checkpoint_transfer import StoredVersion
@@ -198,6 +199,9 @@ class SimRoleServer:
         )
 
     def _perform_leader(self, host: Host, action: Action) -> float:
+        if isinstance(action, AskAlgorithm):
+            host.answer(AlgorithmAnswered(number=action.number, answer=self._answer(host.job, action)))
+            return 0.0
         self.roles.perform_leader(host, host.job, action)
         return 0.0
 
@@ -214,7 +218,6 @@ class SimRoleServer:
             manager=self._manager,
             upload_budget_bytes=self._upload_budget_bytes,
             normals=self._normals(assign),
-            algorithm=job.algorithm,
         )
         if version is not None:
             leader.restore(tensors=version.tensors, state=version.state)
@@ -222,6 +225,11 @@ class SimRoleServer:
         self._around.led(assign.term, host, self.process)
         self.process.mark("led", job=assign.job, term=assign.term, version=restored)
         self.roles.begin(host, assign, leader, endpoint=self._node.endpoint)
+
+    def _answer(self, job: str, asked: AskAlgorithm) -> AlgorithmAnswer:
+        algorithm = self._around.job(job).algorithm
+        assert algorithm is not None, "the plan names an algorithm, and the job has none"
+        return answered(algorithm, asked.layout, asked.question, asked.state)
 
     def _normals(self, assign: Assign) -> Normals:
         """Return the random numbers for the noise of one leader, since each term is led once."""

@@ -5,6 +5,7 @@ The twin of the runtime's worker driver: there a child process and PyTorch, here
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +31,7 @@ from shoal.roles.actions import (
     StageModel,
     SumMasks,
     Train,
+    UndoOwn,
 )
 from shoal.roles.events import (
     EvaluationDone,
@@ -160,7 +162,10 @@ class SimWorkerDriver:
                 self._stage(action)
             case SettleOwn():
                 if self._own is not None:
-                    self._own.settle(action.lease, taken=action.taken)
+                    self._own.settle(action.lease, taken=action.taken, undoable=action.undoable)
+            case UndoOwn():
+                if self._own is not None:
+                    self._own.undo(action.leases)
             case Participate():
                 self._around.process.later(COUNT_S, self._count, host, action)
             case MakeSealKey() | CheckRoster() | Seal() | SumMasks():
@@ -387,7 +392,17 @@ class SimWorkerDriver:
             self._model = None
             self._post(host, self._free_s - now_s, TrainerFailed(lease=action.lease, reason=RAISED))
             return
-        self._post(host, self._free_s - now_s, self._answer(action, self._model, seconds))
+        answer = functools.partial(self._answer, action, self._model, seconds)
+        promised = self._promised(action, self._model)
+        due = answer() if promised is None else functools.partial(answer, learned=promised)
+        self._post(host, self._free_s - now_s, due)
+
+    def _promised(self, action: Train | Evaluate, model: np.ndarray) -> Callable[[], LearningResult] | None:
+        """Return what gives a lease's result later, if it need not be trained at once."""
+        local = self._job.local
+        if local is None or self._own is not None or not isinstance(action, Train):
+            return None
+        return local.promise(model, self._around.process.node, action)
 
     def _seconds_for(self, action: Train | Evaluate, begin_s: float) -> float:
         work = compute_job(self._job, action)
@@ -409,18 +424,32 @@ class SimWorkerDriver:
             judged_batches=-(-judged // size),
         )
 
-    def _answer(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Event:
+    def _answer(
+        self,
+        action: Train | Evaluate,
+        model: np.ndarray,
+        seconds: float,
+        *,
+        learned: Callable[[], LearningResult] | None = None,
+    ) -> Event:
         try:
-            return self._result(action, model, seconds)
+            return self._result(action, model, seconds, learned)
         except ShoalError as error:
             # The task's code failed, as it would on a device. The roles decide what that means for the job.
             self._model = None
             return TrainerFailed(lease=action.lease, reason=str(error))
 
-    def _result(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Trained | EvaluationDone:
+    def _result(
+        self,
+        action: Train | Evaluate,
+        model: np.ndarray,
+        seconds: float,
+        learned: Callable[[], LearningResult] | None,
+    ) -> Trained | EvaluationDone:
         plan = self._job.spec.plan
         if isinstance(action, Train) and plan.data == "local":
-            answer: Trained | EvaluationDone = self._learned(action, model, seconds)
+            found = self._learn(action, model) if learned is None else learned()
+            answer: Trained | EvaluationDone = self._learned(action, found, seconds)
         else:
             answer = result_of(self._job, action, model, seconds)
             if isinstance(answer, Trained) and plan.work == "sized":
@@ -429,8 +458,8 @@ class SimWorkerDriver:
             answer = replace(answer, model=hashlib.sha256(model.data).digest())
         return answer
 
-    def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
-        spec, learned = self._job.spec, self._learn(action, model)
+    def _learned(self, action: Train, learned: LearningResult, seconds: float) -> Trained:
+        spec = self._job.spec
         return Trained(
             lease=action.lease,
             examples=learned.trained.examples,
@@ -500,12 +529,13 @@ class SimWorkerDriver:
     def _goes_wrong(self, probability: float) -> bool:
         return self._flaws is not None and self._flaws.happens(probability)
 
-    def _post(self, host: Host, delay_s: float, event: Event) -> None:
+    def _post(self, host: Host, delay_s: float, event: Event | Callable[[], Event]) -> None:
         self._around.process.later(delay_s, self._arrive, host, self.generation, event)
 
-    def _arrive(self, host: Host, generation: int, event: Event) -> None:
+    def _arrive(self, host: Host, generation: int, due: Event | Callable[[], Event]) -> None:
         if generation != self.generation or host.ended:
             return
+        event = due() if callable(due) else due
         if isinstance(event, Trained | EvaluationDone | TrainerFailed) and self._at is not None:
             # A lease that came meanwhile waits behind this one, and may hang: it can still be interrupted.
             self._at = None if self._at.lease == event.lease else self._at

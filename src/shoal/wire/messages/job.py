@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from shoal.errors import PeerViolation
+from shoal.learning.algorithm_name import AlgorithmName
 from shoal.plan import Plan
 from shoal.states import ENDED, REPORTED
 from shoal.wire.limits import BASE_PARTS_MAX, BATCHES_MAX, SEAL_CARD_MAX_BYTES
@@ -77,6 +78,11 @@ class JobSpec(Message):
             return (
                 "ema with data = 'local' needs held-out examples: new examples on devices are evaluated by the newest"
                 " version, not by the mean. Give the task examples('test'), or leave ema out"
+            )
+        if self.plan.algorithm and not AlgorithmName.parse(self.plan.algorithm).hooks:
+            return (
+                f"algorithm = {self.plan.algorithm!r} does not say which methods it has, and a leader asks none then."
+                " `shoal train` adds them"
             )
         return self.plan.why_not_new
 

@@ -212,6 +212,16 @@ def test_a_checkpoint_without_what_the_mean_is_made_of_is_refused() -> None:
         state_of(plan).restore(tensors=tensors, state=state)
 
 
+def test_going_back_takes_the_state_of_an_algorithm_back_too() -> None:
+    training = state_of(replace(PLAN, algorithm="rules:Counting merge"))
+    assert training.asked is not None
+    training.asked.state = {"made": np.ones(1, np.float32)}
+    training.on_found_good()
+    training.asked.state = {"made": np.full(1, 2, np.float32)}
+    training.go_back()
+    assert training.asked.state["made"].tolist() == [1]
+
+
 def test_going_back_takes_the_mean_of_versions_back_too() -> None:
     plan = replace(PLAN, ema=0.9)
     training = state_of(plan)

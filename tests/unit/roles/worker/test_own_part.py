@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.roles.actions import Action, End, SettleOwn, Train
+from shoal.roles.actions import Action, End, SettleOwn, Train, UndoOwn
 from shoal.roles.events import Connected, Disconnected, Prepared, Reassigned, Received, Started, Trained, TrainerFailed
 from shoal.roles.worker.worker import Worker
 from shoal.wire.messages import Finished, Go, JobSpec, Message, UpdateRefused, Wait, Work
@@ -167,4 +167,45 @@ def test_a_copy_of_an_update_that_was_merged_changes_nothing(device: Device) -> 
     device.hears(replace(refused(1), is_copy=True))
     device.hears(replace(refused(1), is_copy=True))
     device.hears(work(2, version=1))
+    assert device.settled == [TAKEN]
+
+
+def test_leases_that_a_new_leader_lacks_are_taken_back(device: Device) -> None:
+    for lease, version in ((1, 3), (2, 4), (3, 5)):
+        device.trains(lease, version=version)
+    device.hears(Wait(job="digits", reason="others train"))
+    assert [action.undoable for action in device.settled if isinstance(action, SettleOwn)] == [1, 2, 3]
+    device.happens(Reassigned(term=2, leader="home"))
+    done = device.hears(work(1, version=4, term=2, began=4))
+    kinds = [action for action in done if isinstance(action, UndoOwn | Train)]
+    assert kinds[0] == UndoOwn(leases=2)
+    assert isinstance(kinds[1], Train)
+    assert not [action for action in device.hears(work(2, version=5, term=2, began=4)) if isinstance(action, UndoOwn)]
+
+
+def test_what_is_durable_is_never_taken_back(device: Device) -> None:
+    for lease, version in ((1, 3), (2, 4)):
+        device.trains(lease, version=version)
+    device.trains(3, version=5, durable_version=5)
+    device.hears(Wait(job="digits", reason="others train"))
+    assert device.settled[-1] == SettleOwn(lease=3, taken=True, undoable=1)
+    device.happens(Reassigned(term=2, leader="home"))
+    assert UndoOwn(leases=1) in device.hears(work(1, version=5, term=2, began=5))
+
+
+def test_a_leader_that_goes_on_from_the_last_version_takes_nothing_back(device: Device) -> None:
+    device.trains(1, version=3)
+    device.hears(Wait(job="digits", reason="others train"))
+    device.happens(Reassigned(term=2, leader="home"))
+    assert not [action for action in device.hears(work(1, version=4, term=2, began=4)) if isinstance(action, UndoOwn)]
+
+
+def test_an_update_that_a_new_leader_has_was_taken(device: Device) -> None:
+    device.trains(1, version=3)
+    device.happens(Disconnected(node="home", reason="its leader was killed"))
+    device.happens(Reassigned(leader="home", term=2))
+    device.happens(Connected(node="home"))
+    device.hears(Wait(job="digits", reason="others come"))
+    assert device.settled == []
+    device.hears(work(1, version=4, term=2, began=4))
     assert device.settled == [TAKEN]

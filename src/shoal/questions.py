@@ -1,0 +1,159 @@
+"""Questions to the examples of devices, without training: counts of them, and how good a model is on them. No torch.
+
+An answer is a job like any other: each device gets one lease, answers from its own examples, and the leader makes the
+mean of the answers. So ``where``, ``sealed``, ``private`` and a device's account hold for questions too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from shoal.errors import Misuse
+from shoal.learning.answers import ANSWERS
+from shoal.plan import epochs
+from shoal.task import Task
+from shoal.trainer.bundle import pack, unpack
+from shoal.wire import tensors
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from shoal.trainer.lease import TaskLease
+
+#: What a model is asked for, unless the caller names other metrics.
+METRICS = ("loss", "accuracy")
+#: The row of the answers with the number of examples.
+_EXAMPLES = "examples"
+_QUESTION = "shoal_question"
+
+
+class Tally(Task):
+    """Count something over the examples of many devices: say which figures there are, and ``count`` them.
+
+    Each figure is summed over devices. A mean is two figures: a sum, and how many were summed.
+    """
+
+    #: The shape of each figure by its name: ``()`` for a number, ``(12,)`` for a histogram of twelve bins.
+    figures: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+
+    def count(self, rows: Any) -> Mapping[str, Any]:
+        """Return every figure of this device. ``rows`` is what ``examples("train")`` returned here."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to count: define count(self, rows)")
+
+    def model(self) -> nn.Module:
+        from shoal.trainer.answering import answer_sheet
+
+        if not self.figures:
+            raise Misuse(f'{type(self).__name__} has no figures: set figures = {{"people": ()}}, the shape of each')
+        return answer_sheet(self.figures)
+
+    def train(self, model: nn.Module, batches: Iterator[Any], lease: TaskLease) -> None:
+        from shoal.trainer.answering import write_figures
+
+        for _ in batches:
+            # A lease ends with its last batch, and the figures are of all examples.
+            pass
+        write_figures(type(self).__name__, model, self.figures, self.count(self.examples("train")))
+        lease.log("loss", 0.0, 1.0)
+
+
+class ModelQuestion(Task):
+    """How good a model is on the examples of devices. ``shoal.evaluate`` makes one for a task."""
+
+    asked: ClassVar[type[Task]]
+
+    def __init__(self, arguments: dict[str, Any], metrics: list[str]) -> None:
+        self._task = self.asked(**arguments)
+        self._metrics = metrics
+
+    def model(self) -> nn.Module:
+        from shoal.trainer.answering import with_answers
+
+        return with_answers(self._task.model(), rows=len(self._metrics) + 1)
+
+    def examples(self, split: Any) -> Any:
+        return self._task.examples(split) if split == "train" else None
+
+    def collate(self, rows: Any, *, training: bool) -> Any:
+        return self._task.collate(rows, training=False)
+
+    def train(self, model: nn.Module, batches: Iterator[Any], lease: TaskLease) -> None:
+        from shoal.trainer.answering import write_metrics
+
+        write_metrics(self._task, model, batches, lease, self._metrics)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """What devices answered."""
+
+    job: str
+    #: How many devices did.
+    devices: int
+    #: Sums over devices for a tally; means over all examples for an evaluation.
+    figures: Mapping[str, Any]
+
+    def to_plain(self) -> dict[str, Any]:
+        plain = {name: np.asarray(value).tolist() for name, value in self.figures.items()}
+        return {"job": self.job, "devices": self.devices, "figures": plain}
+
+
+def question_plan(devices: int, changes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the plan of a question: one version with one lease per device."""
+    if devices < 1:
+        raise Misuse(f"a question is put to at least one device, not {devices}")
+    whole = {
+        "data": "local",
+        "pace": "sync",
+        "workers_min": devices,
+        "cohort": devices,
+        "epoch_leases": devices,
+        # A lease is over all examples that a device has.
+        "batch_size": 256,
+        "lease_batches": 4096,
+        # Devices have different numbers of examples, and each of them has one answer.
+        "weights": "device",
+        "accept_unusual": True,
+        "momentum": 0.0,
+        "until": epochs(1),
+    }
+    changed = dict(changes or {})
+    if fixed := sorted(set(changed) & {"data", "pace", "momentum", "outer", "until", "weights", "cohort"}):
+        raise Misuse(f"{', '.join(fixed)}: a question sets this itself. Give other keys of a plan, such as trust")
+    return {**whole, **changed}
+
+
+def evaluation_of(path: Path, entry: str, folder: Path) -> tuple[Path, str]:
+    """Write the code of an evaluation of this task into a folder. Return its path and entry."""
+    unpack(pack(path, entry), folder)
+    stem, name = entry.split(":")
+    if (folder / f"{_QUESTION}.py").exists():
+        raise Misuse(f"{path}: evaluate writes a file {_QUESTION}.py, and the task has one: call it otherwise")
+    (folder / f"{_QUESTION}.py").write_text(
+        f"from {stem} import {name} as Asked\nfrom shoal.questions import ModelQuestion\n\n\n"
+        "class Question(ModelQuestion):\n    asked = Asked\n",
+        encoding="utf-8",
+    )
+    return folder, f"{_QUESTION}:Question"
+
+
+def tallied(job: str, file: Path, *, devices: int) -> Answers:
+    """Read the figures of a tally from the model that its job made."""
+    found, _ = tensors.read(file, mmap=False)
+    start = f"{ANSWERS}."
+    figures = {name.removeprefix(start): devices * array for name, array in found.items() if name.startswith(start)}
+    return Answers(job=job, devices=devices, figures=figures)
+
+
+def evaluated(job: str, file: Path, *, devices: int, metrics: Sequence[str]) -> Answers:
+    """Read the means of an evaluation from the model that its job made."""
+    found, _ = tensors.read(file, mmap=False)
+    sums = {name: devices * row for name, row in zip((*metrics, _EXAMPLES), found[ANSWERS], strict=True)}
+    means = {name: float(total / weight) if weight else float("nan") for name, (total, weight) in sums.items()}
+    figures: dict[str, Any] = {**means, _EXAMPLES: round(float(sums[_EXAMPLES][0]))}
+    return Answers(job=job, devices=devices, figures=figures)

@@ -1,0 +1,73 @@
+"""A device's answers to a question, in the tensors of a model. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from shoal.errors import Misuse
+from shoal.learning.answers import ANSWERS
+from shoal.task import Task
+from shoal.trainer.judging import metrics_of
+from shoal.trainer.lease import TaskLease
+
+
+def answer_sheet(figures: Mapping[str, tuple[int, ...]]) -> nn.Module:
+    """Return a model with a tensor per figure, all zero."""
+    sheet = nn.Module()
+    sheet.add_module(ANSWERS, nn.ParameterDict({name: torch.zeros(shape) for name, shape in figures.items()}))
+    return sheet
+
+
+def write_figures(
+    title: str, model: nn.Module, figures: Mapping[str, tuple[int, ...]], counted: Mapping[str, Any]
+) -> None:
+    """Add what was counted here to the figures."""
+    if set(counted) != set(figures):
+        raise Misuse(f"{title}.count returned {', '.join(sorted(counted))}; its figures are {', '.join(figures)}")
+    sheet = model.get_submodule(ANSWERS)
+    with torch.no_grad():
+        for name, value in counted.items():
+            array = np.asarray(value, dtype=np.float32)
+            if array.shape != tuple(figures[name]):
+                raise Misuse(f"{title}.count returned {name} with the shape {array.shape}, not {tuple(figures[name])}")
+            sheet.get_parameter(name).add_(torch.from_numpy(array.copy()))
+
+
+def with_answers(model: nn.Module, *, rows: int) -> nn.Module:
+    """Give a model a tensor for its metrics: a sum and its weight in each row."""
+    model.register_parameter(ANSWERS, nn.Parameter(torch.zeros(rows, 2)))
+    return model
+
+
+def write_metrics(
+    task: Task, model: nn.Module, batches: Iterator[Any], lease: TaskLease, metrics: Sequence[str]
+) -> None:
+    """Evaluate the model on the batches of a lease, and add the sums to its answers."""
+    sums, examples = np.zeros((len(metrics) + 1, 2)), 0
+    model.eval()
+    with torch.no_grad():
+        for batch in batches:
+            count = _rows_of(batch)
+            found = {metric.name: metric for metric in metrics_of(task, model, batch, lease, examples=count)}
+            for row, name in enumerate(metrics):
+                metric = found.get(name)
+                if metric is None or metric.kind != "mean":
+                    means = ", ".join(each.name for each in found.values() if each.kind == "mean")
+                    raise Misuse(f"{type(task).__name__} has no mean {name!r} of a batch; it has {means or 'none'}")
+                sums[row] += metric.sums
+            examples += count
+        sums[-1] = examples, 1.0
+        model.get_parameter(ANSWERS).add_(torch.from_numpy(sums.astype(np.float32)))
+    lease.log("loss", 0.0, 1.0)
+
+
+def _rows_of(batch: Any) -> int:
+    """Return how many examples a batch has."""
+    while isinstance(batch, Mapping | tuple | list) and batch:
+        batch = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
+    return len(batch)
