@@ -150,7 +150,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _tests_of(paths: Iterable[Path]) -> dict[str, Timing]:
     """Return the timings in these files by test; a later file wins."""
     lines = (line for path in paths for line in path.read_text(encoding="utf-8").splitlines())
-    return {timing.test: timing for timing in (Timing(**json.loads(line)) for line in lines)}
+    # A run that was killed leaves half a line.
+    whole = (line for line in lines if line.startswith("{") and line.rstrip().endswith("}"))
+    return {timing.test: timing for timing in (Timing(**json.loads(line)) for line in whole)}
 
 
 def _commit() -> str:

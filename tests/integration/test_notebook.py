@@ -43,3 +43,29 @@ def test_the_notebook_runs(tmp_path: Path, real_data: Path) -> None:
 
 def html(output: dict[str, Any]) -> str:
     return "".join(output.get("data", {}).get("text/html", ()))
+
+
+@pytest.mark.needs_data
+@pytest.mark.timeout(600)
+def test_algorithms_are_compared_in_a_notebook(tmp_path: Path, real_data: Path) -> None:
+    for package in ("nbconvert", "ipykernel", "matplotlib"):
+        pytest.importorskip(package, exc_type=ImportError)
+    command = [sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--output-dir", str(tmp_path)]
+    places = {
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "SHOAL_HOME": str(tmp_path / "home"),
+    }
+    done = subprocess.run(
+        [*command, "--ExecutePreprocessor.timeout=500", str(NOTEBOOK.with_name("algorithms.ipynb"))],
+        capture_output=True,
+        text=True,
+        timeout=560,
+        env={**os.environ, **places},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    cells = json.loads((tmp_path / "algorithms.ipynb").read_text())["cells"]
+    shown = [output for cell in cells for output in cell.get("outputs", ())]
+    said = "".join("".join(output.get("text", ())) for output in shown)
+    assert all(name in said for name in ("FedAvg", "SCAFFOLD", "median"))
+    assert any("image/png" in output.get("data", {}) for output in shown)

@@ -16,3 +16,14 @@ class Blobs(shoal.Task):
         chance = np.random.default_rng(1 if split == "train" else 2)
         y = chance.integers(0, 3, 300)
         return (np.eye(3, 4)[y] * 2 + chance.normal(0, 0.7, (300, 4))).astype(np.float32), y
+
+
+class Wide(Blobs):
+    """Points of so many values that a stack of models gives the bits of single ones."""
+
+    def model(self):
+        return nn.Linear(64, 3)
+
+    def examples(self, split):
+        x, y = super().examples(split)
+        return np.tile(x, 16), y

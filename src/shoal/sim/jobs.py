@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,6 +90,11 @@ class LocalDevices(Protocol):
 
     def begin(self, node: str, *, seen: int) -> None:
         """Start a trainer on a device that has trained on ``seen`` of its examples before."""
+        ...
+
+    def promise(self, model: np.ndarray, node: str, lease: Train) -> Callable[[], LearningResult] | None:
+        """Return a function that trains the lease when its result is due, or None if it has to be trained at once.
+        Leases that wait for the same model are trained together."""
         ...
 
     def learn_own(self, model: np.ndarray, node: str, lease: Train, own: np.ndarray | None) -> LearningResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from shoal.errors import Misuse
 from shoal.roles.actions import Train
 from shoal.scheduling.batches import Indices, mix
 from shoal.sim.jobs import LearningResult, TrainingResult
-from shoal.sim.torch_training import TorchTraining
+from shoal.sim.torch_training import NOT_FINITE, TorchTraining
 from shoal.trainer.columns import LABELS, labels_of
 from shoal.trainer.importer import is_script
 from shoal.trainer.package import ReadyTask
@@ -29,6 +30,7 @@ from shoal.wire.messages import JobSpec
 
 if TYPE_CHECKING:
     from shoal.trainer.device_side import DeviceSide
+    from shoal.trainer.local_lease import DeviceLease, DeviceResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +89,16 @@ def without_examples(ready: ReadyTask) -> ReadyTask:
     return dataclasses.replace(ready, prepared=dataclasses.replace(ready.prepared, train=NO_EXAMPLES))
 
 
+@dataclass(slots=True)
+class _Promised:
+    """A lease that is trained when its result is due."""
+
+    model: np.ndarray
+    lease: DeviceLease
+    key: tuple[int, float, int]
+    found: DeviceResult | None = None
+
+
 class LocalTraining(TorchTraining):
     """Trains each device on its own rows, with PyTorch, in this process."""
 
@@ -99,6 +111,8 @@ class LocalTraining(TorchTraining):
         self._stored = Examples(ready.prepared.paths(ready.prepared.train))
         self._rows = {f"w{number}": rows for number, rows in enumerate(divided.rows, start=1)}
         self._sides: dict[str, DeviceSide] = {}
+        #: Version, rate and model -> leases that are not trained yet.
+        self._promised: dict[tuple[int, float, int], list[_Promised]] = {}
         self._seed = spec.plan.seed
         self._noises = itertools.count()
         own = self._shared.own_after
@@ -126,6 +140,44 @@ class LocalTraining(TorchTraining):
         """Noise of label counts that the same simulation draws again."""
         return np.random.default_rng(mix(self._seed, next(self._noises)))
 
+    def promise(self, model: np.ndarray, node: str, lease: Train) -> Callable[[], LearningResult] | None:
+        from shoal.trainer.local_lease import DeviceLease
+
+        if not self._torch.can_stack:
+            return None
+        # Devices of one version have the same array: a simulated link does not copy it.
+        promised = _Promised(
+            model,
+            DeviceLease(side=self._sides[node], epoch=lease.epoch, lease=lease.batches[0], examples=lease.examples),
+            (lease.version, lease.rate, id(model)),
+        )
+        self._promised.setdefault(promised.key, []).append(promised)
+        return lambda: self._kept(promised)
+
+    def _kept(self, promised: _Promised) -> LearningResult:
+        """Return what was promised. All leases that wait for the same model are trained with the first of them."""
+        if promised.found is None:
+            waiting = self._promised.pop(promised.key)
+            self._shared.model[:] = promised.model
+            version, rate, _ = promised.key
+            with self._telling_where():
+                found = self._torch.learn_together([each.lease for each in waiting], rate=rate, version=version)
+            for each, made in zip(waiting, found, strict=True):
+                each.found = made
+        assert promised.found is not None
+        result, update = promised.found.result, promised.found.update
+        if not result.finite:
+            raise TrainerError(NOT_FINITE)
+        update.flags.writeable = False
+        return LearningResult(
+            TrainingResult(result.examples, result.loss_sum, update),
+            held=result.held,
+            fresh=result.fresh,
+            fresh_metrics=result.fresh_metrics,
+            labels=result.labels,
+            logged=result.logged,
+        )
+
     def learn_own(self, model: np.ndarray, node: str, lease: Train, own: np.ndarray | None) -> LearningResult:
         self._torch.serve(self._sides[node])
         self._shared.model[:] = model
@@ -136,7 +188,7 @@ class LocalTraining(TorchTraining):
                 lease.epoch, lease.batches[0], lease.examples, rate=lease.rate, version=lease.version
             )
         if not result.finite:
-            raise TrainerError("training gave values that are not finite: try a lower learning rate")
+            raise TrainerError(NOT_FINITE)
         return LearningResult(
             TrainingResult(result.examples, result.loss_sum, self._update()),
             held=result.held,

@@ -32,6 +32,8 @@ from shoal.trainer.protocol import TrainerError
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.messages import JobSpec
 
+NOT_FINITE = "training gave values that are not finite: try a lower learning rate"
+
 
 class TorchTraining:
     """Trains with PyTorch, in this process. Close it, or use it in a ``with``: the task's code is unpacked on disk.
@@ -65,7 +67,7 @@ class TorchTraining:
         with self._telling_where():
             result = self._trainer.train(lease.epoch, list(lease.batches), rate=lease.rate, version=lease.version)
         if not result.finite:
-            raise TrainerError("training gave values that are not finite: try a lower learning rate")
+            raise TrainerError(NOT_FINITE)
         return TrainingResult(result.examples, result.loss_sum, self._update())
 
     def _update(self) -> np.ndarray:

@@ -7,6 +7,7 @@ keeps the state of the inner optimiser. The leader keeps the momentum, so that n
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import sys
@@ -36,6 +37,7 @@ from shoal.trainer.importer import make_task
 from shoal.trainer.judging import loss_of, metrics_of
 from shoal.trainer.lease import TaskLease
 from shoal.trainer.local_examples import LocalExamples, OwnExamples
+from shoal.trainer.local_lease import DeviceLease, DeviceResult, OpenLease
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
 from shoal.trainer.placement import Placed, place, placed_again, to_training
@@ -43,7 +45,13 @@ from shoal.trainer.plain_step import leave_change, take_step
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Examples, labels_of
 from shoal.trainer.shared import SharedVectors
+from shoal.trainer.stacked import ModelStack, sizes_fit
 from shoal.wire.limits import LABELS_MAX
+
+#: Leases that are trained both ways to learn whether a stack is worth it.
+TRIED = 8
+#: Fewer are trained one by one: a stack would gain next to nothing.
+STACKED_LEAST = 4
 
 #: The seed of evaluation: with separate generators, the same model and range give the same results on any device.
 _EVALUATION = 0x6576616C
@@ -121,10 +129,20 @@ class TorchTrainer:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
         if settings.local_part:
             os.environ[PART_VARIABLE] = settings.local_part
+        #: How leases of several devices are trained at once, or None if they are not.
+        self._stack = ModelStack.of(self._task, self._model, settings) if self._is_stackable() else None
+        #: Sizes of a lease's batches -> whether a stack of such leases gives the same bits in less time.
+        self._is_stack_good: dict[tuple[int, ...], bool] = {}
         self._train = training_set(settings)
         self._order = BatchOrder(settings, len(self._train))
         self._test = Examples(settings.test)
         self._load_s = time.monotonic() - began_s
+
+    def _is_stackable(self) -> bool:
+        """Whether all that the model has is trained here and shared, in float32."""
+        names = {name for name, _ in self._model.named_parameters()}
+        is_whole = not self._placed.frozen and self._placed.own_layout is None and names == set(self._tensors)
+        return is_whole and not self._is_rounded and self._device.type == "cpu"
 
     def loaded(self) -> TaskLoaded:
         return TaskLoaded(
@@ -172,47 +190,145 @@ class TorchTrainer:
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
         """Evaluate the new examples, then train on this many of this device's own examples."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
+        told = self._begin(epoch, rate, version)
+        opened = self._opened(told, lease, examples)
+        result = self._learn(opened, told)
+        return dataclasses.replace(result, seconds=time.monotonic() - began_s, cpu_s=time.process_time() - began_cpu_s)
+
+    @property
+    def can_stack(self) -> bool:
+        """Whether leases of several devices may be trained at once."""
+        return self._stack is not None
+
+    def learn_together(self, leases: Sequence[DeviceLease], *, rate: float, version: int) -> list[DeviceResult]:
+        """Train several devices' leases of one version, in stacks where that gives the same bits in less time. Only if
+        ``can_stack``."""
+        stack = self._stack
+        assert stack is not None
+        told, opened = self._begin(0, rate, version), []
+        for each in leases:
+            self.serve(each.side)
+            opened.append(self._opened(told, each.lease, each.examples, epoch=each.epoch))
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for number, lease in enumerate(opened):
+            groups.setdefault(lease.sizes, []).append(number)
+        found: dict[int, DeviceResult] = {}
+        for numbers in groups.values():
+            fit = sizes_fit(self._layout, len(numbers))
+            for some in (numbers[start : start + fit] for start in range(0, len(numbers), fit)):
+                together = [opened[number] for number in some]
+                results = self._stacked_or_none(stack, together, told)
+                found |= dict(zip(some, results or self._singly(together, told), strict=True))
+        return [found[number] for number in range(len(opened))]
+
+    def _stacked_or_none(
+        self, stack: ModelStack, leases: Sequence[OpenLease], told: TaskLease
+    ) -> list[DeviceResult] | None:
+        """Train leases as a stack. Return None if that gains nothing or changes a bit.
+
+        The first lease of each stack is trained by itself as well. If its bits differ, such leases are not stacked
+        again.
+        """
+        if not self._gains(leases):
+            return None
+        results = self._stacked(stack, leases, told)
+        if not _same(results[:1], self._singly(leases[:1], told)):
+            self._is_stack_good[leases[0].sizes] = False
+            return None
+        return results
+
+    def _gains(self, leases: Sequence[OpenLease]) -> bool:
+        """Whether a stack of such leases is the same and faster. The first leases of each shape are tried both ways."""
+        sizes = leases[0].sizes
+        if len(leases) < STACKED_LEAST or len(sizes) < 2:
+            # The change of a single step is left without rounding (``plain_step``).
+            return False
+        if sizes not in self._is_stack_good:
+            assert self._stack is not None
+            told, some, began_cpu_s = leases[0].told, leases[:TRIED], time.process_time()
+            single = self._singly(some, told)
+            between_cpu_s = time.process_time()
+            stacked = self._stacked(self._stack, some, told)
+            is_faster = time.process_time() - between_cpu_s < between_cpu_s - began_cpu_s
+            self._is_stack_good[sizes] = is_faster and _same(single, stacked)
+        return self._is_stack_good[sizes]
+
+    def _singly(self, leases: Sequence[OpenLease], told: TaskLease) -> list[DeviceResult]:
+        found = []
+        for each in leases:
+            self.serve(each.side)
+            own = self._begin(each.epoch, told.rate, told.version)
+            found.append(DeviceResult(self._learn(each, own), self._shared.update.copy()))
+        return found
+
+    def _stacked(self, stack: ModelStack, leases: Sequence[OpenLease], told: TaskLease) -> list[DeviceResult]:
+        """Train leases with batches of the same sizes."""
+        self._begin(0, told.rate, told.version)
+        to_training(self._model, self._placed)
+        batches = []
+        for each in leases:
+            self.serve(each.side)
+            batches.append(list(self._batches(each.rows())))
+        after, losses = stack.train(self._tensors, batches, rate=told.rate)
+        updates = np.empty((len(leases), self._layout.size), np.float32)
+        for entry in self._layout.entries:
+            updates[:, entry.offset : entry.stop] = after[entry.name].reshape(len(leases), -1).numpy()
+        np.subtract(updates, self._shared.model, out=updates)
+        results = []
+        for each, update, told_losses in zip(leases, updates, losses, strict=True):
+            loss_sum = sum(loss * len(part) for loss, part in zip(told_losses, each.parts, strict=True))
+            loss_sum /= self._settings.passes
+            is_finite = math.isfinite(loss_sum) and bool(np.isfinite(update).all())
+            results.append(DeviceResult(each.result(loss_sum, finite=is_finite), update))
+        return results
+
+    def _opened(self, told: TaskLease, lease: int, examples: int, *, epoch: int | None = None) -> OpenLease:
+        """Evaluate the new examples of the device, and choose those that a lease trains on."""
         local, settings = self._side.examples, self._settings
         if local is None:
             raise Misuse("this job's examples are not the device's own")
         held = local.look()
         if not held:
             raise Misuse(f"{type(self._task).__name__}.examples('train') holds no examples on this device yet")
-        told = self._begin(epoch, rate, version)
+        at = (told.epoch if epoch is None else epoch, lease)
         fresh = local.fresh()
         judged = fresh[::-1][:examples]
         spans = [judged[start : start + settings.batch_size] for start in range(0, len(judged), settings.batch_size)]
-        fresh_metrics = self._judge(((local.take(span), len(span), (epoch, lease)) for span in spans), told)
-        chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=epoch, lease=lease)
-        passes = list(passes_over(chosen, settings.passes, settings.batch_size, seeds=(settings.seed, epoch, lease)))
-        parts = [part for batches in passes for part in batches]
-        counts = np.zeros(0, np.int64)
+        fresh_metrics = self._judge(((local.take(span), len(span), at) for span in spans), told)
+        chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=at[0], lease=lease)
+        passes = list(passes_over(chosen, settings.passes, settings.batch_size, seeds=(settings.seed, *at)))
+        return OpenLease(
+            side=self._side,
+            told=told,
+            epoch=at[0],
+            lease=lease,
+            held=held,
+            judged=len(judged),
+            fresh_metrics=fresh_metrics,
+            examples=len(chosen),
+            parts=[part for batches in passes for part in batches],
+            first_pass=len(passes[0]),
+        )
+
+    def _learn(self, opened: OpenLease, told: TaskLease) -> TrainResult:
+        """Train an opened lease."""
+        settings, counts = self._settings, np.zeros(0, np.int64)
 
         def taken() -> Iterator[tuple[Any, tuple[int, ...]]]:
             nonlocal counts
-            for step, part in enumerate(parts):
-                rows = local.take(part)
-                if settings.share_labels and step < len(passes[0]):
+            for step, (rows, at) in enumerate(opened.rows()):
+                if settings.share_labels and step < opened.first_pass:
                     counts = _added(counts, labels_of(rows))
-                yield rows, (epoch, lease, step)
+                yield rows, at
 
         # Report the loss as if the lease had seen each example once.
-        loss_sum = self._run(taken(), [len(part) for part in parts], told) / settings.passes
+        loss_sum = self._run(taken(), [len(part) for part in opened.parts], told) / settings.passes
         if settings.labels_epsilon and counts.size:
             counts = noisy_counts(counts, epsilon=settings.labels_epsilon, generator=self._side.noise())
-            counts = capped_counts(counts, most=len(chosen))
-        return TrainResult(
-            examples=len(chosen),
-            loss_sum=loss_sum,
-            finite=self._leave_update(loss_sum),
-            seconds=time.monotonic() - began_s,
-            held=held,
-            fresh=len(judged),
-            fresh_metrics=fresh_metrics,
-            labels=tuple(max(0, round(float(count))) for count in counts),
-            cpu_s=time.process_time() - began_cpu_s,
-            logged=told.logged.others(),
-        )
+            counts = capped_counts(counts, most=opened.examples)
+        labels = tuple(max(0, round(float(count))) for count in counts)
+        finite = self._leave_update(loss_sum)
+        return opened.result(loss_sum, finite=finite, labels=labels, logged=told.logged.others())
 
     def _begin(self, epoch: int, rate: float, version: int) -> TaskLease:
         """Load the version, and return the lease as the task's code sees it."""
@@ -356,3 +472,11 @@ def _added(counts: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None) -> np.n
     more = np.bincount(y.astype(np.int64), minlength=counts.size)
     more[: counts.size] += counts
     return more
+
+
+def _same(ones: Sequence[DeviceResult], others: Sequence[DeviceResult]) -> bool:
+    """Whether two ways of training gave the same bits."""
+    return all(
+        one.update.tobytes() == other.update.tobytes() and one.result.loss_sum == other.result.loss_sum
+        for one, other in zip(ones, others, strict=True)
+    )
