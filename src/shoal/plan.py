@@ -425,7 +425,7 @@ class Plan:
     @property
     def needs_new_agents(self) -> bool:
         """Whether agents of the protocol before would train or lead otherwise: they do not know these keys."""
-        return bool(self.sampling or self.weights or self.accept_unusual or self.local_epochs)
+        return bool(self.sampling or self.weights or self.accept_unusual or self.local_epochs or self.algorithm)
 
     @property
     def has_energy_budget(self) -> bool:

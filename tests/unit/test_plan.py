@@ -277,3 +277,17 @@ def test_a_mean_of_versions_is_not_evaluated_by_devices_new_examples() -> None:
     assert "Give the task examples('test'), or leave ema out" in refused
     assert bare_spec("job", plan, examples=0, test_examples=10).why_not_new is None
     assert bare_spec("job", Plan(ema=0.9), examples=10).why_not_new is None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"sampling": "uniform", "cohort": 4},
+        {"weights": "device"},
+        {"accept_unusual": True},
+        {"algorithm": "rules:Median"},
+    ],
+)
+def test_agents_that_do_not_know_a_key_get_no_job_with_it(key: dict[str, object]) -> None:
+    assert Plan(**key).needs_new_agents  # type: ignore[arg-type]
+    assert not Plan().needs_new_agents

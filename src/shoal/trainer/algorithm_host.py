@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from shoal.errors import ShoalError
@@ -44,11 +45,13 @@ class AlgorithmHost:
     async def ask(self, question: Question, state: AlgorithmState) -> AlgorithmAnswer:
         """Raises ShoalError if there is no answer, or none that can be read."""
         for attempt in range(1, ATTEMPTS + 1):
+            began_s = time.monotonic()
             try:
                 return await self._ask(question, state)
             except TrainerError as error:
-                # What the code itself said, it would say again.
-                if attempt == ATTEMPTS or error.traceback or self._process.alive:
+                # What the code itself said, it would say again; and it would hang again.
+                took_s = time.monotonic() - began_s
+                if attempt == ATTEMPTS or error.traceback or self._process.alive or took_s >= ANSWER_TIMEOUT_S:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
