@@ -12,13 +12,16 @@ leaves out engines that are not installed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +101,7 @@ def turn(engine: str, folder: Path, environments: Path, model: str, seed: int, v
     enter = f'echo $$ > {group}/cgroup.procs && exec "$@"'
     try:
         done = subprocess.run(
-            ["bash", "-c", enter, "enter", str(python), *command],
+            ["/bin/sh", "-c", enter, "enter", str(python), *command],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -122,8 +125,10 @@ def _end(group: Path) -> None:
         left = (group / "cgroup.procs").read_text().split()
         if not left:
             break
-        subprocess.run(["kill", "-9", *left], check=False, capture_output=True)
-        subprocess.run(["sleep", "0.1"], check=False)
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+        time.sleep(0.1)
     group.rmdir()
 
 
