@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.api import TaskSource, fitted
 from shoal.errors import JobFailed
-from shoal.questions import METRICS, Answers, Tally, evaluated, evaluation_of, question_plan, tallied
+from shoal.questions import METRICS, Answers, Tally, evaluated, evaluation_of, question_plan, tallied, why_not_whole
 from shoal.result import Result
 from shoal.task import Task
 from shoal.trainer.find import source_of
@@ -32,7 +32,7 @@ def tally(
         answers = Path(scratch, "answers.safetensors")
         chosen = question_plan(devices, plan)
         result = fitted(source, workers=devices, chosen=chosen, cluster=cluster, save=answers, progress=progress)
-        return tallied(result.job, _file_of(result), devices=result.took_part)
+        return tallied(result.job, _file_of(result, devices), devices=devices)
 
 
 def evaluate(
@@ -62,11 +62,13 @@ def evaluate(
             save=Path(scratch, "answers.safetensors"),
             progress=progress,
         )
-        return evaluated(result.job, _file_of(result), devices=result.took_part, metrics=metrics)
+        return evaluated(result.job, _file_of(result, devices), devices=devices, metrics=metrics)
 
 
-def _file_of(result: Result) -> Path:
+def _file_of(result: Result, devices: int) -> Path:
     if result.path is None or not result.version:
         why = f"job {result.job} {result.state} before devices had answered: {result.reason}"
         raise JobFailed(why, job=result.job)
+    if (lacks := why_not_whole(devices=devices, took_part=result.took_part, version=result.version)) is not None:
+        raise JobFailed(f"job {result.job}: {lacks}", job=result.job)
     return result.path

@@ -18,6 +18,7 @@ from shoal.learning.answers import ANSWERS
 from shoal.plan import epochs
 from shoal.task import Task
 from shoal.trainer.bundle import pack, unpack
+from shoal.trust import Trust
 from shoal.wire import tensors
 
 if TYPE_CHECKING:
@@ -125,7 +126,21 @@ def question_plan(devices: int, changes: Mapping[str, Any] | None) -> dict[str, 
     changed = dict(changes or {})
     if fixed := sorted(set(changed) & {"data", "pace", "momentum", "outer", "until", "weights", "cohort"}):
         raise Misuse(f"{', '.join(fixed)}: a question sets this itself. Give other keys of a plan, such as trust")
+    trust = Trust.parse(str(changed.get("trust", "identity")))
+    if trust.rule is not None:
+        raise Misuse(f"trust = {trust.text!r}: a device whose answer differs from the others would count for less")
+    if trust.sealed is not None or trust.private is not None:
+        # Such sums count each device once without being told, and nobody could compare the lengths of answers.
+        del whole["weights"], whole["accept_unusual"]
     return {**whole, **changed}
+
+
+def why_not_whole(*, devices: int, took_part: int, version: int) -> str | None:
+    """Return why the answers of a job are not those of every device, once, or None if they are."""
+    if version == 1 and took_part == devices:
+        return None
+    told = f"{took_part} of {devices} devices answered" if took_part != devices else "a device answered twice"
+    return f"{told}, so there is no sum: `shoal jobs show` says what kept the others. Ask fewer devices, or again"
 
 
 def evaluation_of(path: Path, entry: str, folder: Path) -> tuple[Path, str]:
@@ -146,14 +161,15 @@ def tallied(job: str, file: Path, *, devices: int) -> Answers:
     """Read the figures of a tally from the model that its job made."""
     found, _ = tensors.read(file, mmap=False)
     start = f"{ANSWERS}."
-    figures = {name.removeprefix(start): devices * array for name, array in found.items() if name.startswith(start)}
-    return Answers(job=job, devices=devices, figures=figures)
+    names = [name for name in found if name.startswith(start)]
+    sums = {name.removeprefix(start): devices * found[name].astype(np.float64) for name in names}
+    return Answers(job=job, devices=devices, figures=sums)
 
 
 def evaluated(job: str, file: Path, *, devices: int, metrics: Sequence[str]) -> Answers:
     """Read the means of an evaluation from the model that its job made."""
     found, _ = tensors.read(file, mmap=False)
-    sums = {name: devices * row for name, row in zip((*metrics, _EXAMPLES), found[ANSWERS], strict=True)}
+    sums = dict(zip((*metrics, _EXAMPLES), devices * found[ANSWERS].astype(np.float64), strict=True))
     means = {name: float(total / weight) if weight else float("nan") for name, (total, weight) in sums.items()}
     figures: dict[str, Any] = {**means, _EXAMPLES: round(float(sums[_EXAMPLES][0]))}
     return Answers(job=job, devices=devices, figures=figures)

@@ -92,4 +92,20 @@ def test_a_metric_that_a_task_lacks_is_named(tmp_path: Path, monkeypatch: pytest
 def test_what_a_question_decides_cannot_be_changed() -> None:
     with pytest.raises(Misuse, match="pace: a question sets this itself"):
         question_plan(3, {"pace": "async"})
-    assert question_plan(9, {"trust": "sealed"})["trust"] == "sealed"
+    with pytest.raises(Misuse, match="would count for less"):
+        question_plan(9, {"trust": "robust"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"trust": "sealed"},
+        {"trust": "private(8, 1e-5)", "clip_update": 100.0},
+        {"trust": "sealed + private(8, 1e-5)", "clip_update": 100.0},
+    ],
+)
+def test_a_question_goes_with_trust(changes: dict[str, Any]) -> None:
+    plan = shoal.Plan(**question_plan(50, changes))
+    assert plan.why_not_new is None
+    assert plan.believes.text == changes.get("trust", "identity")

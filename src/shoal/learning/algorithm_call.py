@@ -142,8 +142,8 @@ def _joined(changes: object, layout: Layout, title: str) -> np.ndarray:
 def _state(state: Mapping[Any, Any], title: str) -> AlgorithmState:
     kept: dict[str, np.ndarray] = {}
     for name, value in state.items():
-        if not isinstance(name, str) or not name:
-            raise Misuse(f"{title} returned a state with the name {name!r}: names are texts")
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise Misuse(f"{title} returned a state with the name {name!r}: names are texts that can be printed")
         kept[name] = _array(value, title, f"a state {name!r}")
         kept[name].flags.writeable = False
     return kept

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.learning.algorithm_call import STATE_MODELS
 from shoal.roles.actions import Save
 from shoal.roles.events import Saved, SaveFailed, Stored, StoreFailed
 from shoal.roles.leader.training_state import OURS
@@ -66,7 +67,8 @@ class JobVersions:
             if facts is None:
                 return 0
             first_bytes = self._first_bytes[spec.initial] = facts.size_bytes
-        return 3 * first_bytes + CHECKPOINT_EXTRA_BYTES
+        models = 3 + (STATE_MODELS if spec.plan.algorithm else 0)
+        return models * first_bytes + CHECKPOINT_EXTRA_BYTES
 
     async def save(self, job: str, save: Save, *, post: Callable[[Saved | SaveFailed], object]) -> None:
         """Make a version of a leader on this node durable, and tell that leader whether it is."""

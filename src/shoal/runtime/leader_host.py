@@ -195,6 +195,9 @@ class LeaderHost(AnyKey):
     async def _resume(self, host: RoleHost, assign: Assign, checkpoint: Checkpoint) -> None:
         try:
             initial = await self._around.fetch(assign.spec.initial)
+            if assign.spec.plan.algorithm:
+                # Now, while another node may lead instead: later it would fail the job.
+                await self.code_of(assign.spec)
             version = await asyncio.to_thread(unpacked, checkpoint)
             leader = await asyncio.to_thread(make_leader, initial, assign, version, manager=self._manager)
             where = await self.open_door()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import logging
 import secrets
 import time
 from collections.abc import Coroutine
@@ -53,6 +54,11 @@ from shoal.wire.messages import (
 
 if TYPE_CHECKING:
     from shoal.trainer.algorithm_host import AlgorithmHost
+
+log = logging.getLogger("shoal")
+
+#: How long a leader waits for its algorithm, also if the process has to be started.
+ASK_S = 150.0
 
 #: How long after a role's end its memory is returned, and once more: sessions may still send its last model.
 LET_GO_S = (1.0, 4.0)
@@ -292,11 +298,20 @@ class RoleServer:
             if host not in self._algorithms:
                 code = await self._place.code_of(spec)
                 self._algorithms[host] = AlgorithmHost(spec.plan, code, action.layout)
-            answer = await self._algorithms[host].ask(action.question, action.state)
-        except (ShoalError, OSError) as error:
+            async with asyncio.timeout(ASK_S):
+                answer = await self._algorithms[host].ask(action.question, action.state)
+        except TimeoutError:
+            reason = f"the algorithm failed: it gave no answer within {ASK_S:.0f} s, with the start of its process"
+        except Exception as error:
+            # Whatever it is: without an answer the leader would wait for ever.
+            if not isinstance(error, ShoalError | OSError):
+                log.exception("job %s: its algorithm could not be asked", spec.job)
+            reason = f"the algorithm failed: {error}"
             told = error.traceback if isinstance(error, TrainerError) else ""
-            return AlgorithmFailed(number=action.number, reason=f"the algorithm failed: {error}", traceback=told)
-        return AlgorithmAnswered(number=action.number, answer=answer)
+            return AlgorithmFailed(number=action.number, reason=reason, traceback=told)
+        else:
+            return AlgorithmAnswered(number=action.number, answer=answer)
+        return AlgorithmFailed(number=action.number, reason=reason)
 
     def aggregator_host(self, form: SetUpAggregator) -> RoleHost:
         return RoleHost(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.data.partition import Partition, hash_of
-from shoal.errors import Misuse
+from shoal.errors import Misuse, ShoalError
 from shoal.roles.actions import Train
 from shoal.scheduling.batches import Indices, mix
 from shoal.sim.jobs import LearningResult, TrainingResult
@@ -97,6 +97,7 @@ class _Promised:
     lease: DeviceLease
     key: tuple[int, float, int]
     found: DeviceResult | None = None
+    error: ShoalError | None = None
 
 
 class LocalTraining(TorchTraining):
@@ -156,14 +157,22 @@ class LocalTraining(TorchTraining):
 
     def _kept(self, promised: _Promised) -> LearningResult:
         """Return what was promised. All leases that wait for the same model are trained with the first of them."""
-        if promised.found is None:
+        if promised.found is None and promised.error is None:
             waiting = self._promised.pop(promised.key)
             self._shared.model[:] = promised.model
             version, rate, _ = promised.key
-            with self._telling_where():
-                found = self._torch.learn_together([each.lease for each in waiting], rate=rate, version=version)
-            for each, made in zip(waiting, found, strict=True):
-                each.found = made
+            try:
+                with self._telling_where():
+                    found = self._torch.learn_together([each.lease for each in waiting], rate=rate, version=version)
+            except ShoalError as error:
+                # Which of them it was is not known: all of these leases fail.
+                for each in waiting:
+                    each.error = error
+            else:
+                for each, made in zip(waiting, found, strict=True):
+                    each.found = made
+        if promised.error is not None:
+            raise promised.error
         assert promised.found is not None
         result, update = promised.found.result, promised.found.update
         if not result.finite:

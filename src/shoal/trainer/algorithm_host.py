@@ -22,6 +22,8 @@ from shoal.trainer.protocol import TrainerError, TrainerSettings
 
 #: An algorithm that takes longer has failed: the leader does nothing else meanwhile.
 ANSWER_TIMEOUT_S = 60.0
+#: It imports numpy and the algorithm's file, and no PyTorch.
+START_TIMEOUT_S = 60.0
 #: A process that died is started again this often per question: it asked for nothing that lasts.
 ATTEMPTS = 2
 
@@ -32,7 +34,7 @@ class AlgorithmHost:
     def __init__(self, plan: Plan, bundle: bytes, layout: Layout) -> None:
         self._plan, self._bundle, self._layout = plan, bundle, layout
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._process = TrainerHost(child_module=ALGORITHM_MODULE)
+        self._process = TrainerHost(child_module=ALGORITHM_MODULE, start_timeout_s=START_TIMEOUT_S)
 
     @property
     def pid(self) -> int | None:

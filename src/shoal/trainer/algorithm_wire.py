@@ -104,8 +104,9 @@ def read_answer(message: Message, question: Question, fd: int, at: int, layout: 
     rows = message.get("state")
     if message.get("change") != layout.size or not isinstance(rows, list) or len(rows) > STATE_NAMES_MAX:
         raise PeerViolation("the algorithm's process answered without a change of the model")
-    shapes = dict(_shape(row) for row in rows)
-    if len(shapes) < len(rows) or sum(map(math.prod, shapes.values())) > state_values_max(layout):
+    values_max = state_values_max(layout)
+    shapes = dict(_shape(row, values_max) for row in rows)
+    if len(shapes) < len(rows) or sum(map(math.prod, shapes.values())) > values_max:
         raise PeerViolation("the algorithm's process answered with a state that is too large")
     change = _read(fd, (layout.size,), at)
     offset = at + layout.size
@@ -117,10 +118,12 @@ def read_answer(message: Message, question: Question, fd: int, at: int, layout: 
     return AlgorithmAnswer(change=change, state=state)
 
 
-def _shape(row: object) -> tuple[str, tuple[int, ...]]:
+def _shape(row: object, values_max: int) -> tuple[str, tuple[int, ...]]:
     match row:
         case [str(name), list(shape)] if 0 < len(name) <= _NAME_MAX_CHARS and len(shape) <= _DIMENSIONS_MAX:
-            if all(type(length) is int and 0 <= length < 1 << 40 for length in shape):
+            # Also where another length is 0: numpy refuses shapes whose other lengths are too large.
+            is_sound = all(type(length) is int and 0 <= length <= values_max for length in shape)
+            if is_sound and math.prod(filter(None, shape)) <= values_max and name.isprintable():
                 return name, tuple(shape)
     raise PeerViolation("the algorithm's process answered with a state whose shape cannot be read")
 

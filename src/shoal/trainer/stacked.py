@@ -61,6 +61,9 @@ class ModelStack:
         losses: list[list[float]] = [[] for _ in leases]
         for batches in zip(*leases, strict=True):
             x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
+            if y.dim() != 2 or y.is_floating_point() or int(y.min()) < 0:
+                # Other targets than one class per example: losses leave some out, or have another mean.
+                raise ValueError("these targets cannot be stacked")
             for tensor in weights.values():
                 tensor.requires_grad_(True)
             mean = self._loss(self._output(weights, x), y)

@@ -231,7 +231,12 @@ class TorchTrainer:
         """
         if not self._gains(leases):
             return None
-        results = self._stacked(stack, leases, told)
+        try:
+            results = self._stacked(stack, leases, told)
+        except (RuntimeError, TypeError, ValueError):
+            # The batches of these leases cannot be stacked.
+            self._is_stack_good[leases[0].sizes] = False
+            return None
         if not _same(results[:1], self._singly(leases[:1], told)):
             self._is_stack_good[leases[0].sizes] = False
             return None
@@ -248,7 +253,11 @@ class TorchTrainer:
             told, some, began_cpu_s = leases[0].told, leases[:TRIED], time.process_time()
             single = self._singly(some, told)
             between_cpu_s = time.process_time()
-            stacked = self._stacked(self._stack, some, told)
+            self._is_stack_good[sizes] = False
+            try:
+                stacked = self._stacked(self._stack, some, told)
+            except (RuntimeError, TypeError, ValueError):
+                return False
             is_faster = time.process_time() - between_cpu_s < between_cpu_s - began_cpu_s
             self._is_stack_good[sizes] = is_faster and _same(single, stacked)
         return self._is_stack_good[sizes]

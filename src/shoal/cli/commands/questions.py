@@ -96,7 +96,7 @@ def _answered(asked: _Asked, read: Callable[..., Answers], home: Path, *, json: 
     from shoal.cli import screen
     from shoal.cli.commands.attach import watch_job
     from shoal.cli.connect import with_operator
-    from shoal.questions import question_plan
+    from shoal.questions import question_plan, why_not_whole
 
     chosen = question_plan(asked.devices, asked.plan)
 
@@ -110,10 +110,14 @@ def _answered(asked: _Asked, read: Callable[..., Answers], home: Path, *, json: 
         view = (await operator.status(job)).jobs[0]
         if view.progress is None or view.state != "finished" or not view.progress.version:
             raise JobFailed(f"job {job} {view.state} before devices had answered: {view.reason}", job=job)
+        told = view.progress
+        lacks = why_not_whole(devices=asked.devices, took_part=told.took_part, version=told.version)
+        if lacks is not None:
+            raise JobFailed(f"job {job}: {lacks}", job=job)
         with tempfile.TemporaryDirectory(prefix="shoal-answers-") as folder:
             file = Path(folder, "answers.safetensors")
             await operator.pull_model(job, file)
-            return read(job, file, devices=view.progress.took_part)
+            return read(job, file, devices=asked.devices)
 
     answers = with_operator(home, ask)
     if json:

@@ -66,7 +66,8 @@ class OwnPart:
         while self._taken and self._taken[-1][0] < term and self._taken[-1][2] >= began:
             self._taken.pop()
             lost += 1
-        while self._taken and self._taken[0][2] < durable:
+        # The last may still be refused, after a word that was on its way before the update came.
+        while len(self._taken) > 1 and self._taken[0][2] < durable:
             self._taken.popleft()
         if lost:
             told = f"the job goes on from version {began}, without {lost} of our updates: the own part goes back"

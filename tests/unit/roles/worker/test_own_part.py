@@ -188,7 +188,7 @@ def test_what_is_durable_is_never_taken_back(device: Device) -> None:
         device.trains(lease, version=version)
     device.trains(3, version=5, durable_version=5)
     device.hears(Wait(job="digits", reason="others train"))
-    assert device.settled[-1] == SettleOwn(lease=3, taken=True, undoable=1)
+    assert device.settled[-1] == SettleOwn(lease=3, taken=True, undoable=2)
     device.happens(Reassigned(term=2, leader="home"))
     assert UndoOwn(leases=1) in device.hears(work(1, version=5, term=2, began=5))
 
