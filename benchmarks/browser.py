@@ -13,6 +13,10 @@ tab takes over the network before it can train any job: page, programs and engin
 
 ``--quick`` learns one epoch in larger batches, with one tab less, and kills one. Needs Chromium, Node, and the
 tab's tools (``python tools/tasks.py tab``).
+
+Then a visitor of each browser that is here, Chromium and Firefox, agrees, looks away three times, reloads the page and
+opens a second one. ``bytes_after_three_hides_ratio``, ``bytes_after_reload_ratio``: what it fetched of the job's files
+until then, by what it had fetched at its first update. ``consent_names``: what the page named before it downloaded any.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +43,8 @@ from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
 from shoal.wire.messages import JobView
 from testbed.browsers.chromium import BrowserFailed, Chromium, Page, program
+from testbed.browsers.firefox import Firefox, FirefoxPage
+from testbed.browsers.firefox import program as firefox_program
 from testbed.chaos.kit import EVENTS_MANY, lost_and_twice
 from testbed.results import finish, say
 
@@ -62,8 +69,7 @@ class Tabs:
         browser = await asyncio.to_thread(Chromium.start)
         page = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844, phone=True)
         self._open.append((browser, page))
-        await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
-        await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+        await agree(page)
 
     async def train(self) -> None:
         """Wait until each has sent an update."""
@@ -82,6 +88,108 @@ class Tabs:
             with contextlib.suppress(BrowserFailed):
                 say(f"a tab showed: {await asyncio.to_thread(page.evaluate, 'document.body.innerText')!r}"[:300])
             await asyncio.to_thread(browser.close)
+
+
+async def agree(page: AnyPage) -> None:
+    """To what the page asks, and to later jobs."""
+    await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
+    await asyncio.to_thread(page.evaluate, "document.getElementById('later').checked = true")
+    await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+
+
+ASKED = "[...document.querySelectorAll('#asked li')].map((each) => each.textContent).join('\\n')"
+TOLD = {"operator": "Ms Okafor", "purpose": "to read digits in class 7b"}
+NAMED = ("cluster", "operator", "purpose", "job", "megabytes")
+RATIOS = ("bytes_after_three_hides_ratio", "bytes_after_reload_ratio")
+HIDES = 3
+
+AnyPage = Page | FirefoxPage
+
+
+async def look_away(page: AnyPage, *, is_hidden: bool) -> None:
+    hidden = f"Object.defineProperty(document, 'hidden', {{configurable: true, get: () => {str(is_hidden).lower()}}})"
+    await asyncio.to_thread(page.evaluate, f"{hidden}; document.dispatchEvent(new Event('visibilitychange'))")
+
+
+async def learns(page: AnyPage, more: int) -> None:
+    """Wait until it has sent so many more updates."""
+    leases = "Number(document.getElementById('leases').textContent)"
+    before = await asyncio.to_thread(page.evaluate, leases)
+    # A job that it comes back to counts from the start.
+    await asyncio.to_thread(page.wait_for, f"{leases} > 0 && {leases} !== {before}", seconds=300)
+    if more > 1:
+        await learns(page, more - 1)
+
+
+async def files_mb(page: AnyPage) -> float:
+    """What a page fetched of jobs since it was loaded."""
+    return float(await asyncio.to_thread(page.evaluate, "Number(document.body.dataset.files)")) / 1e6
+
+
+async def visit(kind: type[Chromium | Firefox], *, home: Path) -> dict[str, Any]:
+    """What one visitor is told and pays: it looks away three times, reloads the page, and opens a second one."""
+    engine_files.install(home, PACKAGE)
+    told = ("--browser-operator", TOLD["operator"], "--browser-purpose", TOLD["purpose"])
+    options = ("--browser", "http://127.0.0.1:0", *told)
+    async with (
+        LocalCluster(workers=0, home=home, manager_options=options) as cluster,
+        Operator.open(cluster.home) as operator,
+    ):
+        plan = {"lease_batches": LEASE_BATCHES, "until": {"epochs": 1_000}, "batch_size": 64}
+        job = await operator.prepare_and_submit(str(ROOT / "examples" / "mnist"), plan=plan, portable=True)
+        status = await operator.status()
+        made = await operator.make_token(role="browser", uses=1, valid_s=600, label="")
+        with await asyncio.to_thread(kind.start) as browser:
+            page = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844)
+            await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
+            asked = str(await asyncio.to_thread(page.evaluate, ASKED))
+            named = {"cluster": status.cluster, **TOLD, "job": next(each.name for each in status.jobs)}
+            names = [name for name, text in named.items() if text and text in asked]
+            names += ["megabytes"] if re.search(r"\d MB once", asked) else []
+            before = await files_mb(page)
+            await agree(page)
+            await learns(page, 1)
+            first = await files_mb(page)
+            for count in range(HIDES):
+                await look_away(page, is_hidden=True)
+                await asyncio.to_thread(page.wait_for, "document.body.dataset.state === 'paused'")
+                await look_away(page, is_hidden=False)
+                await learns(page, 1)
+                say(f"looked away {count + 1} times: {await files_mb(page):.1f} MB")
+            hides = await files_mb(page)
+            await asyncio.to_thread(page.reload)
+            await asyncio.to_thread(page.wait_for, "document.body.dataset.state === 'new'")
+            await agree(page)
+            await learns(page, 1)
+            reload = hides + await files_mb(page)
+            second = await asyncio.to_thread(browser.page, made.join_line.partition("#")[0], width=390, height=844)
+            await asyncio.to_thread(second.wait_for, "document.body.dataset.state === 'elsewhere'")
+            is_told = bool(await asyncio.to_thread(second.evaluate, "document.getElementById('reason').textContent"))
+        await operator.stop(job)
+        await ended(operator, job)
+    return {
+        "consent_names": names,
+        "mb_before_consent": round(before, 2),
+        "mb_once": round(first, 1),
+        "bytes_after_three_hides_ratio": round(hides / first, 3),
+        "bytes_after_reload_ratio": round(reload / first, 3),
+        "second_tab_told": is_told,
+    }
+
+
+def visits(scratch: Path) -> dict[str, Any]:
+    """A visit by each browser that is here. The figures at the top are the worst of them."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, kind in (("chromium", Chromium), ("firefox", Firefox)):
+        if name == "firefox" and firefox_program() is None:
+            say("no Firefox here: apt-get install firefox-esr")
+            continue
+        found[name] = asyncio.run(visit(kind, home=scratch / name))
+        say(f"{name}: {found[name]}")
+    worst = {key: max(each[key] for each in found.values()) for key in RATIOS}
+    names = [name for name in NAMED if all(name in each["consent_names"] for each in found.values())]
+    is_told = all(each["second_tab_told"] for each in found.values())
+    return {**worst, "consent_names": names, "second_tab_told": is_told, "visits": found}
 
 
 async def measure(*, tabs: int, kills: int, epochs: int, quick: bool, home: Path) -> dict[str, Any]:
@@ -184,6 +292,7 @@ def main() -> None:
         result: dict[str, Any] = traces(1_000 if given.quick else 10_000, Path(scratch))
         say(f"{result['traces']} lives, {result['trace_differences']} differences")
         result |= asyncio.run(measure(tabs=tabs, kills=kills, epochs=epochs, quick=given.quick, home=home))
+        result |= visits(Path(scratch))
         result["download_mb"] = downloaded_mb(home, without=engine_files.GRAPHICS_FILES)
         result["download_webgpu_mb"] = downloaded_mb(home, without=engine_files.PLAIN_FILES)
     finish(result)

@@ -33,6 +33,63 @@ export function epochOrder(count: number, seed: Whole, epoch: number): Uint32Arr
   return sortedPlaces(keys);
 }
 
+const WINDOW_SHARDS = 8;
+
+/** How many shards are shuffled together: as `scheduling/batches.py` has it. */
+export function windowShards(cacheBytes: number, shardBytes: number): number {
+  if (!cacheBytes) return WINDOW_SHARDS;
+  return Math.max(1, Math.min(WINDOW_SHARDS, Math.floor(cacheBytes / (2 * Math.max(1, shardBytes)))));
+}
+
+/** An epoch in windows: shards in a shuffled order, with the rows of every `window` shards shuffled together. */
+export class WindowShuffle {
+  private readonly starts: number[] = [0];
+  private epoch: { epoch: number; order: Uint32Array; ends: number[] } | null = null;
+  private shuffled: { epoch: number; window: number; rows: Uint32Array } | null = null;
+
+  constructor(private readonly rows: number[], private readonly seed: Whole, private readonly window: number) {
+    for (const count of rows) this.starts.push(this.starts.at(-1)! + count);
+  }
+
+  /** The examples at positions `start` to `stop` (exclusive) of an epoch. */
+  indices(epoch: number, start: number, stop: number): Uint32Array {
+    const { order, ends } = this.windows(epoch);
+    const found: number[] = [];
+    for (const [number, end] of ends.entries()) {
+      const begin = number ? ends[number - 1] : 0;
+      if (end <= start || begin >= stop) continue;
+      found.push(...this.rowsOf(epoch, number, order).subarray(Math.max(0, start - begin), stop - begin));
+    }
+    return Uint32Array.from(found);
+  }
+
+  private windows(epoch: number): { order: Uint32Array; ends: number[] } {
+    if (this.epoch?.epoch !== epoch) {
+      const order = epochOrder(this.rows.length, mix(this.seed, 0), epoch);
+      const ends: number[] = [];
+      let rows = 0;
+      for (const [i, shard] of order.entries()) {
+        rows += this.rows[shard];
+        if ((i + 1) % this.window === 0 || i === order.length - 1) ends.push(rows);
+      }
+      this.epoch = { epoch, order, ends };
+    }
+    return this.epoch;
+  }
+
+  private rowsOf(epoch: number, number: number, order: Uint32Array): Uint32Array {
+    if (this.shuffled?.epoch !== epoch || this.shuffled.window !== number) {
+      const rows: number[] = [];
+      for (const shard of order.subarray(number * this.window, (number + 1) * this.window)) {
+        for (let row = this.starts[shard]; row < this.starts[shard + 1]; row++) rows.push(row);
+      }
+      const shuffled = epochOrder(rows.length, mix(this.seed, 1 + number), epoch).map((place) => rows[place]);
+      this.shuffled = { epoch, window: number, rows: shuffled };
+    }
+    return this.shuffled.rows;
+  }
+}
+
 function sortedPlaces(keys: BigUint64Array): Uint32Array {
   const places = new Uint32Array(keys.length).map((_, i) => i);
   return places.sort((a, b) => (keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : a - b));

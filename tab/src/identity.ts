@@ -1,6 +1,9 @@
 // Who this tab is: a P-256 key that no script can read, made once and kept in IndexedDB, and the certificate that the
 // cluster gave it for a one-time token.
 
+/** The cluster does not let this device in; the message is its reason, as the manager words it. */
+export class RefusedHere extends Error {}
+
 export interface Identity { node: string; cluster: string; certificate_pem: string; key: CryptoKey }
 
 const ECDSA = { name: "ECDSA", namedCurve: "P-256" };
@@ -10,6 +13,22 @@ const FORM = "shoal tab 1";
 /** The identity that this browser has here; null: it has not joined. */
 export async function known(): Promise<Identity | null> {
   return (await store<Identity | undefined>("readonly", (kept) => kept.get("identity"))) ?? null;
+}
+
+/** A job that this device may be given, and what it moves. */
+export interface Offer { job: string; name: string; operator: string; once_bytes: number; update_bytes: number; minute_bytes: number }
+
+/** Who asks, what for, and the jobs that there are. */
+export interface About { cluster: string; operator: string; purpose: string; jobs: Offer[] }
+
+/** Ask the cluster what it wants of a device, by a link's token or by the certificate that this browser has. It spends
+ * nothing, and downloads nothing of a job. */
+export async function about(secret: string, identity: Identity | null): Promise<About> {
+  const given = identity ? { certificate_pem: identity.certificate_pem } : { secret };
+  const answer = await fetch("/about", { method: "POST", body: JSON.stringify(given) });
+  const told = await answer.json();
+  if (!answer.ok) throw new RefusedHere(told.refused ?? String(answer.status));
+  return told as About;
 }
 
 export async function forget(): Promise<void> {
@@ -24,7 +43,7 @@ export async function join(secret: string, wanted: string): Promise<Identity> {
     body: JSON.stringify({ secret, wanted, csr_pem: await request(pair, wanted) }),
   });
   const told = await answer.json();
-  if (!answer.ok) throw new Error(told.refused ?? `the cluster answered ${answer.status}`);
+  if (!answer.ok) throw new RefusedHere(told.refused ?? String(answer.status));
   const identity = { ...told, key: pair.privateKey } as Identity;
   await store("readwrite", (kept) => kept.put(identity, "identity"));
   return identity;

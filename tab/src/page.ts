@@ -1,11 +1,18 @@
 // The page: what is asked of a person, how it goes, and a button that ends it. Decides nothing about training.
 
 import { type Around, whyRest } from "./rest.ts";
+import type { Offer } from "./identity.ts";
 import type { Said, Shown } from "./tab.ts";
+import { isWord, language, megabytes, say, type Word } from "./words.ts";
 
 const at = <T extends HTMLElement = HTMLElement>(id: string) => document.getElementById(id) as T;
-const worker = new Worker("/tab.js", { type: "module" });
-const say = (said: Said) => worker.postMessage(said);
+/** Made when no other tab of this browser takes part. */
+let worker: Worker | null = null;
+const tell = (said: Said) => worker?.postMessage(said);
+/** Later jobs that need no other answer, if its user ticks that. */
+const LATER_MB = 200;
+/** What a browser loads to train any job, as it is sent. */
+const PROGRAM_BYTES = 4e6;
 
 /** The token is behind the #, which no server sees; it leaves the address at once, so that no history keeps it. */
 const secret = new URLSearchParams(location.hash.slice(1)).get("join") ?? "";
@@ -16,48 +23,88 @@ let battery: { level: number; charging: boolean; addEventListener(name: string, 
 let lock: { release(): Promise<void> } | null = null;
 let isOn = false;
 
-const WORDS: Record<Shown["state"], string> = {
-  new: "", joining: "Joining", connecting: "Connecting", waiting: "Connected", working: "Training", paused: "Resting",
-  stopped: "Stopped", refused: "Not let in",
-};
+/** Put every text of the page where it goes: an element names its own. */
+function write(): void {
+  document.documentElement.lang = language();
+  document.title = `${say("title")} · Shoal`;
+  for (const each of document.querySelectorAll<HTMLElement>("[data-word]")) {
+    const word = each.dataset.word!;
+    if (isWord(word)) each.textContent = say(word);
+  }
+  at("progress").ariaLabel = say("progress");
+  at("later-label").textContent = say("later.label", LATER_MB);
+}
 
-worker.onmessage = ({ data }) => draw(data as Shown);
-worker.onerror = ({ message }) => {
-  at("state").textContent = "This browser cannot train";
-  at("reason").textContent = message || "WebAssembly or module workers are missing.";
-};
+/** The lines of what is asked. Text that came from the cluster is text here too, never markup. */
+function asked(now: Shown): string[] {
+  const { about } = now;
+  const cluster = about?.cluster || now.cluster;
+  const lead = about?.operator ? say("lead.operator", cluster, about.operator) : cluster ? say("lead.cluster", cluster) : say("lead.unknown");
+  const jobs = about?.jobs.length ? about.jobs.map(moves) : [say("job.none")];
+  return [lead, ...(about?.purpose ? [say("purpose", about.purpose)] : []), ...jobs];
+}
+
+function moves({ name, once_bytes, update_bytes, minute_bytes }: Offer): string {
+  if (!(once_bytes >= 0)) return say("job.unknown", name);
+  const once = megabytes(once_bytes + PROGRAM_BYTES);
+  return minute_bytes ? say("job.minute", name, once, megabytes(minute_bytes)) : say("job.update", name, once, megabytes(update_bytes));
+}
+
+function list(id: string, lines: string[]): void {
+  at(id).replaceChildren(...lines.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
+}
+
+function hire(): void {
+  worker = new Worker("/tab.js", { type: "module" });
+  worker.onmessage = ({ data }) => draw(data as Shown);
+  worker.onerror = ({ message }) => status("state.broken", message || say("why.broken"));
+  tell({ say: "look", secret });
+}
+
+function status(state: Word, reason: string): void {
+  document.body.dataset.state = state.slice("state.".length);
+  at("ask").hidden = true;
+  at("run").hidden = false;
+  for (const id of ["stop", "go-on", "figures", "progress", "more"]) at(id).hidden = true;
+  at("state").textContent = say(state);
+  at("reason").textContent = reason;
+}
 
 function draw(now: Shown): void {
   shown = now;
   const isKnown = Boolean(now.node);
   const isAsked = now.state === "new" || now.state === "refused";
   document.body.dataset.state = now.state;
+  document.body.dataset.files = String(now.files_bytes);
   at("ask").hidden = !isAsked;
   at("run").hidden = isAsked;
-  at("agree").hidden = !(secret || isKnown);
+  // Nobody can agree to a link that is good for nothing.
+  const isVoid = now.state === "refused" && !isKnown && !now.about;
+  at("agree").hidden = isVoid || !(secret || isKnown);
   at("no-link").hidden = Boolean(secret || isKnown);
-  at("agree").textContent = isKnown && !(secret && now.state === "refused") ? `Train again as ${now.node}` : "Agree and train";
+  at("agree").textContent = isKnown && !(secret && now.state === "refused") ? say("again", now.node) : say("agree");
+  at("terms").hidden = at("agree").hidden;
+  list("asked", asked(now));
+  at("offer").hidden = now.state !== "asking";
+  list("offered", now.offer ? [moves(now.offer)] : []);
+  for (const id of ["figures", "progress", "more"]) at(id).hidden = false;
   at("refusal").textContent = now.state === "refused" ? now.reason : "";
-  at("state").textContent = WORDS[now.state];
+  at("state").textContent = say(`state.${now.state}`);
   at("reason").textContent = now.reason;
   // Read aloud where something is the matter, not with every lease.
   at("reason").ariaLive = now.state === "working" ? "off" : "polite";
-  at("job").textContent = now.job || "none";
+  at("job").textContent = now.job || say("none");
   at("engine").textContent = now.engine || "…";
   at("node").textContent = now.node;
   at("leases").textContent = String(now.leases);
-  at("examples").textContent = now.examples.toLocaleString("en");
+  at("examples").textContent = now.examples.toLocaleString(language());
   at("loss").textContent = now.loss === null ? "…" : now.loss.toFixed(3);
-  at("traffic").textContent = `${megabytes(now.down_bytes)} down\n${megabytes(now.up_bytes)} up`;
+  at("traffic").textContent = `${say("down", (now.down_bytes / 1e6).toFixed(1))}\n${say("up", (now.up_bytes / 1e6).toFixed(1))}`;
   at<HTMLProgressElement>("progress").max = Math.max(1, now.of);
   at<HTMLProgressElement>("progress").value = now.done;
-  at("stop").hidden = now.state === "stopped";
+  at("stop").hidden = now.state === "stopped" || now.state === "asking";
   at("go-on").hidden = now.state !== "stopped";
   void keepScreenOn(now.state === "working" && isOn);
-}
-
-function megabytes(bytes: number): string {
-  return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
 /** A phone that turns its screen off stops the page too. */
@@ -84,7 +131,7 @@ function around(): Around {
 function look(): void {
   const allowed = { hidden: isTicked("allow-hidden"), battery: isTicked("allow-battery"), metered: isTicked("allow-metered") };
   if (document.hidden) lock = null;
-  say({ say: "pause", why: whyRest(around(), allowed) });
+  tell({ say: "pause", why: whyRest(around(), allowed) });
 }
 
 function isTicked(id: string): boolean {
@@ -101,21 +148,24 @@ function about(): string {
 
 at("agree").onclick = () => {
   isOn = true;
+  tell({ say: "later", megabytes: isTicked("later") ? LATER_MB : 0 });
   look();
-  if (secret && (!shown?.node || shown.state === "refused")) say({ say: "join", secret, wanted: "tab", about: about() });
-  else say({ say: "start", about: about() });
+  if (secret && (!shown?.node || shown.state === "refused")) tell({ say: "join", secret, wanted: "tab", about: about() });
+  else tell({ say: "start", about: about() });
 };
 at("stop").onclick = () => {
   isOn = false;
-  say({ say: "stop" });
+  tell({ say: "stop" });
 };
+at("take-job").onclick = () => tell({ say: "take" });
+at("no-thanks").onclick = () => at("stop").click();
 at("go-on").onclick = () => at("agree").click();
-at("forget").onclick = () => say({ say: "forget" });
+at("forget").onclick = () => tell({ say: "forget" });
 for (const id of ["allow-hidden", "allow-battery", "allow-metered"]) at(id).onchange = look;
-at("want-graphics").onchange = () => say({ say: "graphics", isWanted: isTicked("want-graphics") });
+at("want-graphics").onchange = () => tell({ say: "graphics", isWanted: isTicked("want-graphics") });
 document.addEventListener("visibilitychange", look);
 // A page that goes away says goodbye, where the browser still lets it.
-addEventListener("pagehide", () => say({ say: "stop" }));
+addEventListener("pagehide", () => tell({ say: "stop" }));
 (navigator as unknown as { connection?: EventTarget }).connection?.addEventListener("change", look);
 (navigator as unknown as { getBattery?(): Promise<NonNullable<typeof battery>> }).getBattery?.().then((found) => {
   battery = found;
@@ -123,5 +173,28 @@ addEventListener("pagehide", () => say({ say: "stop" }));
   look();
 }, () => undefined);
 
+write();
 at("where").textContent = location.host;
-say({ say: "look" });
+
+/** One tab of a browser takes part: all of them have the same key, and the manager would take them for copies of it. */
+async function alone(): Promise<void> {
+  const never = new Promise<never>(() => undefined);
+  const isFree = await new Promise<boolean>((free) => {
+    void navigator.locks.request("shoal", { ifAvailable: true }, (held) => {
+      free(held !== null);
+      return held ? never : undefined;
+    });
+  });
+  if (!isFree) {
+    status("state.elsewhere", say("why.elsewhere"));
+    await new Promise<void>((free) => {
+      void navigator.locks.request("shoal", () => {
+        free();
+        return never;
+      });
+    });
+  }
+  hire();
+}
+
+void alone();

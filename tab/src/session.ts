@@ -1,8 +1,10 @@
 // One stream to the manager's door: a WebSocket that has answered its challenge.
 
 import { Assembly, chunkOf, frames, type Message, type Tensors } from "./frames.ts";
-import { answer, type Identity } from "./identity.ts";
+import { type BlobStore } from "./blob_store.ts";
+import { answer, type Identity, RefusedHere } from "./identity.ts";
 import type { Plain } from "./protobuf.ts";
+import { say } from "./words.ts";
 
 const OPEN_S = 20;
 const BLOB_MAX_BYTES = 1 << 30;
@@ -36,7 +38,7 @@ export async function open(identity: Identity, verb: string, incarnation: string
     socket.onclose = ({ code, reason }) => {
       clearTimeout(giveUp);
       if (isOpen) listening.closed(code, reason);
-      else reject(new Error(code === 4403 ? `refused: ${reason}` : "the manager cannot be reached"));
+      else reject(code === 4403 ? new RefusedHere(reason) : new Error(say("why.unreachable")));
     };
   });
 }
@@ -73,14 +75,17 @@ export class Lane {
   }
 }
 
-/** Fetches blobs one after the other, and believes none whose hash is another. */
+/** Fetches blobs one after the other, from what this browser keeps or from the manager, and believes none whose hash is
+ * another. */
 export class Blobs {
-  private readonly kept = new Map<string, Uint8Array>();
   private socket: Promise<WebSocket> | null = null;
   private due: { take(frame: Uint8Array): void; fail(reason: string): void } | null = null;
   private last: Promise<unknown> = Promise.resolve();
 
-  constructor(private readonly identity: Identity, private readonly incarnation: string, private readonly came: (bytes: number) => void) {}
+  constructor(
+    private readonly identity: Identity, private readonly incarnation: string, private readonly kept: BlobStore,
+    private readonly came: (bytes: number) => void,
+  ) {}
 
   /** Waits for the ones before it. */
   fetch(sha256: string): Promise<Uint8Array> {
@@ -95,8 +100,17 @@ export class Blobs {
   }
 
   private async fetchNow(sha256: string): Promise<Uint8Array> {
-    const known = this.kept.get(sha256);
-    if (known) return known;
+    const known = await this.kept.get(sha256);
+    if (known && (await hashOf(known)) === sha256) return known;
+    if (known) await this.kept.drop(sha256);
+    const whole = await this.download(sha256);
+    const found = await hashOf(whole);
+    if (found !== sha256) throw new Error(`a blob that is not what its hash says: ${found.slice(0, 12)}…`);
+    await this.kept.put(sha256, whole);
+    return whole;
+  }
+
+  private async download(sha256: string): Promise<Uint8Array> {
     this.socket ??= open(this.identity, "Fetch", this.incarnation, {
       frame: (frame) => this.due?.take(frame),
       closed: (_, reason) => {
@@ -111,7 +125,7 @@ export class Blobs {
       this.socket = null;
       throw error;
     }
-    const whole = await new Promise<Uint8Array>((resolve, reject) => {
+    return new Promise<Uint8Array>((resolve, reject) => {
       let into: Uint8Array | null = null;
       let filled = 0;
       const take = (frame: Uint8Array) => {
@@ -134,10 +148,10 @@ export class Blobs {
       this.due = { take, fail: (reason) => reject(new Error(reason)) };
       for (const frame of frames("Blob", { sha256, size_bytes: 0 })) socket.send(frame as BufferSource);
     }).finally(() => (this.due = null));
-    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", whole as BufferSource));
-    const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-    if (found !== sha256) throw new Error(`a blob that is not what its hash says: ${found.slice(0, 12)}…`);
-    this.kept.set(sha256, whole);
-    return whole;
   }
+}
+
+async function hashOf(bytes: Uint8Array): Promise<string> {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes as BufferSource));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -2,18 +2,23 @@
 // Runs in a thread of its own, so that the page stays quick.
 
 import { ENGINE_VERSION, threads } from "./engine.ts";
-import { forget, type Identity, join, known } from "./identity.ts";
+import { about, type About, forget, type Identity, join, known, type Offer, RefusedHere } from "./identity.ts";
 import type { Message } from "./frames.ts";
 import type { Plain } from "./protobuf.ts";
+import { BlobStore } from "./blob_store.ts";
 import { Blobs, Lane } from "./session.ts";
 import { Trainer } from "./trainer.ts";
-import { inWords } from "./words.ts";
+import { inWords, refusal, say } from "./words.ts";
 import { type Action, clip, type Event, Worker } from "./worker_role.ts";
 
 /** What the page shows. */
 export interface Shown {
-  state: "new" | "joining" | "connecting" | "waiting" | "working" | "paused" | "stopped" | "refused";
+  state: "new" | "joining" | "connecting" | "waiting" | "asking" | "working" | "paused" | "stopped" | "refused";
   reason: string;
+  /** Who asks and what for; null: not known yet, or nobody told. */
+  about: About | null;
+  /** The job that waits for its user's answer. */
+  offer: Offer | null;
   node: string;
   cluster: string;
   job: string;
@@ -30,13 +35,17 @@ export interface Shown {
   of: number;
   down_bytes: number;
   up_bytes: number;
+  /** Of what came down: files of jobs, which this browser keeps. */
+  files_bytes: number;
 }
 
 /** What the page says. */
 export type Said =
-  | { say: "look" }
+  | { say: "look"; secret: string }
   | { say: "join"; secret: string; wanted: string; about: string }
   | { say: "start"; about: string }
+  | { say: "take" }
+  | { say: "later"; megabytes: number }
   | { say: "pause"; why: string }
   | { say: "graphics"; isWanted: boolean }
   | { say: "stop" }
@@ -58,8 +67,8 @@ interface Employed {
 
 class Tab {
   private readonly shown: Shown = {
-    state: "new", reason: "", node: "", cluster: "", job: "", threads: threads(), engine: "", epoch: 0, version: 0, leases: 0, examples: 0,
-    loss: null, done: 0, of: 0, down_bytes: 0, up_bytes: 0,
+    state: "new", reason: "", about: null, offer: null, node: "", cluster: "", job: "", threads: threads(), engine: "", epoch: 0, version: 0, leases: 0, examples: 0,
+    loss: null, done: 0, of: 0, down_bytes: 0, up_bytes: 0, files_bytes: 0,
   };
   private identity: Identity | null = null;
   private about = "";
@@ -75,6 +84,12 @@ class Tab {
   private control: Lane | null = null;
   private work: Lane | null = null;
   private blobs: Blobs | null = null;
+  private readonly kept = new BlobStore();
+  /** Jobs whose download its user agreed to, and how large a later one may be without being asked. */
+  private readonly agreed = new Set<string>();
+  private later_bytes = 0;
+  /** The assignment that waits for its user's answer. */
+  private offered: Plain | null = null;
   private isWelcome = false;
   private beat: ReturnType<typeof setTimeout> | undefined;
   private seq = 0;
@@ -89,16 +104,20 @@ class Tab {
     switch (said.say) {
       case "look":
         this.identity = await known();
-        return this.tell({ node: this.identity?.node ?? "", cluster: this.identity?.cluster ?? "" });
+        return this.look(said.secret);
       case "join":
-        this.tell({ state: "joining", reason: "making a key and joining" });
+        this.tell({ state: "joining", reason: say("why.joining") });
         try {
           this.identity = await join(said.secret, said.wanted);
         } catch (error) {
-          return this.tell({ state: "refused", reason: told(error) });
+          return this.tell({ state: "refused", reason: inTheirWords(error) });
         }
         return this.start(said.about);
       case "start": return this.start(said.about);
+      case "take": return this.take();
+      case "later":
+        this.later_bytes = said.megabytes * 1e6;
+        return;
       case "pause":
         this.pause = said.why;
         return this.follow();
@@ -108,19 +127,53 @@ class Tab {
         return;
       case "stop":
         this.isStarted = false;
-        this.part("stopped by its user");
-        return this.tell({ state: "stopped", reason: "stopped; what was not sent goes to another device" });
+        this.part(say("why.left"));
+        return this.tell({ state: "stopped", reason: say("why.stopped") });
       case "forget":
         this.isStarted = false;
-        this.part("its user ended it");
-        await forget();
+        this.part(say("why.gone"));
+        await Promise.all([forget(), this.kept.forget()]);
         this.identity = null;
-        return this.tell({ state: "new", reason: "", node: "", cluster: "" });
+        this.agreed.clear();
+        return this.tell({ state: "new", reason: "", node: "", cluster: "", about: null });
     }
+  }
+
+  /** Who asks, and what for: before anything is downloaded. */
+  private async look(secret: string): Promise<void> {
+    const { identity } = this;
+    const news: Partial<Shown> = { node: identity?.node ?? "", cluster: identity?.cluster ?? "" };
+    if (identity || secret) {
+      try {
+        news.about = await about(secret, identity);
+      } catch (error) {
+        if (!(error instanceof RefusedHere)) news.reason = say("why.unreachable");
+        // A browser that was shut out, or came back too late, may join again by a new link.
+        else if (!identity || !secret) [news.state, news.reason] = ["refused", refusal(error.message)];
+        else news.about = await about(secret, null).catch(() => null);
+      }
+    }
+    this.tell(news);
+  }
+
+  /** Its user agreed to the jobs that the page names. */
+  private agree(): void {
+    for (const { job } of this.shown.about?.jobs ?? []) this.agreed.add(job);
+  }
+
+  /** Its user agreed to the job that was assigned meanwhile. */
+  private take(): void {
+    const assign = this.offered;
+    if (!assign) return;
+    this.offered = null;
+    this.agreed.add(assign.job);
+    this.tell({ offer: null });
+    this.employ(assign);
   }
 
   private start(about: string): void {
     this.about = about;
+    this.agree();
     this.isStarted = true;
     this.attempts = 0;
     this.tell({ node: this.identity!.node, cluster: this.identity!.cluster });
@@ -142,9 +195,9 @@ class Tab {
     if (!this.identity || this.isDialling) return;
     clearTimeout(this.redial);
     this.isDialling = true;
-    this.tell({ state: "connecting", reason: "calling the cluster" });
+    this.tell({ state: "connecting", reason: say("why.calling") });
     const { identity, incarnation } = this;
-    const lost = (_: number, reason: string) => this.lost(reason || "connection closed");
+    const lost = (_: number, reason: string) => this.lost(reason || say("why.closed"));
     let work: Lane | null = null, control: Lane | null = null;
     try {
       work = await Lane.open(identity, "Work", incarnation, { message: (message) => this.received(message), closed: lost });
@@ -152,14 +205,15 @@ class Tab {
     } catch (error) {
       work?.close();
       this.isDialling = false;
-      const reason = told(error);
-      this.tell({ state: reason.startsWith("refused") ? "refused" : "connecting", reason });
-      return this.dialLater(reason.startsWith("refused") ? REFUSED_S : undefined);
+      const isRefused = error instanceof RefusedHere;
+      this.tell({ state: isRefused ? "refused" : "connecting", reason: inTheirWords(error) });
+      return this.dialLater(isRefused ? REFUSED_S : undefined);
     }
     this.isDialling = false;
     [this.work, this.control] = [work, control];
-    if (!this.isStarted || this.pause) return this.part(this.pause || "stopped by its user");
-    this.blobs ??= new Blobs(identity, incarnation, (bytes) => this.tell({ down_bytes: this.shown.down_bytes + bytes }));
+    if (!this.isStarted || this.pause) return this.part(this.pause || say("why.left"));
+    this.blobs ??= new Blobs(identity, incarnation, this.kept, (bytes) =>
+      this.tell({ down_bytes: this.shown.down_bytes + bytes, files_bytes: this.shown.files_bytes + bytes }));
     this.heard_s = now_s();
     const facts = { host: this.about, arch: "wasm", cpus: threads(), onnx: ENGINE_VERSION, browser: this.about };
     control.send("Hello", { node: identity.node, incarnation, protocol: PROTOCOL, facts });
@@ -194,6 +248,8 @@ class Tab {
     clearTimeout(this.redial);
     this.control?.send("Leave", { reason });
     for (const job of [...this.jobs.keys()]) this.end(job);
+    this.offered = null;
+    this.tell({ offer: null });
     this.hangUp();
     // Who comes back is another process: it holds no old lease.
     this.incarnation = fresh();
@@ -202,7 +258,7 @@ class Tab {
 
   private sendBeat(): void {
     clearTimeout(this.beat);
-    if (now_s() - this.heard_s > this.welcome.lost_after_s + 2 * this.heartbeat_s) return this.lost("the manager does not answer");
+    if (now_s() - this.heard_s > this.welcome.lost_after_s + 2 * this.heartbeat_s) return this.lost(say("why.silent"));
     this.seq += 1;
     this.control?.send("Heartbeat", { seq: this.seq, is_idle: !this.jobs.size });
     this.beat = setTimeout(() => this.sendBeat(), this.heartbeat_s * 1000);
@@ -223,6 +279,7 @@ class Tab {
       case "Assign": return this.onAssign(body);
       case "Dismiss":
         if (!body.job) return this.lost(`dismissed: ${body.reason}`, REFUSED_S);
+        if (this.offered?.job === body.job) this.refuse(say("why.no-job"));
         if (this.jobs.has(body.job)) this.post(this.jobs.get(body.job)!, { event: "StopRequested", reason: body.reason });
         return;
       default: {
@@ -242,11 +299,11 @@ class Tab {
     this.isWelcome = true;
     if (welcome.come_s && !this.jobs.size) {
       this.control?.send("Leave", { reason: "there is no work", come_s: welcome.come_s });
-      this.lost("there is no work now; this tab asks again later", welcome.come_s);
+      this.lost(say("why.no-work"), welcome.come_s);
       return;
     }
     this.sendBeat();
-    if (!this.jobs.size) this.tell({ state: "waiting", reason: "connected; there is no job for a tab now" });
+    if (!this.jobs.size) this.tell({ state: "waiting", reason: say("why.no-job") });
     for (const job of this.jobs.values()) this.post(job, { event: "Connected", node: job.assign.leader });
   }
 
@@ -256,13 +313,42 @@ class Tab {
     if (assign.leader_endpoint) {
       // Devices dial a leader elsewhere; a page reaches its own door alone.
       if (before) this.end(assign.job);
-      return this.tell({ state: "waiting", reason: `${assign.leader} leads this job, and a tab cannot reach it` });
+      return this.tell({ state: "waiting", reason: say("why.led-elsewhere", assign.leader) });
     }
     if (before) {
       before.assign = assign;
       return this.post(before, { event: "Reassigned", term: assign.term, leader: assign.leader });
     }
+    if (this.agreed.has(assign.job)) return this.employ(assign);
+    this.offered = assign;
+    void this.offer(assign);
+  }
+
+  /** Ask its user before anything of a job is downloaded. */
+  private async offer(assign: Plain): Promise<void> {
+    let known: About | null = null;
+    try {
+      known = await about("", this.identity);
+    } catch (error) {
+      console.info(`what the job downloads: ${told(error)}`);
+    }
+    // Another assignment, or its end, may have come meanwhile.
+    if (this.offered !== assign) return;
+    const nothing = { job: assign.job, name: assign.spec.name || assign.job, operator: "", once_bytes: NaN, update_bytes: NaN, minute_bytes: 0 };
+    const offer = known?.jobs.find(({ job }) => job === assign.job) ?? nothing;
+    this.tell({ about: known ?? this.shown.about, offer });
+    if (offer.once_bytes <= this.later_bytes) return this.take();
+    this.tell({ state: "asking", reason: say("why.asking", offer.name) });
+  }
+
+  private refuse(reason: string): void {
+    this.offered = null;
+    this.tell({ state: "waiting", reason, offer: null });
+  }
+
+  private employ(assign: Plain): void {
     const worker = new Worker(assign.job, assign.leader, assign.term);
+    this.kept.begin(assign.job);
     const job: Employed = { assign, worker, timers: new Map(), trainer: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
     this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
@@ -301,7 +387,7 @@ class Tab {
         return;
       case "End":
         this.end(job.assign.job);
-        return this.tell({ state: "waiting", reason: `${action.reason}; there is no other job for a tab now` });
+        return this.tell({ state: "waiting", reason: say("why.no-other-job", action.reason) });
     }
   }
 
@@ -381,6 +467,11 @@ function fresh(): string {
 
 function told(error: unknown): string {
   return clip(error instanceof Error ? error.message : String(error), 400);
+}
+
+/** As a visitor reads it. */
+function inTheirWords(error: unknown): string {
+  return error instanceof RefusedHere ? refusal(error.message) : told(error);
 }
 
 function now_s(): number {

@@ -1,13 +1,15 @@
 // Trains and evaluates batches by the job's captured graphs, with ONNX Runtime in this thread. Proves itself by the one
 // step whose result is known before it is ready, as `trainer/portable/steps.py` does.
 
-import { type Array_, drawAll, type Drawn, epochOrder, mix } from "./batches.ts";
+import { type Array_, drawAll, type Drawn, epochOrder, mix, WindowShuffle, windowShards } from "./batches.ts";
 import { load, session, whyNoGraphics } from "./engine.ts";
+import { Examples, type Rows, type ShardEntry } from "./examples.ts";
 import { checkGraph } from "./graph.ts";
 import { FILE_MAX_BYTES } from "./graph_rules.ts";
 import type { Plain } from "./protobuf.ts";
 import { asFloats, readTensors, type Stored } from "./safetensors.ts";
 import type { Blobs } from "./session.ts";
+import { say } from "./words.ts";
 import type { MetricSum } from "./worker_role.ts";
 
 /** How far an update may be from the one that is known, as a part of its length. */
@@ -24,56 +26,12 @@ const TYPES: Record<string, [string, any]> = {
   U32: ["uint32", Uint32Array], I64: ["int64", BigInt64Array], U64: ["uint64", BigUint64Array], F16: ["float16", Uint16Array],
 };
 
-interface Rows { type: string; shape: number[]; bytes: Uint8Array }
-
-/** Examples as their shards store them: columns of rows of one shape. */
-class Examples {
-  private readonly shards: { first: number; columns: Map<string, Stored> }[] = [];
-  count = 0;
-
-  add(file: Uint8Array): void {
-    const { tensors, notes } = readTensors(file);
-    if (notes.columns && Object.keys(JSON.parse(notes.columns)).length) throw new Error("columns of text or of unequal rows, which no graph takes");
-    this.shards.push({ first: this.count, columns: tensors });
-    this.count += tensors.values().next().value!.shape[0];
-  }
-
-  take(numbers: ArrayLike<number>): Record<string, Rows> {
-    const found: Record<string, Rows> = {};
-    for (const [name, { dtype, shape }] of this.shards[0].columns) {
-      const rowBytes = this.rowBytes(name, 0);
-      const bytes = new Uint8Array(rowBytes * numbers.length);
-      for (let i = 0; i < numbers.length; i++) {
-        const shard = this.shardOf(numbers[i]);
-        const at = (numbers[i] - this.shards[shard].first) * rowBytes;
-        bytes.set(this.shards[shard].columns.get(name)!.bytes.subarray(at, at + rowBytes), i * rowBytes);
-      }
-      found[name] = { type: dtype, shape: [numbers.length, ...shape.slice(1)], bytes };
-    }
-    return found;
-  }
-
-  private rowBytes(name: string, shard: number): number {
-    const column = this.shards[shard].columns.get(name)!;
-    return column.bytes.length / column.shape[0];
-  }
-
-  private shardOf(number: number): number {
-    let low = 0, high = this.shards.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.shards[middle].first <= number) low = middle;
-      else high = middle - 1;
-    }
-    return low;
-  }
-}
-
 export class Trainer {
   model: Float32Array;
   private states: any[] = [];
   private count = 0;
   private evaluation: any = null;
+  private windows: WindowShuffle | null = null;
   private order: { epoch: number; places: Uint32Array } | null = null;
   /** Why the lease under way is to end; empty: it is not. */
   interrupted = "";
@@ -91,6 +49,8 @@ export class Trainer {
     private readonly parameters: number,
   ) {
     this.model = first;
+    const { plan } = spec;
+    if (plan.shuffle === "window") this.windows = new WindowShuffle(train_.rows, plan.seed, train_.window);
   }
 
   /** What computes, and why nothing faster does, for a person. */
@@ -100,7 +60,7 @@ export class Trainer {
 
   /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. */
   static async prepare(spec: Plain, blobs: Blobs, isGraphicsWanted: boolean, tell: (what: string) => void): Promise<Trainer> {
-    tell("fetching the graphs and the model");
+    tell(say("why.fetching-model"));
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
     const { tensors, notes } = readTensors(file);
@@ -109,10 +69,12 @@ export class Trainer {
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name)!.bytes.slice());
     for (const graph of [train, evaluate]) checkGraph(graph);
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
-    tell("fetching the examples");
-    const [trainSet, testSet] = [await examples(spec.train, blobs), await examples(spec.test, blobs)];
+    const cacheBytes = (spec.plan.cache_mb ?? 0) * 2 ** 20;
+    const [trainSet, testSet] = [await examples(spec.train, blobs, tell, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell)];
+    // Not during a lease, whose time is short.
+    if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
     const made = new Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters);
-    tell("loading the engine and trying the known batch");
+    tell(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
     return made;
   }
@@ -149,7 +111,7 @@ export class Trainer {
 
   /** Why the graphics processor is not taken; empty: it is. */
   private async tryGraphics(isGraphicsWanted: boolean): Promise<string> {
-    const rows = this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
+    const rows = await this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
     const byProcessor = await this.timed(rows);
     this.graphics = await session(this.ort, this.step_, true);
     const wrong = await this.whyWrong();
@@ -245,7 +207,7 @@ export class Trainer {
     const scale = batches.length === 1 && !this.graphs.states ? STEP_SCALE : 1;
     let vector = this.model, loss_sum = 0, examples = 0;
     for (const [i, batch] of batches.entries()) {
-      const rows = this.train_.take(this.places(epoch).subarray(batch * plan.batch_size, (batch + 1) * plan.batch_size));
+      const rows = await this.train_.take(this.places(epoch, batch * plan.batch_size, (batch + 1) * plan.batch_size));
       const count = Object.values(rows)[0].shape[0];
       const draws = drawAll(this.graphs.draws, count, mix(plan.seed, epoch, batch));
       const { after, loss } = await this.step(vector, rows, scaled * scale, this.graphs.weight_decay, draws);
@@ -270,7 +232,7 @@ export class Trainer {
       const stop = Math.min((chunk + 1) * step, this.test.count);
       for (let low = chunk * step; low < stop; low += batch) {
         const high = Math.min(low + batch, stop);
-        const rows = this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
+        const rows = await this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
         const draws = drawAll(this.graphs.evaluation_draws, high - low, mix(this.spec.plan.seed, EVALUATION, low));
         const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
         const found = await this.evaluation.run(feed);
@@ -284,9 +246,10 @@ export class Trainer {
     return { examples, metrics };
   }
 
-  private places(epoch: number): Uint32Array {
+  private places(epoch: number, start: number, stop: number): Uint32Array {
+    if (this.windows) return this.windows.indices(epoch, start, Math.min(stop, this.train_.count));
     if (this.order?.epoch !== epoch) this.order = { epoch, places: epochOrder(this.train_.count, this.spec.plan.seed, epoch) };
-    return this.order.places;
+    return this.order.places.subarray(start, stop);
   }
 
   private async step(vector: Float32Array, rows: Record<string, Rows>, rate: number, decay: number, draws: Record<string, Array_>): Promise<{ after: Float32Array; loss: number }> {
@@ -361,11 +324,16 @@ export class Trainer {
   }
 }
 
-async function examples(set: Plain, blobs: Blobs): Promise<Examples> {
-  const found = new Examples();
-  if (!set.examples) return found;
+/** A set whose shards are fetched when a batch first needs them. */
+async function examples(set: Plain, blobs: Blobs, tell: (what: string) => void, isWindowed = false, cacheBytes = 0): Promise<Examples> {
+  if (!set.examples) return new Examples([], () => Promise.reject(new Error("a set without examples")));
   const manifest = JSON.parse(new TextDecoder().decode(await blobs.fetch(set.manifest)));
-  for (const { sha256 } of manifest.shards) found.add(await blobs.fetch(sha256));
+  const entries = manifest.shards as ShardEntry[];
+  const window = isWindowed ? windowShards(cacheBytes, Math.max(1, ...entries.map(({ bytes }) => bytes))) : 0;
+  const found = new Examples(entries, (sha256) => {
+    tell(say("why.fetching-examples"));
+    return blobs.fetch(sha256);
+  }, window);
   if (found.count !== set.examples) throw new Error(`a set of ${found.count} examples where the job says ${set.examples}`);
   return found;
 }

@@ -246,6 +246,9 @@ class Page:
             time.sleep(POLL_S)
         return time.monotonic() - began_s
 
+    def reload(self) -> None:
+        self.send("Page.reload")
+
     def press(self, key: str, text: str = "") -> None:
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, text=text if kind == "keyDown" else "")

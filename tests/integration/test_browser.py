@@ -52,9 +52,15 @@ async def agreed(site: Site, browser: Chromium) -> Page:
     """A page whose user opened the link and agreed."""
     made = await site.operator.make_token(role="browser", uses=1, valid_s=600, label="")
     page = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844, phone=True)
-    await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
-    await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+    await agree(page)
     return page
+
+
+async def agree(page: Page) -> None:
+    """To what the page asks, and to later jobs of this cluster."""
+    await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
+    await asyncio.to_thread(page.evaluate, "document.getElementById('later').checked = true")
+    await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
 
 
 async def shows(page: Page, state: str, *, leases: int = 0) -> None:
@@ -167,6 +173,82 @@ def test_a_tab_computes_by_webassembly_where_webgpu_is_slower_or_lacks_an_operat
     run(story())
 
 
+MOVES = "[...document.querySelectorAll('#asked li, #offered li')].map((each) => each.textContent)"
+FILES = "Number(document.body.dataset.files)"
+HIDDEN = "Object.defineProperty(document, 'hidden', {{ configurable: true, get: () => {} }})"
+LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+async def lines(page: Page) -> str:
+    return "\n".join(await asyncio.to_thread(page.evaluate, MOVES))
+
+
+async def files(page: Page) -> int:
+    return int(await asyncio.to_thread(page.evaluate, FILES))
+
+
+@pytest.mark.gate("tab")
+def test_a_visitor_is_asked_before_each_download_and_pays_for_it_once(tmp_path: Path) -> None:
+    told = ("--browser-operator", "Ms Okafor <b>", "--browser-purpose", "to tell clouds apart")
+
+    async def story() -> None:
+        engine_files.install(tmp_path / "home", PACKAGE)
+        async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=(*TABS, *told)) as site:
+            job = await submitted(site, CLOUDS, epochs=10_000)
+            with await asyncio.to_thread(Chromium.start) as browser:
+                made = await site.operator.make_token(role="browser", uses=1, valid_s=600, label="")
+                page = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844, phone=True)
+                await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
+                # Who asks, what for, which job and how much: as text, whatever they are called.
+                asked = await lines(page)
+                assert "Ms Okafor <b>" in asked
+                assert "to tell clouds apart" in asked
+                assert re.search(r"The job clouds_task downloads [\d.]+ MB once", asked), asked
+                assert await files(page) == 0
+                await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+                await shows(page, "Training", leases=3)
+                once = await files(page)
+                assert once > 0
+                # Three looks away cost nothing again, and neither does a reload.
+                for count in range(3):
+                    await asyncio.to_thread(page.evaluate, f"{HIDDEN.format('true')}; {LOOK}")
+                    await shows(page, "Resting")
+                    await asyncio.to_thread(page.evaluate, f"{HIDDEN.format('false')}; {LOOK}")
+                    merged = _by(site, job, "tab")
+                    await site.until(f"back {count}", lambda merged=merged: _applied(site, job, merged + 2, "tab"))
+                assert await files(page) <= once * 1.02
+                await asyncio.to_thread(page.send, "Page.reload")
+                await asyncio.to_thread(page.wait_for, "document.body.dataset.state === 'new'")
+                # A second tab of the same browser says where the first is, and goes on when that closes.
+                other = await asyncio.to_thread(browser.page, made.join_line.partition("#")[0], width=390, height=844)
+                await shows(other, "Open in another tab")
+                await asyncio.to_thread(page.close)
+                await asyncio.to_thread(other.wait_for, "document.getElementById('agree')?.hidden === false")
+                await asyncio.to_thread(other.evaluate, "document.getElementById('agree').click()")
+                await shows(other, "Training", leases=1)
+                assert await files(other) <= once * 0.05
+                # Another job is another question: nothing of it comes before the answer.
+                before = await files(other)
+                await site.operator.stop(job)
+                await site.ended(job, "stopped")
+                second = await submitted(site, f"{CLOUDS}", epochs=2)
+                await shows(other, "A new job")
+                assert "downloads" in await lines(other)
+                assert await files(other) == before
+                await asyncio.to_thread(other.evaluate, "document.getElementById('take-job').click()")
+                await site.ended(second)
+                assert {row.node for row in site.history(second)[0]} == {"tab"}
+                assert not other.errors
+            # A link that was used says so before anything is asked, in words for visitors.
+            with await asyncio.to_thread(Chromium.start) as browser:
+                late = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844, phone=True)
+                await asyncio.to_thread(late.wait_for, "document.getElementById('refusal')?.textContent")
+                said = await asyncio.to_thread(late.evaluate, "document.getElementById('refusal').textContent")
+                assert said == "This link was used already. Ask for another."
+
+    run(story())
+
+
 #: A graphics processor that is wrong without a word, from one step on: what it gives is 2 % too large.
 WRONG_FROM = """;{
 const create = SESSION.create.bind(SESSION);
@@ -213,7 +295,8 @@ def test_a_stopped_tab_goes_on_and_a_hidden_one_rests(tmp_path: Path) -> None:
                 await shows(page, "Connected")
                 await asyncio.to_thread(page.evaluate, "document.getElementById('stop').click()")
                 await shows(page, "Stopped")
-                await site.until("gone", lambda: _state(site, "tab", "lost"))
+                # Its user left: it is no device that was lost, and nobody lists it.
+                await site.until("gone", lambda: _is_unlisted(site, "tab"))
                 await asyncio.to_thread(page.evaluate, "document.getElementById('go-on').click()")
                 await shows(page, "Connected")
                 # The key is kept by the browser: another visit needs no link.
@@ -221,13 +304,13 @@ def test_a_stopped_tab_goes_on_and_a_hidden_one_rests(tmp_path: Path) -> None:
                 await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
                 again = await asyncio.to_thread(page.evaluate, "document.getElementById('agree').textContent")
                 assert again == "Train again as tab"
-                await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+                await agree(page)
                 await shows(page, "Connected")
                 hide = "Object.defineProperty(document, 'hidden', { get: () => true })"
                 tell = "document.dispatchEvent(new Event('visibilitychange'))"
                 await asyncio.to_thread(page.evaluate, f"{hide}; {tell}")
                 await shows(page, "Resting")
-                await site.until("rests", lambda: _state(site, "tab", "lost"))
+                await site.until("rests", lambda: _is_unlisted(site, "tab"))
                 await asyncio.to_thread(page.evaluate, "document.getElementById('allow-hidden').click()")
                 await shows(page, "Connected")
                 assert not page.errors
@@ -488,7 +571,7 @@ def test_axe_finds_nothing_on_the_page(tmp_path: Path, dark: bool) -> None:
                 page = await asyncio.to_thread(browser.page, link, width=390, height=844, phone=True, dark=dark)
                 await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
                 assert await asyncio.to_thread(axe.violations, page, text) == []
-                await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+                await agree(page)
                 await shows(page, "Connected")
                 await asyncio.to_thread(page.evaluate, "document.querySelector('details').open = true")
                 assert await asyncio.to_thread(axe.violations, page, text) == []
@@ -505,6 +588,6 @@ def test_axe_finds_nothing_on_the_page(tmp_path: Path, dark: bool) -> None:
     run(story())
 
 
-async def _state(site: Site, name: str, state: str) -> bool | None:
+async def _is_unlisted(site: Site, name: str) -> bool | None:
     status = await site.operator.status()
-    return True if any((view.node, str(view.state)) == (name, state) for view in status.nodes) else None
+    return True if all(view.node != name for view in status.nodes) else None

@@ -57,9 +57,23 @@ stores = st.one_of(
     ),
 )
 tabs = st.one_of(
-    st.just({"browser": "", "browser_certificate": None, "browser_key": None}),
+    st.just(
+        {
+            "browser": "",
+            "browser_certificate": None,
+            "browser_key": None,
+            "browser_operator": "",
+            "browser_purpose": "",
+        }
+    ),
     st.fixed_dictionaries(
-        {"browser": st.just("https://attic.lan:7075"), "browser_certificate": paths, "browser_key": paths}
+        {
+            "browser": st.just("https://attic.lan:7075"),
+            "browser_certificate": paths,
+            "browser_key": paths,
+            "browser_operator": texts.map(lambda text: text[:300]),
+            "browser_purpose": texts.map(lambda text: text[:300]),
+        }
     ),
 )
 kept = st.sampled_from(("", "90d", "12H", "500")).map(lambda text: {"keep_jobs": text})

@@ -12,8 +12,8 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from shoal.browser.page_files import PageFile, page_files
 from shoal.browser.page_guard import PageGuard
-from shoal.browser.proof import ANSWER_MAX_BYTES, Joining, TabProof, new_challenge, proven
+from shoal.browser.proof import ANSWER_MAX_BYTES, Joining, TabProof, Visitor, new_challenge, proven
 from shoal.errors import PeerViolation, Refused, ShoalError
 from shoal.identity.enrolment import Newcomer
 from shoal.identity.identity import Authority, Identity
@@ -38,6 +38,7 @@ from shoal.net.session import FrameSession
 from shoal.net.shared_budget import SharedBudget
 from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.tab_door import TabDoorOptions
+from shoal.runtime.tab_offers import TabOffer
 from shoal.web_server import listen, web_config
 from shoal.wire.frames import chunk_frame, envelope_frame, read_opening
 from shoal.wire.limits import (
@@ -82,6 +83,7 @@ class TabDoor:
         service: Service,
         register: MemberRegister,
         on_enrolled: Callable[[Newcomer], None],
+        offers: Callable[[], Awaitable[tuple[TabOffer, ...]]],
     ) -> None:
         self._options = options
         self._files = page_files(home)
@@ -90,6 +92,7 @@ class TabDoor:
         self._service = service
         self._register = register
         self._on_enrolled = on_enrolled
+        self._offers = offers
         self._access = Access(cluster=identity.cluster, members=register)
         self._commons = SharedBudget()
         self._fetches: Counter[str] = Counter()
@@ -119,6 +122,7 @@ class TabDoor:
 
     def _config(self, hosts: list[str]) -> uvicorn.Config:
         routes: list[Any] = [
+            Route("/about", self._tell_about, methods=["POST"]),
             Route("/enrol", self._join, methods=["POST"]),
             WebSocketRoute("/door", self._open),
             Route("/{path:path}", self._file, methods=["GET"]),
@@ -151,22 +155,36 @@ class TabDoor:
     # Joining --------------------------------------------------------------------------------------------------
 
     async def _join(self, request: Request) -> Response:
-        body = bytearray()
-        try:
-            # The limit is for the complete request: a stranger that sends slowly holds its connection no longer.
-            async with asyncio.timeout(HANDSHAKE_MAX_S):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > ENROL_MESSAGE_MAX_BYTES:
-                        return _told({"refused": "the request to join is too large"}, 413)
-        except TimeoutError:
-            return _told({"refused": "the request to join took too long"}, 408)
+        body = await _body(request)
+        if isinstance(body, Response):
+            return body
         address = request.client.host if request.client is not None else ""
         try:
-            return _told(self._joined(Joining.read(bytes(body)), address), 200)
+            return _told(self._joined(Joining.read(body), address), 200)
         except (PeerViolation, Refused) as error:
             log.warning("%s did not join as a tab: %s", address, error)
             return _told({"refused": str(error)[:REASON_MAX_CHARS]}, 403)
+
+    async def _tell_about(self, request: Request) -> Response:
+        """Tell who asks and what for, to those with an invitation and to members. Nothing is spent."""
+        body = await _body(request)
+        if isinstance(body, Response):
+            return body
+        try:
+            self._check_visitor(Visitor.read(body))
+        except (PeerViolation, Refused) as error:
+            return _told({"refused": str(error)[:REASON_MAX_CHARS]}, 403)
+        options, jobs = self._options, await self._offers()
+        about = {"cluster": self._authority.cluster, "operator": options.operator, "purpose": options.purpose}
+        return _told({**about, "jobs": [asdict(offer) for offer in jobs]}, 200)
+
+    def _check_visitor(self, visitor: Visitor) -> None:
+        """Raise PeerViolation or Refused, with the reason, if this visitor was not invited."""
+        if visitor.certificate_pem:
+            peer = visitor.member(ca_pem=self._identity.ca_pem)
+            self._register.role_now(peer)
+        elif reason := self._register.why_not_invited(visitor.secret, now_s=time.time()):
+            raise Refused(reason)
 
     def _joined(self, joining: Joining, address: str) -> dict[str, str]:
         if not is_name(joining.wanted):
@@ -317,5 +335,20 @@ def _sent(request: Request, found: PageFile) -> Response:
     return Response(found.gzipped, media_type=found.kind, headers=headers)
 
 
-def _told(plain: dict[str, str], status: int) -> Response:
+async def _body(request: Request) -> bytes | Response:
+    """Return what was sent, or the answer to a request that is too large or too slow."""
+    body = bytearray()
+    try:
+        # The limit is for the complete request: a stranger that sends slowly holds its connection no longer.
+        async with asyncio.timeout(HANDSHAKE_MAX_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > ENROL_MESSAGE_MAX_BYTES:
+                    return _told({"refused": "the request is too large"}, 413)
+    except TimeoutError:
+        return _told({"refused": "the request took too long"}, 408)
+    return bytes(body)
+
+
+def _told(plain: dict[str, Any], status: int) -> Response:
     return Response(json.dumps(plain).encode(), status, media_type="application/json")

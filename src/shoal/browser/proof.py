@@ -26,6 +26,7 @@ ANSWER_MAX_BYTES = 8 << 10
 #: Streams that a tab may open. It may neither operate nor store.
 VERBS = ("Control", "Work", "Fetch")
 
+_SECRET_MAX_CHARS = 64
 _INCARNATION_MAX_CHARS = 64
 
 
@@ -85,17 +86,24 @@ def proven(
     """Return the member that gave this answer to a challenge at this origin. Raises PeerViolation with the reason."""
     from shoal.identity import certificates
 
-    der = _der(answer.certificate_pem)
-    moment_s = time.time() if now_s is None else now_s
-    peer = certificates.authenticate(der, root_der=_der(ca_pem.decode("ascii")), now_s=moment_s)
-    if peer.role != "browser":
-        raise PeerViolation(f"the listener for tabs does not admit the role {peer.role}", peer=peer.node)
+    peer, der = _of_browser(answer.certificate_pem, ca_pem=ca_pem, now_s=time.time() if now_s is None else now_s)
     text = signed_text(origin=origin, verb=answer.verb, incarnation=answer.incarnation, challenge=challenge)
     if not certificates.is_signed(text, answer.signature, der):
         raise PeerViolation("the challenge is not signed with the key of this certificate", peer=peer.node)
     return replace(
         peer, certificate=certificate_sha256(answer.certificate_pem.encode()), incarnation=answer.incarnation
     )
+
+
+def _of_browser(pem: str, *, ca_pem: bytes, now_s: float) -> tuple[RemoteIdentity, bytes]:
+    """Return the browser whose certificate this is, and its bytes. Raises PeerViolation if it is not a member."""
+    from shoal.identity import certificates
+
+    der = _der(pem)
+    peer = certificates.authenticate(der, root_der=_der(ca_pem.decode("ascii")), now_s=now_s)
+    if peer.role != "browser":
+        raise PeerViolation(f"the listener for tabs does not admit the role {peer.role}", peer=peer.node)
+    return peer, der
 
 
 def _der(pem: str) -> bytes:
@@ -121,6 +129,33 @@ class Joining:
             raise PeerViolation("the request to join is not JSON") from None
         match plain:
             case {"secret": str(secret), "wanted": str(wanted), "csr_pem": str(csr_pem), **rest} if not rest:
-                if secret.isascii() and csr_pem.isascii() and len(secret) <= 64:
+                if secret.isascii() and csr_pem.isascii() and len(secret) <= _SECRET_MAX_CHARS:
                     return cls(secret=secret, wanted=wanted, csr_pem=csr_pem)
         raise PeerViolation("the request to join must have secret, wanted and csr_pem, and no more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Visitor:
+    """A browser asks what the cluster wants of it. It shows the secret of its invitation, or the certificate that it
+    got when it joined. Only it and the manager saw either, and neither lets anyone in who cannot do more."""
+
+    secret: str = ""
+    certificate_pem: str = ""
+
+    @classmethod
+    def read(cls, raw: bytes) -> Visitor:
+        try:
+            plain: Any = json.loads(raw)
+        except (ValueError, RecursionError):
+            raise PeerViolation("the question is not JSON") from None
+        match plain:
+            case {"secret": str(secret), **rest} if not rest and secret.isascii() and len(secret) <= _SECRET_MAX_CHARS:
+                return cls(secret=secret)
+            case {"certificate_pem": str(pem), **rest} if not rest and pem.isascii():
+                return cls(certificate_pem=pem)
+        raise PeerViolation("the question must have secret or certificate_pem, and no more")
+
+    def member(self, *, ca_pem: bytes) -> RemoteIdentity:
+        """Return the member whose certificate this is. Raises PeerViolation with the reason."""
+        peer, _ = _of_browser(self.certificate_pem, ca_pem=ca_pem, now_s=time.time())
+        return replace(peer, certificate=certificate_sha256(self.certificate_pem.encode()))

@@ -116,6 +116,26 @@ BrowserKey = Annotated[
     typer.Option(metavar="FILE", help="The key of --browser-certificate.", show_default=False, rich_help_panel=RARE),
 ]
 
+BrowserOperator = Annotated[
+    str,
+    typer.Option(
+        metavar="TEXT",
+        help="Who runs this cluster, as visitors read it before they agree.",
+        show_default="not told",
+        rich_help_panel=RARE,
+    ),
+]
+
+BrowserPurpose = Annotated[
+    str,
+    typer.Option(
+        metavar="TEXT",
+        help="What the cluster trains for, as visitors read it before they agree.",
+        show_default="not told",
+        rich_help_panel=RARE,
+    ),
+]
+
 DiskQuota = Annotated[
     str,
     typer.Option(

@@ -35,6 +35,9 @@ class Liveness(StrEnum):
         return self in _GONE
 
 
+#: Before the reason of a peer that said goodbye.
+LEFT = "left: "
+
 _GONE = (Liveness.LOST, Liveness.DORMANT)
 
 

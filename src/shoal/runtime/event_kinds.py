@@ -81,6 +81,7 @@ NOTES: dict[str, str] = {
     "device.held": "a device that an operator holds back",
     "device.joined": "a device that is ready to work for a job",
     "device.labelled": "a change of a device's labels",
+    "device.left": "a browser's tab that rests, or whose user ended it",
     "device.readmitted": "a device that may get work again",
     "device.recalled": "a device that another job needs",
     "device.referred": "a device that was sent to another manager",

@@ -79,6 +79,7 @@ from shoal.runtime.standings import Standings
 from shoal.runtime.status_pages import StatusPages
 from shoal.runtime.stored_jobs import StoredJobs
 from shoal.runtime.submissions import Submissions
+from shoal.runtime.tab_offers import TabOffer, tab_offers
 from shoal.runtime.vitals import Vitals
 from shoal.runtime.with_store import with_store
 from shoal.store.depot import Depot, FolderDepot
@@ -559,6 +560,10 @@ class ManagerNode:
 
     async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         return await asyncio.to_thread(self.register.renew, peer, message)
+
+    async def offers_to_tabs(self) -> tuple[TabOffer, ...]:
+        """What a visitor is told of the jobs that tabs may work for."""
+        return await asyncio.to_thread(tab_offers, self._manager.open_jobs(), self._blobs)
 
     async def find_blob(self, peer: RemoteIdentity, blob: Blob) -> Path | Blob:
         return await self._blob_exchange.find(peer, blob)

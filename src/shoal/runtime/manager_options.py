@@ -51,6 +51,8 @@ class ManagerOptions:
     browser: str = option("", "the origin where tabs of browsers come in")
     browser_certificate: Path | None = option(None, "of the origin, PEM")
     browser_key: Path | None = option(None, "of the certificate")
+    browser_operator: str = option("", "who runs the cluster, as visitors read it")
+    browser_purpose: str = option("", "what the cluster trains for, as visitors read it")
     leash: bool = option(False, "end when standard input closes")
 
     def __post_init__(self) -> None:
@@ -79,9 +81,16 @@ class ManagerOptions:
     @property
     def tabs(self) -> TabDoorOptions | None:
         """Return where tabs of browsers come in, or None if they may not."""
-        if not (self.browser or self.browser_certificate or self.browser_key):
+        given = (self.browser, self.browser_certificate, self.browser_key, self.browser_operator, self.browser_purpose)
+        if not any(given):
             return None
-        return TabDoorOptions(origin=self.browser, certificate=self.browser_certificate, key=self.browser_key)
+        return TabDoorOptions(
+            origin=self.browser,
+            certificate=self.browser_certificate,
+            key=self.browser_key,
+            operator=self.browser_operator,
+            purpose=self.browser_purpose,
+        )
 
     def to_argv(self) -> list[str]:
         """Return the arguments of ``python -m shoal.runtime.manager_main`` that give these options."""

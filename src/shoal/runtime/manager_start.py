@@ -292,6 +292,7 @@ class _Start:
             service=node,
             register=node.register,
             on_enrolled=self._on_enrolled,
+            offers=node.offers_to_tabs,
         )
         self._ending.push_async_callback(door.stop)
         origin = await door.start()

@@ -335,6 +335,10 @@ class MemberRegister:
         self.refresh(outcome.node)
         return Grant(node=outcome.node, role=outcome.role)
 
+    def why_not_invited(self, secret: str, *, now_s: float) -> str | None:
+        """Return why a tab cannot join with this token, or None if it can. Nothing is spent."""
+        return self._registry.why_no_invitation(secret, now_s)
+
     def record(self, certificate_pem: bytes, *, now_s: float, replaces: str = "") -> float:
         """A certificate was issued: it is durable here before anyone is handed it. When it expires."""
         from shoal.identity import certificates

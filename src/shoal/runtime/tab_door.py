@@ -7,7 +7,7 @@ machine's loopback. A page over plain http from elsewhere has no key of its own,
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,17 +20,28 @@ from shoal.identity.identity import Authority, Identity
 from shoal.net.base import Service
 from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.reachable import listens_on_loopback
+from shoal.runtime.tab_offers import TabOffer
+
+#: A person reads them on a phone.
+WORDS_MAX_CHARS = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TabDoorOptions:
-    """``origin``: as a browser shows it, such as ``https://shoal.example:7075``."""
+    """``origin``: as a browser shows it, such as ``https://shoal.example:7075``. ``operator`` and ``purpose``: who asks
+    visitors to take part, and what for, in the operator's words."""
 
     origin: str
     certificate: Path | None = None
     key: Path | None = None
+    operator: str = ""
+    purpose: str = ""
 
     def __post_init__(self) -> None:
+        if not self.origin:
+            raise Misuse("the other options of --browser go with --browser ORIGIN")
+        if max(len(self.operator), len(self.purpose)) > WORDS_MAX_CHARS:
+            raise Misuse(f"--browser-operator and --browser-purpose have at most {WORDS_MAX_CHARS} characters each")
         try:
             parts = urllib.parse.urlsplit(self.origin)
             is_plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
@@ -85,6 +96,7 @@ def tab_door(
     service: Service,
     register: MemberRegister,
     on_enrolled: Callable[[Newcomer], None],
+    offers: Callable[[], Awaitable[tuple[TabOffer, ...]]],
 ) -> DoorForTabs:
     try:
         make: Callable[..., DoorForTabs] = features.provided("tab_door")
@@ -98,4 +110,5 @@ def tab_door(
         service=service,
         register=register,
         on_enrolled=on_enrolled,
+        offers=offers,
     )

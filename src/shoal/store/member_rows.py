@@ -97,16 +97,9 @@ class MemberRows:
         The name of a revoked node is free for tokens made since: the revoked device does not know their secrets.
         """
         with self._database.transaction() as database:
-            known = database.rows("SELECT * FROM tokens WHERE secret_sha256 = ?", (_sha256(secret),))
-            if not known:
-                return "this token is unknown or was revoked: ask the cluster's operator for a new join line"
-            token = Token(**known[0])
-            if (token.role == "browser") is not is_tab:
-                return f"this token makes a {token.role}, which does not join here: ask the operator for another"
-            if token.expires_s is not None and now_s >= token.expires_s:
-                return "this token has expired: ask the cluster's operator for a new join line"
-            if token.uses_left < 1:
-                return "this token is used up: ask the cluster's operator for a new join line"
+            token = _good_token(database, secret, now_s, is_tab=is_tab)
+            if isinstance(token, str):
+                return token
             base = wanted if wanted.startswith(token.node_prefix) else token.node_prefix + wanted
             if problem := _name_problem(base):
                 return f"the name {base[:80]!r} cannot be used: {problem}"
@@ -130,6 +123,12 @@ class MemberRows:
             )
             self._count_on(database, node)
             return Redeemed(node=node, role=token.role)
+
+    def why_no_invitation(self, secret: str, now_s: float) -> str | None:
+        """Return why no tab of a browser can join with this token, or None if one can. It spends nothing."""
+        with self._database.transaction() as database:
+            token = _good_token(database, secret, now_s, is_tab=True)
+        return token if isinstance(token, str) else None
 
     def tokens(self) -> list[Token]:
         return [Token(**row) for row in self._database.rows("SELECT * FROM tokens ORDER BY created_s, secret_sha256")]
@@ -354,6 +353,21 @@ class MemberRows:
         """Run one statement durably; how many rows it touched."""
         with self._database.transaction() as database:
             return database.change(statement, parameters)
+
+
+def _good_token(database: Statements, secret: str, now_s: float, *, is_tab: bool) -> Token | str:
+    """Return the token of this secret, or why it cannot be used now."""
+    known = database.rows("SELECT * FROM tokens WHERE secret_sha256 = ?", (_sha256(secret),))
+    if not known:
+        return "this token is unknown or was revoked: ask the cluster's operator for a new join line"
+    token = Token(**known[0])
+    if (token.role == "browser") is not is_tab:
+        return f"this token makes a {token.role}, which does not join here: ask the operator for another"
+    if token.expires_s is not None and now_s >= token.expires_s:
+        return "this token has expired: ask the cluster's operator for a new join line"
+    if token.uses_left < 1:
+        return "this token is used up: ask the cluster's operator for a new join line"
+    return token
 
 
 def _sha256(secret: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.browser.proof import Joining, TabProof, new_challenge, proven, signed_text
+from shoal.browser.proof import Joining, TabProof, Visitor, new_challenge, proven, signed_text
 from shoal.errors import PeerViolation
 from shoal.identity import certificates
 from shoal.identity.identity import Authority, Identity
@@ -111,3 +111,40 @@ def test_a_whole_answer_is_read() -> None:
 def test_requests_to_join_that_cannot_be_are_refused(raw: bytes) -> None:
     with pytest.raises(PeerViolation):
         Joining.read(raw)
+
+
+def test_a_visitor_shows_an_invitation_or_the_certificate_of_a_browser(authority: Authority) -> None:
+    assert Visitor.read(b'{"secret": "abc"}').secret == "abc"
+    tab = authority.identity(node="tab", role="browser")
+    shown = Visitor.read(json.dumps({"certificate_pem": tab.certificate_pem.decode()}).encode())
+    peer = shown.member(ca_pem=authority.certificate_pem)
+    assert (peer.node, peer.role, len(peer.certificate)) == ("tab", "browser", 64)
+    agent = Visitor(certificate_pem=authority.identity(node="pi", role="node").certificate_pem.decode())
+    with pytest.raises(PeerViolation, match="does not admit the role node"):
+        agent.member(ca_pem=authority.certificate_pem)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"secret": 3}',
+        b'{"secret": "a", "certificate_pem": "b"}',
+        b'{"secret": "' + b"x" * 65 + b'"}',
+        '{"secret": "é"}'.encode(),
+        b"[" * 100_000,
+    ],
+)
+def test_a_question_that_is_no_visitors_is_refused(raw: bytes) -> None:
+    with pytest.raises(PeerViolation, match="the question"):
+        Visitor.read(raw)
+
+
+def test_a_certificate_of_another_cluster_is_no_members(authority: Authority, tmp_path: Path) -> None:
+    other = Authority.create(tmp_path / "other", "lake").identity(node="tab", role="browser")
+    with pytest.raises(PeerViolation):
+        Visitor(certificate_pem=other.certificate_pem.decode()).member(ca_pem=authority.certificate_pem)
+    with pytest.raises(PeerViolation, match="cannot be read"):
+        Visitor(certificate_pem="nothing").member(ca_pem=authority.certificate_pem)

@@ -141,6 +141,8 @@ def test_a_manager_needs_a_home(capsys: pytest.CaptureFixture[str]) -> None:
         ({"direct": "attic.lan"}, "--direct is for one of several managers"),
         ({"browser": "http://attic.lan:7075"}, "needs TLS"),
         ({"browser_key": Path("key")}, "--browser"),
+        ({"browser_operator": "Ms Okafor"}, "--browser ORIGIN"),
+        ({"browser": "http://127.0.0.1:0", "browser_purpose": "x" * 301}, "at most 300 characters"),
     ],
 )
 def test_options_of_a_manager_that_do_not_fit_together_are_refused(wrong: dict[str, Any], words: str) -> None:

@@ -140,3 +140,15 @@ def test_the_clusters_own_authority_is_no_managers(registry: Registry) -> None:
     node = registry.node("pi")
     assert node is not None
     assert node.state == "enrolled"
+
+
+def test_a_browser_is_invited_by_a_token_that_it_can_join_with(registry: Registry) -> None:
+    registry.add_token(secret="tab", role="browser", uses=1, now_s=1.0, expires_s=10.0)
+    registry.add_token(secret="agent", role="node", uses=1, now_s=1.0)
+    for _ in range(2):
+        assert registry.why_no_invitation("tab", 2.0) is None, "asking spends nothing"
+    assert "expired" in str(registry.why_no_invitation("tab", 10.0))
+    assert "makes a node" in str(registry.why_no_invitation("agent", 2.0))
+    assert "unknown" in str(registry.why_no_invitation("other", 2.0))
+    registry.redeem_token("tab", "tab", 3.0, is_tab=True)
+    assert "used up" in str(registry.why_no_invitation("tab", 4.0))

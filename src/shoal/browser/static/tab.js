@@ -36,11 +36,20 @@ async function whyNoGraphics() {
 }
 
 // src/identity.ts
+var RefusedHere = class extends Error {
+};
 var ECDSA = { name: "ECDSA", namedCurve: "P-256" };
 var SIGN = { name: "ECDSA", hash: "SHA-256" };
 var FORM = "shoal tab 1";
 async function known() {
   return await store("readonly", (kept) => kept.get("identity")) ?? null;
+}
+async function about(secret, identity) {
+  const given = identity ? { certificate_pem: identity.certificate_pem } : { secret };
+  const answer2 = await fetch("/about", { method: "POST", body: JSON.stringify(given) });
+  const told2 = await answer2.json();
+  if (!answer2.ok) throw new RefusedHere(told2.refused ?? String(answer2.status));
+  return told2;
 }
 async function forget() {
   await store("readwrite", (kept) => kept.delete("identity"));
@@ -52,7 +61,7 @@ async function join(secret, wanted) {
     body: JSON.stringify({ secret, wanted, csr_pem: await request(pair, wanted) })
   });
   const told2 = await answer2.json();
-  if (!answer2.ok) throw new Error(told2.refused ?? `the cluster answered ${answer2.status}`);
+  if (!answer2.ok) throw new RefusedHere(told2.refused ?? String(answer2.status));
   const identity = { ...told2, key: pair.privateKey };
   await store("readwrite", (kept) => kept.put(identity, "identity"));
   return identity;
@@ -111,6 +120,85 @@ function store(mode, act) {
       asked.onerror = () => reject(asked.error);
     };
   });
+}
+
+// src/blob_store.ts
+var NAME = "shoal-blobs";
+var OTHERS_MAX_BYTES = 512 << 20;
+var BlobStore = class {
+  memory = /* @__PURE__ */ new Map();
+  /** What the job under way is made of. */
+  wanted = /* @__PURE__ */ new Set();
+  job = "";
+  async get(sha256) {
+    this.wanted.add(sha256);
+    const kept = this.memory.get(sha256);
+    if (kept) return kept;
+    const found = await open().then((cache) => cache?.match(address(sha256)), () => void 0);
+    return found ? new Uint8Array(await found.arrayBuffer()) : null;
+  }
+  async put(sha256, blob) {
+    this.wanted.add(sha256);
+    const headers = { "content-length": String(blob.length) };
+    const store2 = async () => {
+      const cache = await open();
+      if (!cache) throw new Error("no Cache Storage");
+      await cache.put(address(sha256), new Response(blob, { headers }));
+    };
+    try {
+      await this.makeRoom(OTHERS_MAX_BYTES);
+      await store2();
+    } catch {
+      try {
+        await this.makeRoom(0);
+        await store2();
+      } catch (error) {
+        console.info(`a blob stays in memory only: ${error}`);
+        this.memory.set(sha256, blob);
+      }
+    }
+  }
+  /** What it keeps is not what its hash says: a disk that failed, say. */
+  async drop(sha256) {
+    this.memory.delete(sha256);
+    await open().then((cache) => cache?.delete(address(sha256)), () => void 0);
+  }
+  /** What other jobs were made of may go. A job that goes on after a rest finds what it had. */
+  begin(job) {
+    if (job === this.job) return;
+    this.job = job;
+    this.wanted.clear();
+    this.memory.clear();
+  }
+  async forget() {
+    this.begin("");
+    this.memory.clear();
+    await globalThis.caches?.delete(NAME).catch(() => false);
+  }
+  /** Drop the oldest blobs of other jobs until they take no more than this. */
+  async makeRoom(bytes) {
+    const cache = await open();
+    if (!cache) return;
+    const others = [];
+    for (const request2 of await cache.keys()) {
+      if (this.wanted.has(new URL(request2.url).pathname.slice(PREFIX.length))) continue;
+      const size = Number((await cache.match(request2))?.headers.get("content-length") ?? 0);
+      others.push([request2, size]);
+    }
+    let total = others.reduce((sum, [, size]) => sum + size, 0);
+    for (const [request2, size] of others) {
+      if (total <= bytes) return;
+      await cache.delete(request2);
+      total -= size;
+    }
+  }
+};
+var PREFIX = "/blob/";
+function address(sha256) {
+  return `${PREFIX}${sha256}`;
+}
+async function open() {
+  return globalThis.caches ? caches.open(NAME) : null;
 }
 
 // src/contract.ts
@@ -698,10 +786,119 @@ function sizeOf(info) {
   return size;
 }
 
+// src/words.ts
+var EN = {
+  title: "Train with this browser",
+  "lead.cluster": "The cluster {0} asks this device to help train a model.",
+  "lead.operator": "The cluster {0}, which {1} runs, asks this device to help train a model.",
+  "lead.unknown": "A cluster asks this device to help train a model.",
+  purpose: "What for: {0}",
+  "job.minute": "The job {0} downloads {1} MB once, then moves about {2} MB a minute.",
+  "job.update": "The job {0} downloads {1} MB once, then moves about {2} MB for each update.",
+  "job.unknown": "The job {0} does not say how much it downloads.",
+  "job.none": "There is no job now. When there is one, this page says how much it downloads, and asks you first.",
+  "ask.warm": "It computes while it is open and in front. Your device gets warm and uses power.",
+  "ask.sends": "It sends back what the model learned from the job's own examples. It reads none of your files, photos, contacts or places.",
+  "ask.keeps": "What it downloads stays in this browser, so that it is downloaded once. Leave this cluster deletes it.",
+  "ask.stop": "You can stop at any time. Nothing is lost: another device does the rest.",
+  "later.label": "Take part in later jobs of this cluster too, up to {0} MB each",
+  agree: "Agree and train",
+  again: "Train again as {0}",
+  "no-link": "To take part, open the link, or scan the code, that the people who run the cluster gave you.",
+  "take-job": "Download and train",
+  "no-thanks": "No, stop",
+  leases: "updates sent",
+  examples: "examples trained",
+  loss: "last loss",
+  job: "job",
+  node: "this device",
+  traffic: "data",
+  engine: "computes by",
+  progress: "batches of this lease",
+  none: "none",
+  down: "{0} MB down",
+  up: "{0} MB up",
+  stop: "Stop",
+  "go-on": "Go on",
+  details: "When it rests, and what computes",
+  "allow-hidden": "Train in the background too",
+  "allow-battery": "Train on a battery below 30 %",
+  "allow-metered": "Train over mobile data",
+  "want-graphics": "Use the graphics processor even if it is slower, from the next job on",
+  forget: "Leave this cluster",
+  "state.new": "",
+  "state.joining": "Joining",
+  "state.connecting": "Connecting",
+  "state.waiting": "Connected",
+  "state.asking": "A new job",
+  "state.working": "Training",
+  "state.paused": "Resting",
+  "state.stopped": "Stopped",
+  "state.refused": "Not let in",
+  "state.elsewhere": "Open in another tab",
+  "state.broken": "This browser cannot train",
+  "why.elsewhere": "This browser already takes part in another tab. Close that one, and this one goes on.",
+  "why.broken": "WebAssembly or module workers are missing.",
+  "why.joining": "making a key and joining",
+  "why.calling": "calling the cluster",
+  "why.closed": "the connection was closed",
+  "why.silent": "the cluster does not answer",
+  "why.unreachable": "the cluster cannot be reached",
+  "why.no-job": "connected; there is no job for this device now",
+  "why.no-other-job": "{0}; there is no other job for this device now",
+  "why.no-work": "there is no work now; this page asks again later",
+  "why.led-elsewhere": "{0} leads this job, and a page cannot reach it",
+  "why.asking": "{0} waits for your answer; nothing was downloaded",
+  "why.stopped": "stopped; what was not sent goes to another device",
+  "why.hidden": "this page is in the background",
+  "why.metered": "this connection may cost money",
+  "why.battery": "the battery is below {0} % and is not charging",
+  "why.left": "stopped by its user",
+  "why.gone": "its user left the cluster",
+  "why.fetching-model": "fetching the graphs and the model",
+  "why.fetching-examples": "fetching examples",
+  "why.trying": "loading the engine and trying the known batch",
+  "why.sent": "sent; waiting for the next version",
+  "why.evaluating": "trying version {0} on examples held out",
+  "why.batch": "1 batch of epoch {1}",
+  "why.batches": "{0} batches of epoch {1}",
+  "refused.used": "This link was used already. Ask for another.",
+  "refused.expired": "This link is too old. Ask for another.",
+  "refused.unknown": "This link is not known here. Ask for another.",
+  "refused.twice": "Another device uses this browser's key: a copy of its profile, say. Ask for another link.",
+  "refused.out": "The people who run the cluster shut this device out.",
+  "refused.old": "This browser's permit is not valid any more. Ask for another link.",
+  "refused.other": "The cluster refused: {0}"
+};
+var LANGUAGES = { en: EN };
+function say(word, ...values) {
+  const language = globalThis.navigator?.language?.slice(0, 2) ?? "en";
+  const text = LANGUAGES[language]?.[word] ?? EN[word];
+  return text.replace(/\{(\d)\}/g, (_, i) => String(values[Number(i)]));
+}
+var REFUSALS = [
+  [/used up/, "refused.used"],
+  [/token has expired/, "refused.expired"],
+  [/token is unknown|not a token/, "refused.unknown"],
+  [/use the identity of/, "refused.twice"],
+  [/revoked/, "refused.out"],
+  [/certificate/, "refused.old"]
+];
+function refusal(reason) {
+  const told2 = REFUSALS.find(([pattern]) => pattern.test(reason));
+  return told2 ? say(told2[1]) : say("refused.other", reason);
+}
+function inWords(phase, reason, work) {
+  if (phase === "training" && work) return say(work.batches.length === 1 ? "why.batch" : "why.batches", work.batches.length, work.epoch + 1);
+  if (phase === "evaluating" && work) return say("why.evaluating", work.version);
+  if (phase === "waiting" && reason.startsWith("the update was sent")) return say("why.sent");
+  return reason;
+}
+
 // src/session.ts
 var OPEN_S = 20;
 var BLOB_MAX_BYTES = 1 << 30;
-async function open(identity, verb, incarnation, listening) {
+async function open2(identity, verb, incarnation, listening) {
   const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/door`);
   socket.binaryType = "arraybuffer";
   return new Promise((resolve, reject) => {
@@ -724,7 +921,7 @@ async function open(identity, verb, incarnation, listening) {
     socket.onclose = ({ code, reason }) => {
       clearTimeout(giveUp);
       if (isOpen) listening.closed(code, reason);
-      else reject(new Error(code === 4403 ? `refused: ${reason}` : "the manager cannot be reached"));
+      else reject(code === 4403 ? new RefusedHere(reason) : new Error(say("why.unreachable")));
     };
   });
 }
@@ -735,7 +932,7 @@ var Lane = class _Lane {
   socket;
   static async open(identity, verb, incarnation, on) {
     const assembly = new Assembly();
-    const socket = await open(identity, verb, incarnation, {
+    const socket = await open2(identity, verb, incarnation, {
       frame: (frame) => {
         const message = assembly.take(frame);
         if (message) on.message(message);
@@ -759,15 +956,16 @@ var Lane = class _Lane {
   }
 };
 var Blobs = class {
-  constructor(identity, incarnation, came) {
+  constructor(identity, incarnation, kept, came) {
     this.identity = identity;
     this.incarnation = incarnation;
+    this.kept = kept;
     this.came = came;
   }
   identity;
   incarnation;
+  kept;
   came;
-  kept = /* @__PURE__ */ new Map();
   socket = null;
   due = null;
   last = Promise.resolve();
@@ -782,9 +980,17 @@ var Blobs = class {
     this.socket = null;
   }
   async fetchNow(sha256) {
-    const known2 = this.kept.get(sha256);
-    if (known2) return known2;
-    this.socket ??= open(this.identity, "Fetch", this.incarnation, {
+    const known2 = await this.kept.get(sha256);
+    if (known2 && await hashOf(known2) === sha256) return known2;
+    if (known2) await this.kept.drop(sha256);
+    const whole = await this.download(sha256);
+    const found = await hashOf(whole);
+    if (found !== sha256) throw new Error(`a blob that is not what its hash says: ${found.slice(0, 12)}…`);
+    await this.kept.put(sha256, whole);
+    return whole;
+  }
+  async download(sha256) {
+    this.socket ??= open2(this.identity, "Fetch", this.incarnation, {
       frame: (frame) => this.due?.take(frame),
       closed: (_, reason) => {
         this.socket = null;
@@ -798,7 +1004,7 @@ var Blobs = class {
       this.socket = null;
       throw error;
     }
-    const whole = await new Promise((resolve, reject) => {
+    return new Promise((resolve, reject) => {
       let into = null;
       let filled = 0;
       const take = (frame) => {
@@ -821,13 +1027,12 @@ var Blobs = class {
       this.due = { take, fail: (reason) => reject(new Error(reason)) };
       for (const frame of frames("Blob", { sha256, size_bytes: 0 })) socket.send(frame);
     }).finally(() => this.due = null);
-    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", whole));
-    const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-    if (found !== sha256) throw new Error(`a blob that is not what its hash says: ${found.slice(0, 12)}…`);
-    this.kept.set(sha256, whole);
-    return whole;
   }
 };
+async function hashOf(bytes) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
 
 // src/batches.ts
 var GAMMA = 0x9e3779b97f4a7c15n;
@@ -853,6 +1058,60 @@ function epochOrder(count, seed, epoch) {
   }
   return sortedPlaces(keys);
 }
+var WINDOW_SHARDS = 8;
+function windowShards(cacheBytes, shardBytes) {
+  if (!cacheBytes) return WINDOW_SHARDS;
+  return Math.max(1, Math.min(WINDOW_SHARDS, Math.floor(cacheBytes / (2 * Math.max(1, shardBytes)))));
+}
+var WindowShuffle = class {
+  constructor(rows, seed, window) {
+    this.rows = rows;
+    this.seed = seed;
+    this.window = window;
+    for (const count of rows) this.starts.push(this.starts.at(-1) + count);
+  }
+  rows;
+  seed;
+  window;
+  starts = [0];
+  epoch = null;
+  shuffled = null;
+  /** The examples at positions `start` to `stop` (exclusive) of an epoch. */
+  indices(epoch, start, stop) {
+    const { order, ends } = this.windows(epoch);
+    const found = [];
+    for (const [number2, end] of ends.entries()) {
+      const begin = number2 ? ends[number2 - 1] : 0;
+      if (end <= start || begin >= stop) continue;
+      found.push(...this.rowsOf(epoch, number2, order).subarray(Math.max(0, start - begin), stop - begin));
+    }
+    return Uint32Array.from(found);
+  }
+  windows(epoch) {
+    if (this.epoch?.epoch !== epoch) {
+      const order = epochOrder(this.rows.length, mix(this.seed, 0), epoch);
+      const ends = [];
+      let rows = 0;
+      for (const [i, shard] of order.entries()) {
+        rows += this.rows[shard];
+        if ((i + 1) % this.window === 0 || i === order.length - 1) ends.push(rows);
+      }
+      this.epoch = { epoch, order, ends };
+    }
+    return this.epoch;
+  }
+  rowsOf(epoch, number2, order) {
+    if (this.shuffled?.epoch !== epoch || this.shuffled.window !== number2) {
+      const rows = [];
+      for (const shard of order.subarray(number2 * this.window, (number2 + 1) * this.window)) {
+        for (let row = this.starts[shard]; row < this.starts[shard + 1]; row++) rows.push(row);
+      }
+      const shuffled = epochOrder(rows.length, mix(this.seed, 1 + number2), epoch).map((place) => rows[place]);
+      this.shuffled = { epoch, window: number2, rows: shuffled };
+    }
+    return this.shuffled.rows;
+  }
+};
 function sortedPlaces(keys) {
   const places = new Uint32Array(keys.length).map((_, i) => i);
   return places.sort((a, b) => keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : a - b);
@@ -889,6 +1148,128 @@ function bits(count, seed) {
 function uniform(count, seed) {
   return Float64Array.from(bits(count, seed), (z) => Number(z >> 40n) / (1 << 24));
 }
+
+// src/safetensors.ts
+var HEADER_MAX_BYTES = 4 << 20;
+var ITEM_BYTES = {
+  BOOL: 1,
+  U8: 1,
+  I8: 1,
+  U16: 2,
+  I16: 2,
+  F16: 2,
+  BF16: 2,
+  U32: 4,
+  I32: 4,
+  F32: 4,
+  U64: 8,
+  I64: 8,
+  F64: 8
+};
+function readTensors(file) {
+  const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
+  const length = file.byteLength < 8 ? Infinity : Number(view.getBigUint64(0, true));
+  if (length > HEADER_MAX_BYTES || length > file.byteLength - 8) throw new Error("not a safetensors file");
+  const header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(file.subarray(8, 8 + length)));
+  const { __metadata__: notes = {}, ...entries } = header;
+  const tensors = /* @__PURE__ */ new Map();
+  for (const [name, entry] of Object.entries(entries)) {
+    const [begin, end] = entry.data_offsets;
+    const size = entry.shape.reduce((product, side) => product * side, ITEM_BYTES[entry.dtype] ?? NaN);
+    if (!(begin >= 0 && end - begin === size && 8 + length + end <= file.byteLength)) {
+      throw new Error(`a safetensors file whose tensor ${name} does not fit`);
+    }
+    tensors.set(name, { dtype: entry.dtype, shape: entry.shape, bytes: file.subarray(8 + length + begin, 8 + length + end) });
+  }
+  return { tensors, notes };
+}
+function asFloats(stored) {
+  const raw = stored.bytes.slice().buffer;
+  switch (stored.dtype) {
+    case "F32":
+      return new Float32Array(raw);
+    case "F64":
+      return Float32Array.from(new Float64Array(raw));
+    case "I64":
+      return Float32Array.from(new BigInt64Array(raw), Number);
+    case "I32":
+      return Float32Array.from(new Int32Array(raw));
+    case "U8":
+    case "BOOL":
+      return Float32Array.from(new Uint8Array(raw));
+    default:
+      throw new Error(`a model with values of type ${stored.dtype}, which a tab does not read`);
+  }
+}
+
+// src/examples.ts
+var Examples = class {
+  /** `window`: how many shards are shuffled together, and twice as many stay in memory; 0: all of them. */
+  constructor(entries, fetch2, window = 0) {
+    this.fetch = fetch2;
+    this.window = window;
+    let first = 0;
+    for (const entry of entries) {
+      this.shards.push({ ...entry, first, columns: null });
+      first += entry.examples;
+    }
+    this.count = first;
+  }
+  fetch;
+  window;
+  shards = [];
+  count;
+  get rows() {
+    return this.shards.map(({ examples: examples2 }) => examples2);
+  }
+  /** Bring every shard here: a batch of a set that is shuffled as a whole is in all of them. */
+  async fetchAll() {
+    for (const number2 of this.shards.keys()) await this.open(number2);
+  }
+  async take(numbers) {
+    const homes = Array.from(numbers, (number2) => this.shardOf(number2));
+    const needed = [...new Set(homes)];
+    for (const shard of needed) await this.open(shard);
+    const found = {};
+    for (const [name, { dtype, shape, bytes: all }] of this.shards[needed[0] ?? 0].columns) {
+      const rowBytes = all.length / shape[0];
+      const bytes = new Uint8Array(rowBytes * numbers.length);
+      for (let i = 0; i < numbers.length; i++) {
+        const { first, columns } = this.shards[homes[i]];
+        const at = (numbers[i] - first) * rowBytes;
+        bytes.set(columns.get(name).bytes.subarray(at, at + rowBytes), i * rowBytes);
+      }
+      found[name] = { type: dtype, shape: [numbers.length, ...shape.slice(1)], bytes };
+    }
+    this.shut(new Set(needed));
+    return found;
+  }
+  async open(number2) {
+    const shard = this.shards[number2];
+    if (shard.columns) return;
+    const { tensors, notes } = readTensors(await this.fetch(shard.sha256));
+    if (notes.columns && Object.keys(JSON.parse(notes.columns)).length) throw new Error("columns of text or of unequal rows, which no graph takes");
+    for (const { shape } of tensors.values()) {
+      if (shape[0] !== shard.examples) throw new Error(`a shard of ${shape[0]} examples where the job says ${shard.examples}`);
+    }
+    shard.columns = tensors;
+  }
+  /** Let go of shards beyond those that may stay, except these. */
+  shut(needed) {
+    if (!this.window) return;
+    const open3 = this.shards.flatMap(({ columns }, i) => columns && !needed.has(i) ? [i] : []);
+    for (const i of open3.slice(0, Math.max(0, open3.length + needed.size - 2 * this.window))) this.shards[i].columns = null;
+  }
+  shardOf(number2) {
+    let low = 0, high = this.shards.length - 1;
+    while (low < high) {
+      const middle = low + high + 1 >> 1;
+      if (this.shards[middle].first <= number2) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+};
 
 // src/graph_rules.ts
 var OPSET = 18;
@@ -1064,59 +1445,6 @@ function* fields(data, what) {
   }
 }
 
-// src/safetensors.ts
-var HEADER_MAX_BYTES = 4 << 20;
-var ITEM_BYTES = {
-  BOOL: 1,
-  U8: 1,
-  I8: 1,
-  U16: 2,
-  I16: 2,
-  F16: 2,
-  BF16: 2,
-  U32: 4,
-  I32: 4,
-  F32: 4,
-  U64: 8,
-  I64: 8,
-  F64: 8
-};
-function readTensors(file) {
-  const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
-  const length = file.byteLength < 8 ? Infinity : Number(view.getBigUint64(0, true));
-  if (length > HEADER_MAX_BYTES || length > file.byteLength - 8) throw new Error("not a safetensors file");
-  const header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(file.subarray(8, 8 + length)));
-  const { __metadata__: notes = {}, ...entries } = header;
-  const tensors = /* @__PURE__ */ new Map();
-  for (const [name, entry] of Object.entries(entries)) {
-    const [begin, end] = entry.data_offsets;
-    const size = entry.shape.reduce((product, side) => product * side, ITEM_BYTES[entry.dtype] ?? NaN);
-    if (!(begin >= 0 && end - begin === size && 8 + length + end <= file.byteLength)) {
-      throw new Error(`a safetensors file whose tensor ${name} does not fit`);
-    }
-    tensors.set(name, { dtype: entry.dtype, shape: entry.shape, bytes: file.subarray(8 + length + begin, 8 + length + end) });
-  }
-  return { tensors, notes };
-}
-function asFloats(stored) {
-  const raw = stored.bytes.slice().buffer;
-  switch (stored.dtype) {
-    case "F32":
-      return new Float32Array(raw);
-    case "F64":
-      return Float32Array.from(new Float64Array(raw));
-    case "I64":
-      return Float32Array.from(new BigInt64Array(raw), Number);
-    case "I32":
-      return Float32Array.from(new Int32Array(raw));
-    case "U8":
-    case "BOOL":
-      return Float32Array.from(new Uint8Array(raw));
-    default:
-      throw new Error(`a model with values of type ${stored.dtype}, which a tab does not read`);
-  }
-}
-
 // src/trainer.ts
 var PROOF_ERROR = 0.01;
 var STEP_SCALE = 2 ** 32;
@@ -1136,43 +1464,6 @@ var TYPES = {
   U64: ["uint64", BigUint64Array],
   F16: ["float16", Uint16Array]
 };
-var Examples = class {
-  shards = [];
-  count = 0;
-  add(file) {
-    const { tensors, notes } = readTensors(file);
-    if (notes.columns && Object.keys(JSON.parse(notes.columns)).length) throw new Error("columns of text or of unequal rows, which no graph takes");
-    this.shards.push({ first: this.count, columns: tensors });
-    this.count += tensors.values().next().value.shape[0];
-  }
-  take(numbers) {
-    const found = {};
-    for (const [name, { dtype, shape }] of this.shards[0].columns) {
-      const rowBytes = this.rowBytes(name, 0);
-      const bytes = new Uint8Array(rowBytes * numbers.length);
-      for (let i = 0; i < numbers.length; i++) {
-        const shard = this.shardOf(numbers[i]);
-        const at = (numbers[i] - this.shards[shard].first) * rowBytes;
-        bytes.set(this.shards[shard].columns.get(name).bytes.subarray(at, at + rowBytes), i * rowBytes);
-      }
-      found[name] = { type: dtype, shape: [numbers.length, ...shape.slice(1)], bytes };
-    }
-    return found;
-  }
-  rowBytes(name, shard) {
-    const column = this.shards[shard].columns.get(name);
-    return column.bytes.length / column.shape[0];
-  }
-  shardOf(number2) {
-    let low = 0, high = this.shards.length - 1;
-    while (low < high) {
-      const middle = low + high + 1 >> 1;
-      if (this.shards[middle].first <= number2) low = middle;
-      else high = middle - 1;
-    }
-    return low;
-  }
-};
 var Trainer = class _Trainer {
   constructor(spec, graphs, file, step_, evaluate_, train_, test, first, parameters) {
     this.spec = spec;
@@ -1184,6 +1475,8 @@ var Trainer = class _Trainer {
     this.test = test;
     this.parameters = parameters;
     this.model = first;
+    const { plan } = spec;
+    if (plan.shuffle === "window") this.windows = new WindowShuffle(train_.rows, plan.seed, train_.window);
   }
   spec;
   graphs;
@@ -1197,6 +1490,7 @@ var Trainer = class _Trainer {
   states = [];
   count = 0;
   evaluation = null;
+  windows = null;
   order = null;
   /** Why the lease under way is to end; empty: it is not. */
   interrupted = "";
@@ -1214,7 +1508,7 @@ ${this.why}`;
   }
   /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. */
   static async prepare(spec, blobs, isGraphicsWanted, tell) {
-    tell("fetching the graphs and the model");
+    tell(say("why.fetching-model"));
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
     const { tensors, notes } = readTensors(file);
@@ -1223,10 +1517,11 @@ ${this.why}`;
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name).bytes.slice());
     for (const graph of [train, evaluate]) checkGraph(graph);
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
-    tell("fetching the examples");
-    const [trainSet, testSet] = [await examples(spec.train, blobs), await examples(spec.test, blobs)];
+    const cacheBytes = (spec.plan.cache_mb ?? 0) * 2 ** 20;
+    const [trainSet, testSet] = [await examples(spec.train, blobs, tell, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell)];
+    if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
     const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters);
-    tell("loading the engine and trying the known batch");
+    tell(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
     return made;
   }
@@ -1260,7 +1555,7 @@ ${this.why}`;
   }
   /** Why the graphics processor is not taken; empty: it is. */
   async tryGraphics(isGraphicsWanted) {
-    const rows = this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
+    const rows = await this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
     const byProcessor = await this.timed(rows);
     this.graphics = await session(this.ort, this.step_, true);
     const wrong = await this.whyWrong();
@@ -1344,7 +1639,7 @@ ${this.why}`;
     const scale = batches.length === 1 && !this.graphs.states ? STEP_SCALE : 1;
     let vector = this.model, loss_sum = 0, examples2 = 0;
     for (const [i, batch] of batches.entries()) {
-      const rows = this.train_.take(this.places(epoch).subarray(batch * plan.batch_size, (batch + 1) * plan.batch_size));
+      const rows = await this.train_.take(this.places(epoch, batch * plan.batch_size, (batch + 1) * plan.batch_size));
       const count = Object.values(rows)[0].shape[0];
       const draws = drawAll(this.graphs.draws, count, mix(plan.seed, epoch, batch));
       const { after, loss } = await this.step(vector, rows, scaled * scale, this.graphs.weight_decay, draws);
@@ -1367,7 +1662,7 @@ ${this.why}`;
       const stop = Math.min((chunk + 1) * step, this.test.count);
       for (let low = chunk * step; low < stop; low += batch) {
         const high = Math.min(low + batch, stop);
-        const rows = this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
+        const rows = await this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
         const draws = drawAll(this.graphs.evaluation_draws, high - low, mix(this.spec.plan.seed, EVALUATION, low));
         const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
         const found = await this.evaluation.run(feed);
@@ -1380,9 +1675,10 @@ ${this.why}`;
     const metrics = this.graphs.metrics.map(({ name, kind, sums: many, lower }) => ({ name, kind, lower, sums: sums.slice(at, at += many) }));
     return { examples: examples2, metrics };
   }
-  places(epoch) {
+  places(epoch, start, stop) {
+    if (this.windows) return this.windows.indices(epoch, start, Math.min(stop, this.train_.count));
     if (this.order?.epoch !== epoch) this.order = { epoch, places: epochOrder(this.train_.count, this.spec.plan.seed, epoch) };
-    return this.order.places;
+    return this.order.places.subarray(start, stop);
   }
   async step(vector, rows, rate, decay, draws) {
     this.count += 1;
@@ -1448,11 +1744,15 @@ ${this.why}`;
     await this.evaluation?.release();
   }
 };
-async function examples(set, blobs) {
-  const found = new Examples();
-  if (!set.examples) return found;
+async function examples(set, blobs, tell, isWindowed = false, cacheBytes = 0) {
+  if (!set.examples) return new Examples([], () => Promise.reject(new Error("a set without examples")));
   const manifest = JSON.parse(new TextDecoder().decode(await blobs.fetch(set.manifest)));
-  for (const { sha256 } of manifest.shards) found.add(await blobs.fetch(sha256));
+  const entries = manifest.shards;
+  const window = isWindowed ? windowShards(cacheBytes, Math.max(1, ...entries.map(({ bytes }) => bytes))) : 0;
+  const found = new Examples(entries, (sha256) => {
+    tell(say("why.fetching-examples"));
+    return blobs.fetch(sha256);
+  }, window);
   if (found.count !== set.examples) throw new Error(`a set of ${found.count} examples where the job says ${set.examples}`);
   return found;
 }
@@ -1469,17 +1769,6 @@ function firstModel(file) {
     if (kind === "parameter") parameters += size(shape);
   }
   return { first, parameters };
-}
-
-// src/words.ts
-function inWords(phase, reason, work) {
-  if (phase === "training" && work) return `${counted(work.batches.length, "batch", "batches")} of epoch ${work.epoch + 1}`;
-  if (phase === "evaluating" && work) return `trying version ${work.version} on examples held out`;
-  if (phase === "waiting" && reason.startsWith("the update was sent")) return "sent; waiting for the next version";
-  return reason;
-}
-function counted(count, one, many) {
-  return `${count} ${count === 1 ? one : many}`;
 }
 
 // src/worker_role.ts
@@ -1774,6 +2063,8 @@ var Tab = class {
   shown = {
     state: "new",
     reason: "",
+    about: null,
+    offer: null,
     node: "",
     cluster: "",
     job: "",
@@ -1787,7 +2078,8 @@ var Tab = class {
     done: 0,
     of: 0,
     down_bytes: 0,
-    up_bytes: 0
+    up_bytes: 0,
+    files_bytes: 0
   };
   identity = null;
   about = "";
@@ -1803,6 +2095,12 @@ var Tab = class {
   control = null;
   work = null;
   blobs = null;
+  kept = new BlobStore();
+  /** Jobs whose download its user agreed to, and how large a later one may be without being asked. */
+  agreed = /* @__PURE__ */ new Set();
+  later_bytes = 0;
+  /** The assignment that waits for its user's answer. */
+  offered = null;
   isWelcome = false;
   beat;
   seq = 0;
@@ -1814,17 +2112,22 @@ var Tab = class {
     switch (said.say) {
       case "look":
         this.identity = await known();
-        return this.tell({ node: this.identity?.node ?? "", cluster: this.identity?.cluster ?? "" });
+        return this.look(said.secret);
       case "join":
-        this.tell({ state: "joining", reason: "making a key and joining" });
+        this.tell({ state: "joining", reason: say("why.joining") });
         try {
           this.identity = await join(said.secret, said.wanted);
         } catch (error) {
-          return this.tell({ state: "refused", reason: told(error) });
+          return this.tell({ state: "refused", reason: inTheirWords(error) });
         }
         return this.start(said.about);
       case "start":
         return this.start(said.about);
+      case "take":
+        return this.take();
+      case "later":
+        this.later_bytes = said.megabytes * 1e6;
+        return;
       case "pause":
         this.pause = said.why;
         return this.follow();
@@ -1833,18 +2136,48 @@ var Tab = class {
         return;
       case "stop":
         this.isStarted = false;
-        this.part("stopped by its user");
-        return this.tell({ state: "stopped", reason: "stopped; what was not sent goes to another device" });
+        this.part(say("why.left"));
+        return this.tell({ state: "stopped", reason: say("why.stopped") });
       case "forget":
         this.isStarted = false;
-        this.part("its user ended it");
-        await forget();
+        this.part(say("why.gone"));
+        await Promise.all([forget(), this.kept.forget()]);
         this.identity = null;
-        return this.tell({ state: "new", reason: "", node: "", cluster: "" });
+        this.agreed.clear();
+        return this.tell({ state: "new", reason: "", node: "", cluster: "", about: null });
     }
   }
-  start(about) {
-    this.about = about;
+  /** Who asks, and what for: before anything is downloaded. */
+  async look(secret) {
+    const { identity } = this;
+    const news = { node: identity?.node ?? "", cluster: identity?.cluster ?? "" };
+    if (identity || secret) {
+      try {
+        news.about = await about(secret, identity);
+      } catch (error) {
+        if (!(error instanceof RefusedHere)) news.reason = say("why.unreachable");
+        else if (!identity || !secret) [news.state, news.reason] = ["refused", refusal(error.message)];
+        else news.about = await about(secret, null).catch(() => null);
+      }
+    }
+    this.tell(news);
+  }
+  /** Its user agreed to the jobs that the page names. */
+  agree() {
+    for (const { job } of this.shown.about?.jobs ?? []) this.agreed.add(job);
+  }
+  /** Its user agreed to the job that was assigned meanwhile. */
+  take() {
+    const assign = this.offered;
+    if (!assign) return;
+    this.offered = null;
+    this.agreed.add(assign.job);
+    this.tell({ offer: null });
+    this.employ(assign);
+  }
+  start(about2) {
+    this.about = about2;
+    this.agree();
     this.isStarted = true;
     this.attempts = 0;
     this.tell({ node: this.identity.node, cluster: this.identity.cluster });
@@ -1863,9 +2196,9 @@ var Tab = class {
     if (!this.identity || this.isDialling) return;
     clearTimeout(this.redial);
     this.isDialling = true;
-    this.tell({ state: "connecting", reason: "calling the cluster" });
+    this.tell({ state: "connecting", reason: say("why.calling") });
     const { identity, incarnation } = this;
-    const lost = (_, reason) => this.lost(reason || "connection closed");
+    const lost = (_, reason) => this.lost(reason || say("why.closed"));
     let work = null, control = null;
     try {
       work = await Lane.open(identity, "Work", incarnation, { message: (message) => this.received(message), closed: lost });
@@ -1873,14 +2206,14 @@ var Tab = class {
     } catch (error) {
       work?.close();
       this.isDialling = false;
-      const reason = told(error);
-      this.tell({ state: reason.startsWith("refused") ? "refused" : "connecting", reason });
-      return this.dialLater(reason.startsWith("refused") ? REFUSED_S : void 0);
+      const isRefused = error instanceof RefusedHere;
+      this.tell({ state: isRefused ? "refused" : "connecting", reason: inTheirWords(error) });
+      return this.dialLater(isRefused ? REFUSED_S : void 0);
     }
     this.isDialling = false;
     [this.work, this.control] = [work, control];
-    if (!this.isStarted || this.pause) return this.part(this.pause || "stopped by its user");
-    this.blobs ??= new Blobs(identity, incarnation, (bytes) => this.tell({ down_bytes: this.shown.down_bytes + bytes }));
+    if (!this.isStarted || this.pause) return this.part(this.pause || say("why.left"));
+    this.blobs ??= new Blobs(identity, incarnation, this.kept, (bytes) => this.tell({ down_bytes: this.shown.down_bytes + bytes, files_bytes: this.shown.files_bytes + bytes }));
     this.heard_s = now_s();
     const facts = { host: this.about, arch: "wasm", cpus: threads(), onnx: ENGINE_VERSION, browser: this.about };
     control.send("Hello", { node: identity.node, incarnation, protocol: PROTOCOL, facts });
@@ -1911,13 +2244,15 @@ var Tab = class {
     clearTimeout(this.redial);
     this.control?.send("Leave", { reason });
     for (const job of [...this.jobs.keys()]) this.end(job);
+    this.offered = null;
+    this.tell({ offer: null });
     this.hangUp();
     this.incarnation = fresh();
     this.blobs = null;
   }
   sendBeat() {
     clearTimeout(this.beat);
-    if (now_s() - this.heard_s > this.welcome.lost_after_s + 2 * this.heartbeat_s) return this.lost("the manager does not answer");
+    if (now_s() - this.heard_s > this.welcome.lost_after_s + 2 * this.heartbeat_s) return this.lost(say("why.silent"));
     this.seq += 1;
     this.control?.send("Heartbeat", { seq: this.seq, is_idle: !this.jobs.size });
     this.beat = setTimeout(() => this.sendBeat(), this.heartbeat_s * 1e3);
@@ -1938,6 +2273,7 @@ var Tab = class {
         return this.onAssign(body);
       case "Dismiss":
         if (!body.job) return this.lost(`dismissed: ${body.reason}`, REFUSED_S);
+        if (this.offered?.job === body.job) this.refuse(say("why.no-job"));
         if (this.jobs.has(body.job)) this.post(this.jobs.get(body.job), { event: "StopRequested", reason: body.reason });
         return;
       default: {
@@ -1956,11 +2292,11 @@ var Tab = class {
     this.isWelcome = true;
     if (welcome.come_s && !this.jobs.size) {
       this.control?.send("Leave", { reason: "there is no work", come_s: welcome.come_s });
-      this.lost("there is no work now; this tab asks again later", welcome.come_s);
+      this.lost(say("why.no-work"), welcome.come_s);
       return;
     }
     this.sendBeat();
-    if (!this.jobs.size) this.tell({ state: "waiting", reason: "connected; there is no job for a tab now" });
+    if (!this.jobs.size) this.tell({ state: "waiting", reason: say("why.no-job") });
     for (const job of this.jobs.values()) this.post(job, { event: "Connected", node: job.assign.leader });
   }
   onAssign(assign) {
@@ -1968,13 +2304,38 @@ var Tab = class {
     if (assign.role !== "worker" || before && before.assign.term > assign.term) return;
     if (assign.leader_endpoint) {
       if (before) this.end(assign.job);
-      return this.tell({ state: "waiting", reason: `${assign.leader} leads this job, and a tab cannot reach it` });
+      return this.tell({ state: "waiting", reason: say("why.led-elsewhere", assign.leader) });
     }
     if (before) {
       before.assign = assign;
       return this.post(before, { event: "Reassigned", term: assign.term, leader: assign.leader });
     }
+    if (this.agreed.has(assign.job)) return this.employ(assign);
+    this.offered = assign;
+    void this.offer(assign);
+  }
+  /** Ask its user before anything of a job is downloaded. */
+  async offer(assign) {
+    let known2 = null;
+    try {
+      known2 = await about("", this.identity);
+    } catch (error) {
+      console.info(`what the job downloads: ${told(error)}`);
+    }
+    if (this.offered !== assign) return;
+    const nothing = { job: assign.job, name: assign.spec.name || assign.job, operator: "", once_bytes: NaN, update_bytes: NaN, minute_bytes: 0 };
+    const offer = known2?.jobs.find(({ job }) => job === assign.job) ?? nothing;
+    this.tell({ about: known2 ?? this.shown.about, offer });
+    if (offer.once_bytes <= this.later_bytes) return this.take();
+    this.tell({ state: "asking", reason: say("why.asking", offer.name) });
+  }
+  refuse(reason) {
+    this.offered = null;
+    this.tell({ state: "waiting", reason, offer: null });
+  }
+  employ(assign) {
     const worker = new Worker(assign.job, assign.leader, assign.term);
+    this.kept.begin(assign.job);
     const job = { assign, worker, timers: /* @__PURE__ */ new Map(), trainer: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
     this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
@@ -2014,7 +2375,7 @@ var Tab = class {
         return;
       case "End":
         this.end(job.assign.job);
-        return this.tell({ state: "waiting", reason: `${action.reason}; there is no other job for a tab now` });
+        return this.tell({ state: "waiting", reason: say("why.no-other-job", action.reason) });
     }
   }
   /** One thing at a time: what comes meanwhile waits. */
@@ -2084,6 +2445,9 @@ function fresh() {
 }
 function told(error) {
   return clip(error instanceof Error ? error.message : String(error), 400);
+}
+function inTheirWords(error) {
+  return error instanceof RefusedHere ? refusal(error.message) : told(error);
 }
 function now_s() {
   return performance.now() / 1e3;

@@ -38,6 +38,8 @@ def up(
     browser: up_options.Browser = "",
     browser_certificate: up_options.BrowserCertificate = None,
     browser_key: up_options.BrowserKey = None,
+    browser_operator: up_options.BrowserOperator = "",
+    browser_purpose: up_options.BrowserPurpose = "",
     disk_quota: up_options.DiskQuota = "",
     keep_jobs: up_options.KeepJobs = "",
     check_in: up_options.CheckIn = "",
@@ -83,6 +85,8 @@ def up(
         browser=browser,
         browser_certificate=browser_certificate,
         browser_key=browser_key,
+        browser_operator=browser_operator,
+        browser_purpose=browser_purpose,
     )
     _serve(options, has_console=console, json=json)
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
-from shoal.roles.events import Liveness
+from shoal.roles.events import LEFT, Liveness
 from shoal.roles.manager.preparation import Unprepared
 from shoal.roles.manager.reunion import Side, together
 from shoal.scheduling.placement import Candidate
@@ -166,6 +166,12 @@ class NodeRecord:
     def is_bound(self) -> bool:
         """It cannot be sent to another manager: it leads, lends or stayed, or is a tab, which dials one origin."""
         return self.stays or bool(self.leads or self.facts.browser)
+
+    @property
+    def has_parted(self) -> bool:
+        """A tab whose user ended it, or that rests: a visitor who went and not a device that was lost. Nobody lists it
+        until it comes back."""
+        return bool(self.facts.browser) and self.state is Liveness.LOST and self.reason.startswith(LEFT)
 
     @property
     def is_available(self) -> bool:

@@ -383,7 +383,8 @@ class Manager(Machine):
         node.state, node.reason = event.state, event.reason
         self._cluster.look(node)
         if not is_rest:
-            self.record(_TURNS[event.state], f"{event.node}: {event.reason}", job=node.job or "")
+            kind = "device.left" if node.has_parted else _TURNS[event.state]
+            self.record(kind, f"{event.node}: {event.reason}", job=node.job or "")
         if event.state.is_gone:
             if node.job is not None:
                 self._appointments.bar(node.node, node.job, event.reason)
@@ -753,13 +754,17 @@ class Manager(Machine):
                 labels=node.labels_shown,
             )
             for name in sorted(self._nodes if names is None else names)
-            if (node := self._nodes.get(name)) is not None
+            if (node := self._nodes.get(name)) is not None and not node.has_parted
         )
 
     def job_views(self, job: str | None = None, *, now_s: float = 0.0) -> tuple[JobView, ...]:
         """Every job, or one."""
         records = (record for record in self._jobs.values() if job is None or record.spec.job == job)
         return tuple(_job_view(record, now_s=now_s) for record in records)
+
+    def open_jobs(self) -> tuple[tuple[JobSpec, Progress | None], ...]:
+        """The jobs that are not over, with their progress."""
+        return tuple((record.spec, record.progress) for record in self._jobs.values() if record.is_open)
 
     def awaits(self, sender: str, checkpoint: Checkpoint) -> bool:
         """Whether this node leads this job under this term: no other node has a version kept."""

@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.roles.actions import Record, Save
-from shoal.roles.events import Event, Heard, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
+from shoal.roles.events import LEFT, Event, Heard, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
 from shoal.roles.machine import Decider
 from shoal.roles.node.checkpoint_transfer import packed, version_of
 from shoal.roles.node.doorway import Caller, Doorway
@@ -290,7 +290,7 @@ class HostRouter(Decider[Delivery]):
                 if message.come_s and self.is_home:
                     self._report(self.membership.on_rests(sender, now_s, come_s=message.come_s))
                 else:
-                    self._expel(sender, f"left: {message.reason}")
+                    self._expel(sender, f"{LEFT}{message.reason}")
                 # Hanging up confirms the goodbye: the peer waits for it before it disconnects.
                 self.act(HangUp(sender, "it said goodbye"))
                 return

@@ -101,7 +101,6 @@ class JobSpec(Message):
             "a frozen base is too large for a tab": bool(self.base),
             "a tab has no examples of its own": plan.data != "shared",
             "a tab has no door that an aggregator or a worker could dial": plan.topology != "star",
-            "a tab keeps all shards, and windows are for disks": plan.shuffle != "full",
             "a tab sends and receives complete values": (plan.codec, plan.down) != ("dense", "dense"),
             "a tab keeps no privacy budget": plan.privacy is not None,
             "a tab cannot mask its updates": plan.believes.sealed is not None,

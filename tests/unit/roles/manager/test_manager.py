@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from shoal.roles.actions import Action, Answer, Keep, Record, Send
-from shoal.roles.events import Asked, Heard, Liveness, PeerChanged, Received, Started
+from shoal.roles.events import LEFT, Asked, Heard, Liveness, PeerChanged, Received, Started
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.manager import Manager
 from shoal.roles.node.failure_detector import Patience
@@ -188,16 +188,31 @@ def test_a_tab_is_given_jobs_that_a_tab_can_do_and_never_leads(office: Office, m
     office.submit(make_spec(job="plain"))
     tab(office, "tab")
     assert office.assigned() == {}
-    for number, choice in enumerate(({"codec": "bf16"}, {"topology": "tree"}, {"shuffle": "window"})):
+    for number, choice in enumerate(({"codec": "bf16"}, {"topology": "tree"})):
         spec = dataclasses.replace(make_spec(job=f"odd-{number}", **choice), graphs="1" * 64)
         assert not spec.suits_tabs
         office.submit(spec)
         assert office.assigned() == {}
-    suited = dataclasses.replace(make_spec(job="portable"), graphs="1" * 64)
+    suited = dataclasses.replace(make_spec(job="portable", shuffle="window"), graphs="1" * 64)
     assert suited.suits_tabs
     assert not dataclasses.replace(suited, base=("2" * 64,)).suits_tabs
     office.submit(suited)
     assert office.assigned() == {"tab": "portable"}
+
+
+def test_a_tab_whose_user_went_is_not_listed_and_not_lost(office: Office) -> None:
+    tab(office, "tab")
+    office.hello("pi")
+    for node, kind in (("tab", "device.left"), ("pi", "device.lost")):
+        office.happens(PeerChanged(node=node, state=Liveness.LOST, reason=f"{LEFT}stopped by its user"))
+        assert kind in {action.kind for action in office.actions if isinstance(action, Record)}
+    assert [view.node for view in office.manager.node_views()] == ["pi"]
+    tab(office, "tab")
+    office.happens(PeerChanged(node="tab", state=Liveness.ALIVE, reason="is here"))
+    assert [view.node for view in office.manager.node_views()] == ["pi", "tab"]
+    # One that fell silent is lost like any other.
+    office.happens(PeerChanged(node="tab", state=Liveness.LOST, reason="connection closed"))
+    assert [(view.node, view.state) for view in office.manager.node_views()] == [("pi", "lost"), ("tab", "lost")]
 
 
 def test_where_devices_are_to_lead_a_tab_does_not(make_spec: Make) -> None:
