@@ -16,7 +16,7 @@ tab's tools (``python tools/tasks.py tab``).
 
 Then a visitor of each browser that is here, Chromium and Firefox, agrees, looks away three times, reloads the page and
 opens a second one. ``bytes_after_three_hides_ratio``, ``bytes_after_reload_ratio``: what it fetched of the job's files
-until then, by what it had fetched at its first update. ``consent_names``: what the page named before it downloaded any.
+until then, by what it had fetched once a version was evaluated. ``consent_names``: what the page named before it downloaded any.
 """
 
 from __future__ import annotations
@@ -121,6 +121,17 @@ async def learns(page: AnyPage, more: int) -> None:
         await learns(page, more - 1)
 
 
+async def evaluated(operator: Operator, job: str) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < until_s:
+        status = await operator.status()
+        view = next(each for each in status.jobs if each.job == job)
+        if view.progress is not None and view.progress.accuracy is not None:
+            return
+        await asyncio.sleep(_POLL_S)
+    raise TimeoutError("no version was evaluated")
+
+
 async def files_mb(page: AnyPage) -> float:
     """What a page fetched of jobs since it was loaded."""
     return float(await asyncio.to_thread(page.evaluate, "Number(document.body.dataset.files)")) / 1e6
@@ -135,7 +146,7 @@ async def visit(kind: type[Chromium | Firefox], *, home: Path) -> dict[str, Any]
         LocalCluster(workers=0, home=home, manager_options=options) as cluster,
         Operator.open(cluster.home) as operator,
     ):
-        plan = {"lease_batches": LEASE_BATCHES, "until": {"epochs": 1_000}, "batch_size": 64}
+        plan = {"lease_batches": 16, "until": {"epochs": 1_000}, "batch_size": 256}
         job = await operator.prepare_and_submit(str(ROOT / "examples" / "mnist"), plan=plan, portable=True)
         status = await operator.status()
         made = await operator.make_token(role="browser", uses=1, valid_s=600, label="")
@@ -148,7 +159,8 @@ async def visit(kind: type[Chromium | Firefox], *, home: Path) -> dict[str, Any]
             names += ["megabytes"] if re.search(r"\d MB once", asked) else []
             before = await files_mb(page)
             await agree(page)
-            await learns(page, 1)
+            # Examples held out come with the first evaluation.
+            await evaluated(operator, job)
             first = await files_mb(page)
             for count in range(HIDES):
                 await look_away(page, is_hidden=True)
@@ -158,12 +170,12 @@ async def visit(kind: type[Chromium | Firefox], *, home: Path) -> dict[str, Any]
                 say(f"looked away {count + 1} times: {await files_mb(page):.1f} MB")
             hides = await files_mb(page)
             await asyncio.to_thread(page.reload)
-            await asyncio.to_thread(page.wait_for, "document.body.dataset.state === 'new'")
+            await asyncio.to_thread(page.wait_for, "document.body?.dataset.state === 'new'")
             await agree(page)
             await learns(page, 1)
             reload = hides + await files_mb(page)
             second = await asyncio.to_thread(browser.page, made.join_line.partition("#")[0], width=390, height=844)
-            await asyncio.to_thread(second.wait_for, "document.body.dataset.state === 'elsewhere'")
+            await asyncio.to_thread(second.wait_for, "document.body?.dataset.state === 'elsewhere'")
             is_told = bool(await asyncio.to_thread(second.evaluate, "document.getElementById('reason').textContent"))
         await operator.stop(job)
         await ended(operator, job)

@@ -1,12 +1,14 @@
 """What a device without PyTorch can train, how exactly, how fast, and what that takes.
 
-Eleven tasks (``portable_tasks``), one for each family of layers, are captured and verified as
+Eleven tasks (``portable_tasks``), one for each family of layers, and the models, losses, optimisers and augmentations
+of ``portable_more_tasks`` are captured and verified as
 ``shoal train --portable`` does it: a step from the first model beside PyTorch's own in float64, on batches in which no
 ReLU lies within float32's rounding of zero.
 
     worst_update_error    the largest distance of an update from PyTorch's, as a part of its length
     adamw_error           the same of AdamW's second step, where a gradient is not next to nothing
-    speed_ratio           processor time of a step of 32 examples with one thread, onnxruntime's over PyTorch's
+    speed_ratio           processor time of a step of 32 examples with one thread, onnxruntime's over PyTorch's, with
+                          the task's own optimiser; ``slowest_ratio_to_torch`` is the largest
     ..._trainer_rss_mb    resident memory of an agent's confined trainer that has trained five batches of LeNet;
                           ``..._peak_mb`` is the most that it ever held
     install_mb            files of Shoal, onnxruntime and all that they need, with the bytecode that pip compiles;
@@ -15,7 +17,7 @@ ReLU lies within float32's rounding of zero.
     cpu_s                 processor time of all of it
     seconds               how long all of it took, by the clock; a machine that does other work too takes longer
 
-``--quick`` captures the step, leaves the evaluation out, and times fewer steps.
+``--quick`` has the eleven families only. It captures the step, leaves the evaluation out, and times fewer steps.
 
     python -m benchmarks.portable --quick --json
     python -m benchmarks.portable --table    # which tasks of examples/ and papers/ are captured, and why others are not
@@ -55,7 +57,6 @@ def measured(name: str, *, inner: str = "sgd", quick: bool) -> dict[str, Any]:
     """One task captured, and its step timed beside PyTorch's."""
     import torch
 
-    from benchmarks.portable_tasks import TASKS
     from shoal.plan import Plan
     from shoal.trainer.arrays import write_examples
     from shoal.trainer.placement import place
@@ -65,7 +66,7 @@ def measured(name: str, *, inner: str = "sgd", quick: bool) -> dict[str, Any]:
     from shoal.trainer.steps import build_model
 
     torch.set_num_threads(1)
-    task = TASKS[name]()
+    task = all_tasks()[name]()
     model = build_model(task, 0)
     placed = place(task, model)
     plan = Plan(batch_size=BATCH, learning_rate=0.01, inner=inner, lease_batches=32)
@@ -82,13 +83,17 @@ def measured(name: str, *, inner: str = "sgd", quick: bool) -> dict[str, Any]:
         import numpy as np
 
         from shoal.trainer.flat import read_into
+        from shoal.trainer.judging import loss_of
+        from shoal.trainer.portable.capture import given_rows
         from shoal.trainer.portable.draws import draw_all
+        from shoal.trainer.trial import lease_of
 
         vector = np.empty(placed.layout.size, np.float32)
         read_into(vector, model, placed.layout)
         ours = StepRun(GraphRun(graphs.train, threads=1), graphs.states)
         ours.begin(placed.layout.parameters_size)
-        theirs = torch.optim.SGD(model.parameters(), lr=0.01)
+        theirs = task.optimizer(model) or torch.optim.SGD(model.parameters(), lr=0.01)
+        lease = lease_of(task, placed)
         model.train()
 
         def run_onnx() -> None:
@@ -97,15 +102,22 @@ def measured(name: str, *, inner: str = "sgd", quick: bool) -> dict[str, Any]:
 
         def run_torch() -> None:
             columns = {column: torch.from_numpy(np.array(values)) for column, values in rows.items()}
-            x, y = task.collate((columns["x"], columns["y"]), training=True)
+            batch = task.collate(given_rows(columns), training=True)
             theirs.zero_grad()
-            task.loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+            loss_of(task, model, batch, lease).backward()  # type: ignore[no-untyped-call]
             theirs.step()
             sum(parameter.sum().item() for parameter in list(model.parameters())[:1])
 
         turns = 5 if quick else 30
         found["ratio"] = _least_s(run_onnx, turns) / _least_s(run_torch, turns)
     return found
+
+
+def all_tasks() -> dict[str, Any]:
+    from benchmarks.portable_more_tasks import MORE_TASKS
+    from benchmarks.portable_tasks import TASKS
+
+    return MORE_TASKS | TASKS
 
 
 def _least_s(run: Callable[[], None], turns: int) -> float:
@@ -210,10 +222,8 @@ class _Worker:
 
 def serve() -> None:
     """A worker's side."""
-    from benchmarks.portable_tasks import TASKS
-    from shoal.trainer.portable.trace import Unportable
+    from shoal.trainer.portable.refusal import Unportable
 
-    assert TASKS.keys() == set(MODELS)
     for line in sys.stdin:
         item = json.loads(line)
         try:
@@ -255,7 +265,8 @@ async def taken(given: dict[str, Any]) -> tuple[dict[str, float], dict[str, floa
 
 def run(*, quick: bool) -> dict[str, Any]:
     began_s = time.monotonic()
-    items = [{"model": name, "inner": "sgd", "quick": quick} for name in MODELS]
+    names = MODELS if quick else tuple(all_tasks())
+    items = [{"model": name, "inner": "sgd", "quick": quick} for name in names]
     items += [{"model": name, "inner": "adamw", "quick": True} for name in _ADAMW]
     with tempfile.TemporaryDirectory() as folder:
         *rows, given = answers([*items, {"model": "lenet", "files": folder}])
@@ -269,7 +280,7 @@ def run(*, quick: bool) -> dict[str, Any]:
     ratios = {row["model"]: round(row["ratio"], 3) for row in captured}
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {
-        "models": len(MODELS),
+        "models": len(names),
         "captured": len(captured),
         "worst_update_error": max(row["error"] for row in captured),
         "adamw_error": max(row["error"] for row in adamw),
@@ -280,6 +291,8 @@ def run(*, quick: bool) -> dict[str, Any]:
         "install_bare_mb": bare,
         "install_trimmed_mb": trimmed,
         "speed_ratio": ratios,
+        "slowest_ratio_to_torch": max(ratios.values()),
+        "refused": {row["model"]: row["refused"] for row in rows if "refused" in row},
         "speed_ratio_mean": math.exp(sum(map(math.log, ratios.values())) / len(ratios)),
         "cpu_s": sum(each.ru_utime + each.ru_stime for each in used),
         "seconds": time.monotonic() - began_s,

@@ -22,6 +22,8 @@ let shown: Shown | null = null;
 let battery: { level: number; charging: boolean; addEventListener(name: string, hear: () => void): void } | null = null;
 let lock: { release(): Promise<void> } | null = null;
 let isOn = false;
+/** Lets another tab of this browser take part. */
+let letGo: (() => void) | null = null;
 
 /** Put every text of the page where it goes: an element names its own. */
 function write(): void {
@@ -146,7 +148,11 @@ function about(): string {
   return /Firefox\/(\d+)/.exec(navigator.userAgent)?.[0].replace("/", " ") ?? (/Safari/.test(navigator.userAgent) ? "Safari" : "a browser");
 }
 
-at("agree").onclick = () => {
+at("agree").onclick = async () => {
+  if (!(await hold())) {
+    await waitForOther();
+    return draw(shown!);
+  }
   isOn = true;
   tell({ say: "later", megabytes: isTicked("later") ? LATER_MB : 0 });
   look();
@@ -156,11 +162,15 @@ at("agree").onclick = () => {
 at("stop").onclick = () => {
   isOn = false;
   tell({ say: "stop" });
+  release();
 };
 at("take-job").onclick = () => tell({ say: "take" });
 at("no-thanks").onclick = () => at("stop").click();
 at("go-on").onclick = () => at("agree").click();
-at("forget").onclick = () => tell({ say: "forget" });
+at("forget").onclick = () => {
+  tell({ say: "forget" });
+  release();
+};
 for (const id of ["allow-hidden", "allow-battery", "allow-metered"]) at(id).onchange = look;
 at("want-graphics").onchange = () => tell({ say: "graphics", isWanted: isTicked("want-graphics") });
 document.addEventListener("visibilitychange", look);
@@ -177,24 +187,34 @@ write();
 at("where").textContent = location.host;
 
 /** One tab of a browser takes part: all of them have the same key, and the manager would take them for copies of it. */
-async function alone(): Promise<void> {
-  const never = new Promise<never>(() => undefined);
-  const isFree = await new Promise<boolean>((free) => {
-    void navigator.locks.request("shoal", { ifAvailable: true }, (held) => {
-      free(held !== null);
-      return held ? never : undefined;
+const LOCK = "shoal";
+
+/** Take part alone until `letGo`. False: another tab takes part. */
+async function hold(): Promise<boolean> {
+  if (letGo) return true;
+  return new Promise((held) => {
+    void navigator.locks.request(LOCK, { ifAvailable: true }, (lock) => {
+      held(lock !== null);
+      return lock ? new Promise<void>((release) => (letGo = release)) : undefined;
     });
   });
-  if (!isFree) {
-    status("state.elsewhere", say("why.elsewhere"));
-    await new Promise<void>((free) => {
-      void navigator.locks.request("shoal", () => {
-        free();
-        return never;
-      });
-    });
-  }
+}
+
+function release(): void {
+  letGo?.();
+  letGo = null;
+}
+
+/** Say that another tab takes part, until that is over. */
+async function waitForOther(): Promise<void> {
+  status("state.elsewhere", say("why.elsewhere"));
+  await navigator.locks.request(LOCK, () => undefined);
+}
+
+async function begin(): Promise<void> {
+  const { held } = await navigator.locks.query();
+  if (held?.some(({ name }) => name === LOCK)) await waitForOther();
   hire();
 }
 
-void alone();
+void begin();

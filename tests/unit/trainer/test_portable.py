@@ -34,10 +34,10 @@ from shoal.trainer.portable import lower_values
 from shoal.trainer.portable.capture import capture, settings_of
 from shoal.trainer.portable.graphs_file import Graphs
 from shoal.trainer.portable.lowering import TABLE
+from shoal.trainer.portable.refusal import Unportable
 from shoal.trainer.portable.rules import rest_of_power
 from shoal.trainer.portable.run import GraphRun, StepRun
 from shoal.trainer.portable.steps import OnnxTrainer
-from shoal.trainer.portable.trace import Unportable
 
 pytestmark = pytest.mark.timeout(600)
 assert lower_values

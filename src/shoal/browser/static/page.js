@@ -124,6 +124,7 @@ var shown = null;
 var battery = null;
 var lock = null;
 var isOn = false;
+var letGo = null;
 function write() {
   document.documentElement.lang = language();
   document.title = `${say("title")} · Shoal`;
@@ -230,7 +231,11 @@ function about() {
   if (told && brand) return `${brand.brand} ${brand.version} on ${told.platform || "a computer"}`;
   return /Firefox\/(\d+)/.exec(navigator.userAgent)?.[0].replace("/", " ") ?? (/Safari/.test(navigator.userAgent) ? "Safari" : "a browser");
 }
-at("agree").onclick = () => {
+at("agree").onclick = async () => {
+  if (!await hold()) {
+    await waitForOther();
+    return draw(shown);
+  }
   isOn = true;
   tell({ say: "later", megabytes: isTicked("later") ? LATER_MB : 0 });
   look();
@@ -240,11 +245,15 @@ at("agree").onclick = () => {
 at("stop").onclick = () => {
   isOn = false;
   tell({ say: "stop" });
+  release();
 };
 at("take-job").onclick = () => tell({ say: "take" });
 at("no-thanks").onclick = () => at("stop").click();
 at("go-on").onclick = () => at("agree").click();
-at("forget").onclick = () => tell({ say: "forget" });
+at("forget").onclick = () => {
+  tell({ say: "forget" });
+  release();
+};
 for (const id of ["allow-hidden", "allow-battery", "allow-metered"]) at(id).onchange = look;
 at("want-graphics").onchange = () => tell({ say: "graphics", isWanted: isTicked("want-graphics") });
 document.addEventListener("visibilitychange", look);
@@ -257,23 +266,27 @@ navigator.getBattery?.().then((found) => {
 }, () => void 0);
 write();
 at("where").textContent = location.host;
-async function alone() {
-  const never = new Promise(() => void 0);
-  const isFree = await new Promise((free) => {
-    void navigator.locks.request("shoal", { ifAvailable: true }, (held) => {
-      free(held !== null);
-      return held ? never : void 0;
+var LOCK = "shoal";
+async function hold() {
+  if (letGo) return true;
+  return new Promise((held) => {
+    void navigator.locks.request(LOCK, { ifAvailable: true }, (lock2) => {
+      held(lock2 !== null);
+      return lock2 ? new Promise((release2) => letGo = release2) : void 0;
     });
   });
-  if (!isFree) {
-    status("state.elsewhere", say("why.elsewhere"));
-    await new Promise((free) => {
-      void navigator.locks.request("shoal", () => {
-        free();
-        return never;
-      });
-    });
-  }
+}
+function release() {
+  letGo?.();
+  letGo = null;
+}
+async function waitForOther() {
+  status("state.elsewhere", say("why.elsewhere"));
+  await navigator.locks.request(LOCK, () => void 0);
+}
+async function begin() {
+  const { held } = await navigator.locks.query();
+  if (held?.some(({ name }) => name === LOCK)) await waitForOther();
   hire();
 }
-void alone();
+void begin();

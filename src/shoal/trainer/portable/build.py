@@ -19,7 +19,8 @@ from shoal.trainer.portable.draws import Drawn
 from shoal.trainer.portable.emit import ELEMENT, Draw, Emitter, Name, Node
 from shoal.trainer.portable.graph import IR_VERSION, OPSET
 from shoal.trainer.portable.lower_graph import lower
-from shoal.trainer.portable.trace import Traced, Unportable
+from shoal.trainer.portable.refusal import Unportable
+from shoal.trainer.portable.trace import Traced
 
 _BATCH = "batch"
 _INT64 = 7

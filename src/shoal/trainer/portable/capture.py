@@ -7,7 +7,7 @@ PyTorch devices.
 from __future__ import annotations
 
 import random  # noqa: TID251 - to see whether a task draws from it
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from shoal.trainer.placement import Placed
 from shoal.trainer.portable.build import Built, build
 from shoal.trainer.portable.graph import check_graph
 from shoal.trainer.portable.graphs_file import Graphs, Metric
-from shoal.trainer.portable.rules import Adam, Sgd, StepRule
-from shoal.trainer.portable.trace import Unportable, trace_evaluation, trace_step
+from shoal.trainer.portable.refusal import Unportable, in_words
+from shoal.trainer.portable.rules import Adagrad, Adam, Grouped, RmsProp, Sgd, StepRule
+from shoal.trainer.portable.trace import trace_evaluation, trace_step
 from shoal.trainer.portable.verify import Verifier
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shards import Examples
@@ -54,10 +55,12 @@ def capture(
     train: Examples,
     test: Examples,
     evaluates: bool = True,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Graphs:
-    """Return the graphs of a task, verified. Raises Unportable. Only benchmarks leave out the evaluation."""
+    """Return the graphs of a task, verified. Raises Unportable. Only benchmarks leave out the evaluation. ``tell``
+    hears what is being done: a large model takes minutes."""
     _check_plan(task, placed, settings)
-    rule, rate, weight_decay = rule_of(task, model, settings)
+    rule, rate, weight_decay = rule_of(task, model, settings, placed)
     rows = Rows(train)
     held_out = Rows(test if len(test) else train)
 
@@ -75,14 +78,18 @@ def capture(
         ]
         return [number for sums in metrics.values() for number in sums.sums]
 
+    tell("tracing the training step")
     step = _built(
         lambda size: trace_step(loss, model, placed, rows.torch(size), rule, clip=settings.clip_gradient), "the step"
     )
     verifier = Verifier(task, model, placed, settings, rule=rule, weight_decay=weight_decay)
+    tell(f"comparing the step's {check_graph(step.onnx):,} nodes with PyTorch in float64")
     proof = verifier.step(step, rows)
     evaluation = Built(onnx=b"", inputs=(), draws=())
     if evaluates:
+        tell("tracing the evaluation")
         evaluation = _built(lambda size: trace_evaluation(judge, model, placed, held_out.torch(size)), "the evaluation")
+        tell("comparing the evaluation with PyTorch")
         verifier.evaluation(evaluation, tuple(found), held_out)
     return Graphs(
         train=step.onnx,
@@ -122,28 +129,59 @@ def given_rows(columns: Mapping[str, Tensor]) -> Any:
     return (columns["x"], columns["y"]) if columns.keys() == {"x", "y"} else dict(columns)
 
 
-def rule_of(task: Task, model: nn.Module, settings: TrainerSettings) -> tuple[StepRule, float, float]:
-    """Return the optimiser of a lease as a rule, with its rate and its weight decay."""
+def rule_of(task: Task, model: nn.Module, settings: TrainerSettings, placed: Placed) -> tuple[StepRule, float, float]:
+    """Return the optimiser of a lease as a rule, with its rate and its weight decay: the largest of its groups."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = InnerOptimiser(task, model, trainable, settings).for_lease(settings.learning_rate)
-    kind = type(optimiser).__name__
-    if len(optimiser.param_groups) != 1:
-        raise Unportable(f"its {kind} has {len(optimiser.param_groups)} groups of parameters")
-    group = optimiser.param_groups[0]
-    if {id(each) for each in group["params"]} != {id(each) for each in trainable}:
-        raise Unportable(f"its {kind} steps only some of the parameters")
-    if group.get("maximize") or group.get("amsgrad") or group.get("dampening") or group.get("centered"):
-        raise Unportable(f"its {kind} has maximize, amsgrad or dampening")
-    rule: StepRule
-    if type(optimiser) is torch.optim.SGD:
-        rule = Sgd(momentum=float(group["momentum"]), nesterov=bool(group["nesterov"]))
-    elif type(optimiser) in (torch.optim.Adam, torch.optim.AdamW):
+    kind, groups = type(optimiser).__name__, optimiser.param_groups
+    stepped = {id(each): group for group in groups for each in group["params"]}
+    if stepped.keys() != {id(each) for each in trainable}:
+        raise Unportable(f"its {kind} steps only some of the parameters; set requires_grad = False on the others")
+    for group in groups:
+        if odd := [name for name in _ODD if group.get(name)]:
+            raise Unportable(f"its {kind} has {odd[0]}; leave it out")
+        if unlike := [name for name, value in group.items() if name not in _OF_GROUP and value != groups[0][name]]:
+            raise Unportable(f"the groups of its {kind} differ in {unlike[0]}; they may differ in lr and weight_decay")
+    rate = max(float(group["lr"]) for group in groups)
+    decay = max(float(group["weight_decay"]) for group in groups)
+    rule = _rule(optimiser, groups[0])
+    runs: list[tuple[int, float, float]] = []
+    for tensor, where in placed.shared.values():
+        if where != "parameter":
+            continue
+        group = stepped[id(tensor)]
+        parts = (float(group["lr"]) / rate if rate else 1.0, float(group["weight_decay"]) / decay if decay else 1.0)
+        if runs and runs[-1][1:] == parts:
+            runs[-1] = (runs[-1][0] + tensor.numel(), *parts)
+        else:
+            runs.append((tensor.numel(), *parts))
+    return rule if len(runs) == 1 else Grouped(inner=rule, runs=tuple(runs)), rate, decay
+
+
+#: What the rules do not have.
+_ODD = ("maximize", "dampening", "centered", "initial_accumulator_value")
+#: In what groups of parameters may differ.
+_OF_GROUP = ("params", "lr", "weight_decay", "initial_lr", "param_names")
+
+
+def _rule(optimiser: torch.optim.Optimizer, group: Mapping[str, Any]) -> StepRule:
+    kind = type(optimiser)
+    if kind is torch.optim.SGD:
+        return Sgd(momentum=float(group["momentum"]), nesterov=bool(group["nesterov"]))
+    if kind in (torch.optim.Adam, torch.optim.AdamW):
         beta1, beta2 = map(float, group["betas"])
-        decoupled = bool(group.get("decoupled_weight_decay", type(optimiser) is torch.optim.AdamW))
-        rule = Adam(beta1=beta1, beta2=beta2, epsilon=float(group["eps"]), is_decoupled=decoupled)
-    else:
-        raise Unportable(f"its optimiser is {kind}: SGD, Adam and AdamW are captured")
-    return rule, float(group["lr"]), float(group["weight_decay"])
+        return Adam(
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=float(group["eps"]),
+            is_decoupled=bool(group.get("decoupled_weight_decay", kind is torch.optim.AdamW)),
+            keeps_largest=bool(group["amsgrad"]),
+        )
+    if kind is torch.optim.RMSprop:
+        return RmsProp(alpha=float(group["alpha"]), epsilon=float(group["eps"]), momentum=float(group["momentum"]))
+    if kind is torch.optim.Adagrad:
+        return Adagrad(epsilon=float(group["eps"]), rate_decay=float(group["lr_decay"]))
+    raise Unportable(f"its optimiser is {kind.__name__}: SGD, Adam, AdamW, RMSprop and Adagrad are captured")
 
 
 def traced_metrics(task: Task, model: nn.Module, columns: dict[str, Tensor]) -> dict[str, Any]:
@@ -197,11 +235,11 @@ def _built(trace: Any, what: str) -> Built:
     except Exception as error:
         # torch raises many kinds of errors here, such as for data-dependent control flow.
         lines = str(error).strip().splitlines()
-        told = (
-            str(error)
-            if isinstance(error, Unportable)
-            else f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
-        )
+        if isinstance(error, Unportable):
+            told = str(error)
+        else:
+            kind, first = type(error).__name__, lines[0][:300] if lines else ""
+            told = in_words(kind, str(error)) or f"{kind}: {first}"
         raise Unportable(f"{what} cannot be captured: {_DREW if _chance() != before else told}") from error
     if _chance() != before:
         raise Unportable(f"{what} cannot be captured: {_DREW}")

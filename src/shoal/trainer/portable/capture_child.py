@@ -1,7 +1,7 @@
 """Captures the graphs of a prepared task. Run as ``python -m shoal.trainer.portable.capture_child JSON``.
 
 Imports torch and the task's code, so the machine that starts a job runs it as a separate process. The last line of
-standard output is ``{"captured": ...}`` or ``{"failed": REASON}``.
+standard output is ``{"captured": ...}`` or ``{"failed": REASON}``; those before are ``{"doing": TEXT}``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ from shoal.trainer.placement import place
 from shoal.trainer.portable.capture import capture, settings_of
 from shoal.trainer.portable.graph import check_graph
 from shoal.trainer.portable.graphs_file import Graphs
-from shoal.trainer.portable.trace import Unportable
+from shoal.trainer.portable.refusal import Unportable
 from shoal.trainer.prepared_job import first_model
 from shoal.trainer.report import reporting
 from shoal.trainer.shards import Examples
 from shoal.trainer.steps import build_model
 
 
-def captured(given: dict[str, Any]) -> Graphs:
+def captured(given: dict[str, Any], tell: Callable[[str], None]) -> Graphs:
     plan = plan_from(given["plan"])
     task = make_task(Path(given["bundle_dir"]), given["entry"], given["arguments"])
     model = build_model(task, plan.seed)
@@ -38,7 +39,8 @@ def captured(given: dict[str, Any]) -> Graphs:
     write_from(first, {name: tensor for name, (tensor, _) in placed.shared.items()}, layout)
     load_base(placed.frozen, given["base"])
     settings = settings_of(plan, task=task, layout=layout)
-    return capture(task, model, placed, settings, train=Examples(given["train"]), test=Examples(given["test"]))
+    train, test = Examples(given["train"]), Examples(given["test"])
+    return capture(task, model, placed, settings, train=train, test=test, tell=tell)
 
 
 def main() -> int:
@@ -47,7 +49,7 @@ def main() -> int:
     # PyTorch's passes warn of things that the person who submits a job cannot change.
     warnings.simplefilter("ignore")
     try:
-        graphs = captured(given)
+        graphs = captured(given, lambda text: report({"doing": text}))
     except Unportable as error:
         report({"failed": str(error)})
         return 1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from shoal.extras import install_command
 from shoal.plan import Plan
@@ -67,13 +68,23 @@ async def _captured(ready: ReadyTask, plan: Plan, folder: Path, tell: Callable[[
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         ) as process:
-            said, errors = await process.communicate()
-    lines = said.decode(errors="replace").strip().splitlines()
-    outcome = json.loads(lines[-1]) if lines else {}
+            assert process.stdout is not None
+            assert process.stderr is not None
+            errors = asyncio.create_task(process.stderr.read())
+            outcome: dict[str, Any] = {}
+            async for line in process.stdout:
+                try:
+                    outcome = json.loads(line)
+                except ValueError:
+                    # The process was killed in the middle of it.
+                    break
+                if "doing" in outcome:
+                    tell(f"capturing: {outcome['doing']}")
+            await process.wait()
+            words = (await errors).decode(errors="replace").strip().splitlines()
     if "captured" in outcome:
         size, nodes = outcome["captured"]["bytes"], outcome["captured"]["nodes"]
         told = f"captured for devices without PyTorch: {nodes:,} nodes, {size:,} bytes, agrees with PyTorch"
         return Captured(path=out, sha256=hashlib.sha256(out.read_bytes()).hexdigest(), told=told)
-    words = errors.decode(errors="replace").strip().splitlines()
     reason = outcome.get("failed") or (words[-1] if words else f"exit code {process.returncode}")
     return Captured(told=f"{FOR_TORCH}: {reason}")

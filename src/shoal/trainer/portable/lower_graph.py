@@ -12,7 +12,8 @@ from shoal.trainer.portable import lower_layers as lower_layers
 from shoal.trainer.portable import lower_values as lower_values
 from shoal.trainer.portable.emit import ELEMENT, Emitter, Name
 from shoal.trainer.portable.lowering import TABLE, AtenCall, key_of
-from shoal.trainer.portable.trace import Traced, Unportable
+from shoal.trainer.portable.refusal import Unportable, instead_of
+from shoal.trainer.portable.trace import Traced
 
 
 def lower(traced: Traced) -> tuple[Emitter, dict[str, Name], set[str]]:
@@ -20,7 +21,7 @@ def lower(traced: Traced) -> tuple[Emitter, dict[str, Name], set[str]]:
     graph = traced.graph
     calls = [node for node in graph.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
     if lost := sorted({str(node.target) for node in calls if key_of(node) not in TABLE}):
-        raise Unportable(f"no ONNX for {', '.join(lost)}")
+        raise Unportable(f"no ONNX for {', '.join(lost)}{instead_of(lost[0])}")
     emit = Emitter()
     values: dict[fx.Node, Any] = {}
     names = iter(traced.inputs)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from shoal.trainer.portable.emit import Emitter, Name
-from shoal.trainer.portable.trace import Unportable
+from shoal.trainer.portable.refusal import Unportable
 
 Lowering: TypeAlias = Callable[["AtenCall"], Any]
 

@@ -58,10 +58,12 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
     is_decoupled: bool = True
+    #: The largest second moment so far divides (AMSGrad; Reddi et al., 2018).
+    keeps_largest: bool = False
 
     @property
     def states(self) -> int:
-        return 2
+        return 3 if self.keeps_largest else 2
 
     def step(
         self, before: Tensor, gradient: Tensor, states: States, *, step: Tensor, rate: Tensor, weight_decay: Tensor
@@ -73,7 +75,82 @@ class Adam:
         first = states[0] + (1 - self.beta1) * (gradient - states[0])
         second = self.beta2 * states[1] + (1 - self.beta2) * gradient * gradient
         bias1, bias2 = rest_of_power(self.beta1, step), torch.sqrt(rest_of_power(self.beta2, step))
-        return before - rate / bias1 * first / (second.sqrt() / bias2 + self.epsilon), (first, second)
+        largest = (torch.maximum(states[2], second),) if self.keeps_largest else ()
+        divisor = (largest[0] if largest else second).sqrt() / bias2 + self.epsilon
+        return before - rate / bias1 * first / divisor, (first, second, *largest)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RmsProp:
+    """RMSprop (Hinton, 2012), with momentum where that is not 0."""
+
+    alpha: float = 0.99
+    epsilon: float = 1e-8
+    momentum: float = 0.0
+
+    @property
+    def states(self) -> int:
+        return 2 if self.momentum else 1
+
+    def step(
+        self, before: Tensor, gradient: Tensor, states: States, *, step: Tensor, rate: Tensor, weight_decay: Tensor
+    ) -> tuple[Tensor, States]:
+        gradient = gradient + weight_decay * before
+        square = self.alpha * states[0] + (1 - self.alpha) * gradient * gradient
+        ahead = gradient / (square.sqrt() + self.epsilon)
+        if not self.momentum:
+            return before - rate * ahead, (square,)
+        kept = self.momentum * states[1] + ahead
+        return before - rate * kept, (square, kept)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adagrad:
+    """Adagrad (Duchi et al., 2011), whose sum of squares begins at 0."""
+
+    epsilon: float = 1e-10
+    rate_decay: float = 0.0
+
+    @property
+    def states(self) -> int:
+        return 1
+
+    def step(
+        self, before: Tensor, gradient: Tensor, states: States, *, step: Tensor, rate: Tensor, weight_decay: Tensor
+    ) -> tuple[Tensor, States]:
+        gradient = gradient + weight_decay * before
+        total = states[0] + gradient * gradient
+        slowed = rate / (1 + (step - 1) * self.rate_decay) if self.rate_decay else rate
+        return before - slowed * gradient / (total.sqrt() + self.epsilon), (total,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grouped:
+    """An optimiser with groups of parameters: each value has a part of the rate and of the weight decay."""
+
+    inner: StepRule
+    #: Runs of values of the flat vector: how many, their part of the rate, and their part of the decay.
+    runs: tuple[tuple[int, float, float], ...]
+
+    @property
+    def states(self) -> int:
+        return self.inner.states
+
+    def step(
+        self, before: Tensor, gradient: Tensor, states: States, *, step: Tensor, rate: Tensor, weight_decay: Tensor
+    ) -> tuple[Tensor, States]:
+        rates = self._each([(count, part) for count, part, _ in self.runs])
+        decays = self._each([(count, part) for count, _, part in self.runs])
+        return self.inner.step(
+            before, gradient, states, step=step, rate=rate * rates, weight_decay=weight_decay * decays
+        )
+
+    @staticmethod
+    def _each(parts: list[tuple[int, float]]) -> Tensor:
+        # Made in the graph: a table of every value would be as large as the model.
+        if len({part for _, part in parts}) == 1:
+            return torch.full((), parts[0][1])
+        return torch.cat([torch.full((count,), part) for count, part in parts])
 
 
 def rest_of_power(base: float, exponent: Tensor) -> Tensor:

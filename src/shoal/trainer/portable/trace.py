@@ -22,8 +22,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 
-from shoal.errors import ShoalError
 from shoal.trainer.placement import Placed, to_training
+from shoal.trainer.portable import interpolation
+from shoal.trainer.portable.refusal import Unportable
+from shoal.trainer.portable.rewrites import rewritten
 from shoal.trainer.portable.rules import StepRule
 
 _aten = torch.ops.aten
@@ -40,24 +42,19 @@ _WHOLE = (
 )  # fmt: skip
 #: Operations to decompose in addition to torch's core set.
 _BROKEN_UP = (
-    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_log_softmax", "_log_softmax_backward_data",
+    "_log_softmax", "_log_softmax_backward_data",
     "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_softmax", "_softmax_backward_data",
-    "_unsafe_view", "adaptive_avg_pool2d", "addcdiv", "addcmul", "baddbmm", "binary_cross_entropy",
+    "_unsafe_view", "addcdiv", "addcmul", "baddbmm", "binary_cross_entropy",
     "binary_cross_entropy_backward", "elu", "elu_backward", "gelu_backward", "glu_backward", "hardsigmoid",
     "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh", "hardtanh_backward", "huber_loss",
     "huber_loss_backward", "leaky_relu", "leaky_relu_backward", "lerp", "lift_fresh", "log_sigmoid_backward",
     "log_sigmoid_forward", "masked_fill", "mish_backward", "mse_loss", "mse_loss_backward",
     "native_batch_norm_backward", "native_dropout_backward", "native_group_norm", "native_group_norm_backward",
-    "native_layer_norm", "native_layer_norm_backward", "nll_loss_backward", "nll_loss_forward",
+    "linalg_vector_norm", "native_layer_norm", "native_layer_norm_backward", "nll_loss_backward", "nll_loss_forward",
     "nll_loss2d_backward", "nll_loss2d_forward", "roll", "select_backward", "select_scatter", "sigmoid_backward",
     "silu", "silu_backward", "slice_backward", "slice_scatter", "smooth_l1_loss", "smooth_l1_loss_backward",
-    "softplus", "softplus_backward", "tanh_backward", "threshold_backward", "upsample_bilinear2d.vec",
-    "upsample_nearest2d", "upsample_nearest2d.vec",
+    "softplus", "softplus_backward", "tanh_backward", "threshold_backward",
 )  # fmt: skip
-
-
-class Unportable(ShoalError):
-    """Why a task trains only on PyTorch devices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,7 +222,7 @@ def _plainly() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), rewritten():
             yield
     finally:
         torch._C._set_mkldnn_enabled(onednn)
@@ -254,4 +251,4 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         operation = getattr(_aten, name)
         for overload in operation.overloads():
             table.pop(getattr(operation, overload), None)
-    return table
+    return table | interpolation.decompositions()

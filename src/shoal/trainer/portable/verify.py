@@ -23,9 +23,9 @@ from shoal.trainer.placement import Placed, place, to_training
 from shoal.trainer.portable.build import Built
 from shoal.trainer.portable.draws import draw_all
 from shoal.trainer.portable.graphs_file import Metric, Proof, metric_sums
+from shoal.trainer.portable.refusal import Unportable
 from shoal.trainer.portable.rules import StepRule
 from shoal.trainer.portable.run import GraphRun, StepRun, columns_of, sums_of
-from shoal.trainer.portable.trace import Unportable
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.trial import lease_of
 
@@ -177,6 +177,10 @@ def _check_same(one: MetricSum, other: MetricSum) -> None:
         raise Unportable(f"its evaluation gives {one} where PyTorch gives {other}")
 
 
+#: Where torch's optimisers keep the mean or the sum of squared gradients.
+_SQUARES = ("exp_avg_sq", "square_avg", "sum")
+
+
 class Reference:
     """PyTorch's own step in float64, with the same random numbers."""
 
@@ -190,13 +194,18 @@ class Reference:
         trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._trainable = trainable
         self._optimiser = InnerOptimiser(task, self._model, trainable, settings).for_lease(settings.learning_rate)
+        rates = [float(group["lr"]) for group in self._optimiser.param_groups]
+        self._parts = [each / max(rates) if max(rates) else 1.0 for each in rates]
         to_training(self._model, self._placed)
         #: How near to zero an input of a ReLU came.
         self.margin = float("inf")
+        #: The smallest size of each gradient in all steps.
+        self._least: dict[Tensor, Tensor] = {}
 
     def step(self, columns: Mapping[str, Any], *, rate: float, draws: Mapping[str, Any]) -> float:
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
+        # Groups keep their parts of the largest rate, which a step is told.
+        for group, part in zip(self._optimiser.param_groups, self._parts, strict=True):
+            group["lr"] = rate * part
         mode = Drawing(draws, doubled=True)
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
@@ -208,6 +217,9 @@ class Reference:
             loss.backward()  # type: ignore[no-untyped-call]
             if self._settings.clip_gradient:
                 nn.utils.clip_grad_norm_(self._trainable, self._settings.clip_gradient)
+            for parameter in self._trainable:
+                size = parameter.grad.abs() if parameter.grad is not None else torch.zeros_like(parameter)
+                self._least[parameter] = torch.minimum(self._least.get(parameter, size), size)
             self._optimiser.step()
         finally:
             torch.set_default_dtype(before)
@@ -215,15 +227,19 @@ class Reference:
         return float(loss.item())
 
     def telling(self) -> np.ndarray[Any, Any]:
-        """Return which values of the vector can be compared. Adam divides a gradient by its own size: where that is
-        tiny, its step is rounding."""
+        """Return which values of the vector can be compared. Adam and its kin divide a gradient by its own size: where
+        that is tiny, the step is rounding."""
         parts = []
         for tensor, _ in self._placed.shared.values():
-            square = self._optimiser.state.get(tensor, {}).get("exp_avg_sq")
-            size = square.sqrt().reshape(-1).numpy() if square is not None else None
-            parts.append(np.ones(tensor.numel()) if size is None else size)
+            state = self._optimiser.state.get(tensor, {})
+            square = next((state[name] for name in _SQUARES if name in state), None)
+            size = square.sqrt() if square is not None else None
+            if size is not None and "momentum_buffer" in state:
+                # Momentum carries a step along a tiny gradient, which was rounding, into the next.
+                size = torch.minimum(size, self._least[tensor])
+            parts.append(np.ones(tensor.numel()) if size is None else size.reshape(-1).numpy())
         sizes = np.concatenate(parts)
-        if not any("exp_avg_sq" in state for state in self._optimiser.state.values()):
+        if not any(name in state for state in self._optimiser.state.values() for name in _SQUARES):
             return np.asarray(sizes > 0)
         steps = np.concatenate(
             [np.full(tensor.numel(), kind == "parameter") for tensor, kind in self._placed.shared.values()]
