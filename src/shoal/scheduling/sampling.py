@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from heapq import nsmallest
 
-from shoal.scheduling.batches import MASK, mix
+from shoal.scheduling.batches import MASK, mix, splitmix64
 
 #: How a cohort is chosen: who waited longest, by chance, or by chance in proportion to the examples that devices have.
 SAMPLING = ("waited", "uniform", "by_examples")
@@ -26,8 +26,11 @@ def drawn(nodes: Iterable[str], count: int, *, seed: int, version: int, share_of
     Spirakis 2006). A node's time does not depend on who else is here, so a node that comes or goes changes no other's.
     """
 
+    # As mix(_DRAW, seed, version, name) folds them, with the part that all nodes share folded once.
+    shared = mix(_DRAW, seed, version)
+
     def time_of(node: str) -> tuple[float, str]:
-        chance = (mix(_DRAW, seed, version, zlib.crc32(node.encode())) + 1) / (MASK + 2)
+        chance = (splitmix64(shared ^ zlib.crc32(node.encode())) + 1) / (MASK + 2)
         share = share_of(node)
         return (-math.log(chance) / share if share > 0 else math.inf), node
 

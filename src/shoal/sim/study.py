@@ -31,7 +31,7 @@ ARRIVE_S = 2.0
 ARRIVE_S_PER_DEVICE = 0.01
 
 #: From this many devices on, heartbeats are rarer: one in ten seconds.
-FLEET = 2000
+FLEET = 500
 FLEET_PATIENCE = Patience(heartbeat_s=10.0, suspect_after_s=30.0, lost_after_s=60.0, reconnect_s=15.0)
 
 #: From this many devices on, those for which nothing has to be decided are rows of a cohort, if the plan allows it. In

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ from shoal.task import Task
 from shoal.trainer.arrays import columns_of, is_read_by_row, rows_of
 from shoal.trainer.columns import Rows, length_of, picked
 from shoal.trainer.shards import Examples
+
+
+#: Of a stored set, as many rows are copied at a time.
+ROWS_AT_ONCE = 1024
 
 
 class OwnExamples(ABC):
@@ -33,6 +38,10 @@ class OwnExamples(ABC):
     @abstractmethod
     def take(self, indices: np.ndarray) -> Rows:
         """Return the rows with these numbers."""
+
+    def take_parts(self, parts: Sequence[np.ndarray]) -> Iterator[Rows]:
+        """Yield the rows of each part. A user's own set is read part by part, since it may draw random numbers."""
+        return map(self.take, parts)
 
     def _counted(self, count: int) -> int:
         self._count = count
@@ -95,3 +104,13 @@ class RowsOfSet(OwnExamples):
 
     def take(self, indices: np.ndarray) -> Rows:
         return self._stored.take(self._rows[indices])
+
+    def take_parts(self, parts: Sequence[np.ndarray]) -> Iterator[Rows]:
+        # Several at once: a look into a set of many shards costs more than the rows of a small batch.
+        many = max(1, ROWS_AT_ONCE // max(1, max(map(len, parts), default=1)))
+        for first in range(0, len(parts), many):
+            some = parts[first : first + many]
+            taken, start = self.take(np.concatenate(some)), 0
+            for part in some:
+                yield {name: column[start : start + len(part)] for name, column in taken.items()}
+                start += len(part)

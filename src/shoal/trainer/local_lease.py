@@ -56,8 +56,8 @@ class OpenLease:
     def rows(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
         """Yield the rows of each batch, with the numbers that seed it."""
         assert self.side.examples is not None
-        for step, part in enumerate(self.parts):
-            yield self.side.examples.take(part), (self.epoch, self.lease, step)
+        for step, rows in enumerate(self.side.examples.take_parts(self.parts)):
+            yield rows, (self.epoch, self.lease, step)
 
     def result(
         self, loss_sum: float, *, finite: bool, labels: tuple[int, ...] = (), logged: tuple[MetricSum, ...] = ()

@@ -8,6 +8,7 @@ keeps the state of the inner optimiser. The leader keeps the momentum, so that n
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import sys
@@ -53,6 +54,9 @@ TRIED = 8
 #: Fewer are trained one by one: a stack would gain next to nothing.
 STACKED_LEAST = 4
 
+#: New examples are evaluated in spans of so many batches.
+JUDGED_BATCHES = 8
+
 #: The seed of evaluation: with separate generators, the same model and range give the same results on any device.
 _EVALUATION = 0x6576616C
 
@@ -60,8 +64,18 @@ _EVALUATION = 0x6576616C
 def seeded(*numbers: int) -> None:
     """Seed torch's and numpy's global generators, so that dropout and augmentation replay on any device."""
     seed = mix(*numbers)
-    torch.manual_seed(seed >> 1)
+    if _has_accelerator():
+        torch.manual_seed(seed >> 1)
+    else:
+        # torch.manual_seed notes a stack for each kind of device that may come to life: most of a small step's time.
+        torch.default_generator.manual_seed(seed >> 1)
     np.random.seed(seed & 0xFFFFFFFF)
+
+
+@functools.cache
+def _has_accelerator() -> bool:
+    kinds = (torch.cuda, torch.backends.mps, getattr(torch, "xpu", None), getattr(torch, "mtia", None))
+    return any(kind is not None and kind.is_available() for kind in kinds)
 
 
 def build_model(task: Task, seed: int) -> nn.Module:
@@ -302,7 +316,9 @@ class TorchTrainer:
         at = (told.epoch if epoch is None else epoch, lease)
         fresh = local.fresh()
         judged = fresh[::-1][:examples]
-        spans = [judged[start : start + settings.batch_size] for start in range(0, len(judged), settings.batch_size)]
+        # Without gradients more examples fit into the memory of a batch.
+        at_once = JUDGED_BATCHES * settings.batch_size
+        spans = [judged[start : start + at_once] for start in range(0, len(judged), at_once)]
         fresh_metrics = self._judge(((local.take(span), len(span), at) for span in spans), told)
         chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=at[0], lease=lease)
         passes = list(passes_over(chosen, settings.passes, settings.batch_size, seeds=(settings.seed, *at)))
