@@ -137,7 +137,11 @@ async def files_mb(page: AnyPage) -> float:
     return float(await asyncio.to_thread(page.evaluate, "Number(document.body.dataset.files)")) / 1e6
 
 
-async def visit(kind: type[Chromium | Firefox], *, home: Path) -> dict[str, Any]:
+def started(kind: type[Chromium] | type[Firefox]) -> Chromium | Firefox:
+    return kind.start()
+
+
+async def visit(kind: type[Chromium] | type[Firefox], *, home: Path) -> dict[str, Any]:
     """What one visitor is told and pays: it looks away three times, reloads the page, and opens a second one."""
     engine_files.install(home, PACKAGE)
     told = ("--browser-operator", TOLD["operator"], "--browser-purpose", TOLD["purpose"])
@@ -150,7 +154,7 @@ async def visit(kind: type[Chromium | Firefox], *, home: Path) -> dict[str, Any]
         job = await operator.prepare_and_submit(str(ROOT / "examples" / "mnist"), plan=plan, portable=True)
         status = await operator.status()
         made = await operator.make_token(role="browser", uses=1, valid_s=600, label="")
-        with await asyncio.to_thread(kind.start) as browser:
+        with await asyncio.to_thread(started, kind) as browser:
             page = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844)
             await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
             asked = str(await asyncio.to_thread(page.evaluate, ASKED))
@@ -192,7 +196,8 @@ async def visit(kind: type[Chromium | Firefox], *, home: Path) -> dict[str, Any]
 def visits(scratch: Path) -> dict[str, Any]:
     """A visit by each browser that is here. The figures at the top are the worst of them."""
     found: dict[str, dict[str, Any]] = {}
-    for name, kind in (("chromium", Chromium), ("firefox", Firefox)):
+    kinds: dict[str, type[Chromium] | type[Firefox]] = {"chromium": Chromium, "firefox": Firefox}
+    for name, kind in kinds.items():
         if name == "firefox" and firefox_program() is None:
             say("no Firefox here: apt-get install firefox-esr")
             continue

@@ -31,7 +31,8 @@ class _Inverted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         inside = self.depth(self.expand(x))
         inside = self.narrow(inside * self.gate(inside) if self.gate is not None else inside)
-        return x + inside if self.adds else inside
+        found: Tensor = x + inside if self.adds else inside
+        return found
 
 
 class MobileV2(_Drawn):
@@ -359,6 +360,12 @@ class Contrast(_Drawn):
 
 
 class Mixup(_Plain):
+    """Mixed pairs of examples, and labels that are shares of classes."""
+
+    @staticmethod
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(output, y)
+
     def collate(self, rows: Any, *, training: bool) -> Any:
         x, y = rows
         wanted = functional.one_hot(y, 10).float()

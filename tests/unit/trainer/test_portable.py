@@ -290,9 +290,9 @@ class Sorts(Plain):
         return torch.linalg.svdvals(output).sum()
 
 
-class Rmsprop(Plain):
+class Nadam(Plain):
     def optimizer(self, model: nn.Module) -> Any:
-        return torch.optim.RMSprop(model.parameters())
+        return torch.optim.NAdam(model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ class Rmsprop(Plain):
         (Counts, "the evaluation cannot be captured"),
         (Draws, "numpy or random"),
         (Sorts, "svd"),
-        (Rmsprop, "RMSprop"),
+        (Nadam, "NAdam: SGD, Adam"),
     ],
 )
 def test_what_cannot_be_captured_is_named(task: type[Task], why: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _aten = torch.ops.aten
 
 def _matrix(along: Any, size: int, out: int, scale: float | None) -> Tensor:
     """Return out x size: what each input gives to each output."""
-    with _disable_current_modes():  # type: ignore[no-untyped-call]
+    with _disable_current_modes():
         rows = torch.eye(size).reshape(1, size, size, 1)
         made: Tensor = along(rows, out, scale).reshape(size, out).t().contiguous()
     return made
