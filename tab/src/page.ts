@@ -89,7 +89,7 @@ function draw(now: Shown): void {
   list("asked", asked(now));
   at("offer").hidden = now.state !== "asking";
   list("offered", now.offer ? [moves(now.offer)] : []);
-  for (const id of ["figures", "progress", "more"]) at(id).hidden = false;
+  for (const id of ["figures", "progress", "more"]) at(id).hidden = now.state === "asking";
   at("refusal").textContent = now.state === "refused" ? now.reason : "";
   at("state").textContent = say(`state.${now.state}`);
   at("reason").textContent = now.reason;

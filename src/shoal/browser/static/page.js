@@ -4,11 +4,11 @@
 var EN = {
   title: "Train with this browser",
   "lead.cluster": "The cluster {0} asks this device to help train a model.",
-  "lead.operator": "The cluster {0}, which {1} runs, asks this device to help train a model.",
+  "lead.operator": "The cluster {0} asks this device to help train a model. It is run by: {1}",
   "lead.unknown": "A cluster asks this device to help train a model.",
   purpose: "What for: {0}",
-  "job.minute": "The job {0} downloads {1} MB once, then moves about {2} MB a minute.",
-  "job.update": "The job {0} downloads {1} MB once, then moves about {2} MB for each update.",
+  "job.minute": "The job {0} downloads up to {1} MB once, then moves about {2} MB a minute.",
+  "job.update": "The job {0} downloads up to {1} MB once, then moves about {2} MB for each update.",
   "job.unknown": "The job {0} does not say how much it downloads.",
   "job.none": "There is no job now. When there is one, this page says how much it downloads, and asks you first.",
   "ask.warm": "It computes while it is open and in front. Your device gets warm and uses power.",
@@ -180,7 +180,7 @@ function draw(now) {
   list("asked", asked(now));
   at("offer").hidden = now.state !== "asking";
   list("offered", now.offer ? [moves(now.offer)] : []);
-  for (const id of ["figures", "progress", "more"]) at(id).hidden = false;
+  for (const id of ["figures", "progress", "more"]) at(id).hidden = now.state === "asking";
   at("refusal").textContent = now.state === "refused" ? now.reason : "";
   at("state").textContent = say(`state.${now.state}`);
   at("reason").textContent = now.reason;
