@@ -16,7 +16,8 @@ tab's tools (``python tools/tasks.py tab``).
 
 Then a visitor of each browser that is here, Chromium and Firefox, agrees, looks away three times, reloads the page and
 opens a second one. ``bytes_after_three_hides_ratio``, ``bytes_after_reload_ratio``: what it fetched of the job's files
-until then, by what it had fetched once a version was evaluated. ``consent_names``: what the page named before it downloaded any.
+until then, by what it had fetched once a version was evaluated. ``consent_names``: what the page named before any
+download.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Joining:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visitor:
-    """A browser asks what the cluster wants of it. It shows the secret of its invitation, or the certificate that it
+    """A browser asks why it was invited. It shows the secret of its invitation, or the certificate that it
     got when it joined. Only it and the manager saw either, and neither lets anyone in who cannot do more."""
 
     secret: str = ""

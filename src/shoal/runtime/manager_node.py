@@ -562,7 +562,7 @@ class ManagerNode:
         return await asyncio.to_thread(self.register.renew, peer, message)
 
     async def offers_to_tabs(self) -> tuple[TabOffer, ...]:
-        """What a visitor is told of the jobs that tabs may work for."""
+        """Return the jobs that tabs may work for, with the bytes that each moves."""
         return await asyncio.to_thread(tab_offers, self._manager.open_jobs(), self._blobs)
 
     async def find_blob(self, peer: RemoteIdentity, blob: Blob) -> Path | Blob:

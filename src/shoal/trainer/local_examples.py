@@ -17,7 +17,7 @@ from shoal.trainer.arrays import columns_of, is_read_by_row, rows_of
 from shoal.trainer.columns import Rows, length_of, picked
 from shoal.trainer.shards import Examples
 
-#: Of a stored set, as many rows are copied at a time.
+#: Rows of a stored set are copied in spans of this length.
 ROWS_AT_ONCE = 1024
 
 

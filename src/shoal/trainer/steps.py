@@ -54,7 +54,7 @@ TRIED = 8
 #: Fewer are trained one by one: a stack would gain next to nothing.
 STACKED_LEAST = 4
 
-#: New examples are evaluated in spans of so many batches.
+#: New examples are evaluated in spans of this number of batches.
 JUDGED_BATCHES = 8
 
 #: The seed of evaluation: with separate generators, the same model and range give the same results on any device.

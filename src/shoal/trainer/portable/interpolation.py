@@ -1,7 +1,7 @@
 """Resizing and adaptive average pools as products with constant matrices. Imports torch.
 
 Both are linear, and separate in each dimension, and gradients are products with the transposed matrices. A row of a
-matrix says what each input gives to an output. The matrix is what PyTorch's own operation makes of an identity, so
+matrix says what each input gives to an output. PyTorch's own operation, applied to an identity, gives the matrix, so
 every option of it holds.
 """
 
@@ -33,7 +33,7 @@ def _times(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
 
 
 def _whole(size: int, out: int, scale: float | None) -> int:
-    """Return the factor by which each value is repeated, or 0 if it is no whole number."""
+    """Return the factor by which each value is repeated, or 0 if the factor is not a whole number."""
     is_even = out % size == 0 and (scale is None or scale == out // size)
     return out // size if is_even else 0
 

@@ -160,8 +160,8 @@ def _depthwise_gradient(
     """The gradient of a kernel of one channel each, from padded rows of ``wide`` values.
 
     For each row of the kernel, a product of all columns of the gradient with all columns of x has every pair of
-    columns; those that a column of the kernel joins lie on a diagonal, and a constant product adds them. That is more
-    arithmetic than needed, but copies x once for each row of the kernel and not once for each of its positions.
+    columns. The pairs that a column of the kernel joins lie on a diagonal, and a constant product adds them. That is
+    more arithmetic than needed, but copies x once for each row of the kernel and not once for each of its positions.
     """
     channels, _, high, across = weight_shape
     rows, columns = made

@@ -31,7 +31,7 @@ _INSTEAD = {
     "isin": "compare with each value and add",
 }
 
-#: What torch says of a step that depends on values -> what is meant, and what to write instead.
+#: Parts of torch's errors about steps that depend on values -> what is meant, and what to write instead.
 _OF_TORCH = (
     (
         ("GuardOnDataDependent", "aten._local_scalar_dense", "DataDependentOutput", ".item()"),

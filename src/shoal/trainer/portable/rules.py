@@ -58,7 +58,7 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
     is_decoupled: bool = True
-    #: The largest second moment so far divides (AMSGrad; Reddi et al., 2018).
+    #: Divide by the largest second moment until now (AMSGrad; Reddi et al., 2018).
     keeps_largest: bool = False
 
     @property
