@@ -142,6 +142,10 @@ def started(kind: type[Chromium] | type[Firefox]) -> Chromium | Firefox:
     return kind.start()
 
 
+def opened(browser: Chromium | Firefox, url: str) -> AnyPage:
+    return browser.page(url, width=390, height=844)
+
+
 async def visit(kind: type[Chromium] | type[Firefox], *, home: Path) -> dict[str, Any]:
     """What one visitor is told and pays: it looks away three times, reloads the page, and opens a second one."""
     engine_files.install(home, PACKAGE)
@@ -156,7 +160,7 @@ async def visit(kind: type[Chromium] | type[Firefox], *, home: Path) -> dict[str
         status = await operator.status()
         made = await operator.make_token(role="browser", uses=1, valid_s=600, label="")
         with await asyncio.to_thread(started, kind) as browser:
-            page = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844)
+            page = await asyncio.to_thread(opened, browser, made.join_line)
             await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
             asked = str(await asyncio.to_thread(page.evaluate, ASKED))
             named = {"cluster": status.cluster, **TOLD, "job": next(each.name for each in status.jobs)}
@@ -179,7 +183,7 @@ async def visit(kind: type[Chromium] | type[Firefox], *, home: Path) -> dict[str
             await agree(page)
             await learns(page, 1)
             reload = hides + await files_mb(page)
-            second = await asyncio.to_thread(browser.page, made.join_line.partition("#")[0], width=390, height=844)
+            second = await asyncio.to_thread(opened, browser, made.join_line.partition("#")[0])
             await asyncio.to_thread(second.wait_for, "document.body?.dataset.state === 'elsewhere'")
             is_told = bool(await asyncio.to_thread(second.evaluate, "document.getElementById('reason').textContent"))
         await operator.stop(job)
