@@ -49,8 +49,10 @@ def program() -> str | None:
 class Firefox:
     """A browser of one's own: an empty profile, which goes with it."""
 
-    def __init__(self, process: subprocess.Popen[str], socket: ClientConnection, profile: Path) -> None:
-        self._process, self._socket, self._profile = process, socket, profile
+    def __init__(
+        self, process: subprocess.Popen[str], socket: ClientConnection, profile: Path, ending: contextlib.ExitStack
+    ) -> None:
+        self._process, self._socket, self._profile, self._ending = process, socket, profile, ending
         self._numbers = itertools.count(1)
 
     @classmethod
@@ -73,13 +75,14 @@ class Firefox:
             address = _address(process)
             # Nobody reads what it says from now on, and a full pipe would stop it.
             threading.Thread(target=_drain, args=(process,), daemon=True).start()
-            socket = connect(f"{address}/session", max_size=None, open_timeout=START_S)
+            ending = contextlib.ExitStack()
+            socket = ending.enter_context(connect(f"{address}/session", max_size=None, open_timeout=START_S))
         except BaseException:
             process.kill()
             process.wait()
             shutil.rmtree(profile, ignore_errors=True)
             raise
-        browser = cls(process, socket, profile)
+        browser = cls(process, socket, profile, ending)
         browser.send("session.new", capabilities={})
         return browser
 
@@ -100,7 +103,7 @@ class Firefox:
         self._process.kill()
         self._process.wait()
         with contextlib.suppress(OSError):
-            self._socket.close()
+            self._ending.close()
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def send(self, method: str, **fields: Any) -> Fields:

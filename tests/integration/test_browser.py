@@ -27,6 +27,8 @@ from kit import HERE, Site, cluster_in, run
 
 from testbed.browsers import axe
 from testbed.browsers.chromium import Chromium, Page, program
+from testbed.browsers.firefox import Firefox
+from testbed.browsers.firefox import program as firefox_program
 
 pytest.importorskip("onnx")
 pytest.importorskip("starlette")
@@ -249,6 +251,31 @@ def test_a_visitor_is_asked_before_each_download_and_pays_for_it_once(tmp_path: 
                 await asyncio.to_thread(late.wait_for, "document.getElementById('refusal')?.textContent")
                 said = await asyncio.to_thread(late.evaluate, "document.getElementById('refusal').textContent")
                 assert said == "This link was used already. Ask for another."
+
+    run(story())
+
+
+@pytest.mark.skipif(firefox_program() is None, reason="no Firefox on this machine: apt-get install firefox-esr")
+def test_firefox_trains_and_keeps_what_it_fetched(tmp_path: Path) -> None:
+    async def story() -> None:
+        engine_files.install(tmp_path / "home", PACKAGE)
+        async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
+            job = await submitted(site, CLOUDS, epochs=10_000)
+            made = await site.operator.make_token(role="browser", uses=1, valid_s=600, label="")
+            with await asyncio.to_thread(Firefox.start) as browser:
+                page = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844)
+                isolated = "isSecureContext && crossOriginIsolated"
+                for is_first in (True, False):
+                    await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
+                    assert await asyncio.to_thread(page.evaluate, isolated)
+                    await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+                    merged = _by(site, job, "tab")
+                    await site.until("it trains", lambda merged=merged: _applied(site, job, merged + 40, "tab"))
+                    fetched = await asyncio.to_thread(page.evaluate, FILES)
+                    assert (fetched > 0) is is_first
+                    await asyncio.to_thread(page.reload)
+                    await asyncio.to_thread(page.wait_for, "document.body?.dataset.state === 'new'")
+            await site.operator.stop(job)
 
     run(story())
 
