@@ -18,8 +18,8 @@ from shoal.trainer.protocol import TrainerSettings
 #: Modules whose result for an example does not depend on chance or on other examples.
 _PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
-#: Values of all models of a stack, at most: 64 MB.
-STACK_VALUES = 1 << 24
+#: Values of all models of a stack, at most: 4 MB, which stay in a processor's cache from one batch to the next.
+STACK_VALUES = 1 << 20
 
 
 class ModelStack:

@@ -147,6 +147,8 @@ class TorchTrainer:
         self._stack = ModelStack.of(self._task, self._model, settings) if self._is_stackable() else None
         #: Sizes of a lease's batches -> whether a stack of such leases gives the same bits in less time.
         self._is_stack_good: dict[tuple[int, ...], bool] = {}
+        #: The number of rows of each batch -> the version in which such a lease was last trained by itself as well.
+        self._checked: dict[tuple[int, ...], int] = {}
         self._train = training_set(settings)
         self._order = BatchOrder(settings, len(self._train))
         self._test = Examples(settings.test)
@@ -240,8 +242,8 @@ class TorchTrainer:
     ) -> list[DeviceResult] | None:
         """Train leases as a stack. Return None if that gains nothing or changes a bit.
 
-        The first lease of each stack is trained by itself as well. If its bits differ, such leases are not stacked
-        again.
+        The first lease of each shape in a version is trained by itself as well. If its bits differ, such leases are
+        not stacked again.
         """
         if not self._gains(leases):
             return None
@@ -251,9 +253,12 @@ class TorchTrainer:
             # The batches of these leases cannot be stacked.
             self._is_stack_good[leases[0].sizes] = False
             return None
-        if not _same(results[:1], self._singly(leases[:1], told)):
-            self._is_stack_good[leases[0].sizes] = False
-            return None
+        sizes = leases[0].sizes
+        if self._checked.get(sizes) != told.version:
+            self._checked[sizes] = told.version
+            if not _same(results[:1], self._singly(leases[:1], told)):
+                self._is_stack_good[sizes] = False
+                return None
         return results
 
     def _gains(self, leases: Sequence[OpenLease]) -> bool:
