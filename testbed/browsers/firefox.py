@@ -77,13 +77,13 @@ class Firefox:
             threading.Thread(target=_drain, args=(process,), daemon=True).start()
             ending = contextlib.ExitStack()
             socket = ending.enter_context(connect(f"{address}/session", max_size=None, open_timeout=START_S))
+            browser = cls(process, socket, profile, ending)
+            browser.send("session.new", capabilities={})
         except BaseException:
             process.kill()
             process.wait()
             shutil.rmtree(profile, ignore_errors=True)
             raise
-        browser = cls(process, socket, profile, ending)
-        browser.send("session.new", capabilities={})
         return browser
 
     def __enter__(self) -> Self:
