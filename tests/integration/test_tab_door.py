@@ -128,6 +128,7 @@ async def site_in(directory: Path) -> AsyncIterator[Site]:
         service=home,
         register=home.register,
         on_enrolled=lambda new: home.register.record(new.certificate_pem, now_s=time.time()) and None,
+        offers=home.offers_to_tabs,
     )
     told: list[str] = []
     home.on_event(lambda event: told.append(event.reason))
@@ -169,9 +170,9 @@ def asked(site: Site, method: str, path: str, body: bytes = b"", **headers: str)
         connection.close()
 
 
-def posted(site: Site, body: dict[str, str], **headers: str) -> tuple[int, dict[str, Any]]:
+def posted(site: Site, body: dict[str, str], path: str = "/enrol", **headers: str) -> tuple[int, dict[str, Any]]:
     usual = {"Origin": site.origin} | headers
-    status, _, raw = asked(site, "POST", "/enrol", json.dumps(body).encode(), **usual)
+    status, _, raw = asked(site, "POST", path, json.dumps(body).encode(), **usual)
     return status, json.loads(raw) if raw.startswith(b"{") else {}
 
 
@@ -206,6 +207,48 @@ def test_a_tab_joins_once_with_its_token_and_speaks(tmp_path: Path) -> None:
                 await site.prove(socket, tab)
                 code, reason = await closing(socket)
                 assert (code, "revoked" in reason) == (CLOSED_REFUSED, True)
+
+    run(story())
+
+
+def test_only_the_invited_and_members_hear_what_the_cluster_wants(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with site_in(tmp_path) as site:
+
+            async def told(body: dict[str, str], **headers: str) -> tuple[int, dict[str, Any]]:
+                return await asyncio.to_thread(posted, site, body, "/about", **headers)
+
+            request, secret = certificates.new_request("tab"), token(site)
+            for _ in range(2):
+                # Asking spends nothing.
+                status, about = await told({"secret": secret})
+                assert (status, about) == (200, {"cluster": "pond", "operator": "", "purpose": "", "jobs": []})
+            body = {"secret": secret, "wanted": "tab", "csr_pem": request.pem.decode()}
+            _, joined = await asyncio.to_thread(posted, site, body)
+            assert (await told({"certificate_pem": joined["certificate_pem"]}))[0] == 200
+            agent = site.authority.identity(node="pi", role="node").certificate_pem.decode()
+            stranger = Authority.create(tmp_path / "other", "pond").identity(node="tab", role="browser")
+            for refused in (
+                {"secret": secret},
+                {"secret": "0" * 32},
+                {"secret": ""},
+                {"secret": token(site, "node")},
+                {"certificate_pem": agent},
+                {"certificate_pem": stranger.certificate_pem.decode()},
+                {"certificate_pem": "x"},
+                {},
+            ):
+                status, about = await told(refused)
+                assert (status, list(about)) == (403, ["refused"]), refused
+            status, _ = await told({"secret": "x" * 40_000})
+            assert status == 413
+            # Another site's page cannot ask in a visitor's browser.
+            assert (await told({"secret": token(site)}, Origin="https://evil.example"))[0] == 403
+            site.home.registry.revoke_node("tab", now_s=time.time(), reason="lost")
+            site.home.register.refresh("tab")
+            status, about = await told({"certificate_pem": joined["certificate_pem"]})
+            assert status == 403
+            assert "revoked" in about["refused"]
 
     run(story())
 
