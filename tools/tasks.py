@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import busy as busy_tests
 import cli_reference as cli_page
 import code_map
 import house as figures_of
@@ -346,6 +347,11 @@ def timings(extra: Sequence[str]) -> int:
     return 0
 
 
+def busy(extra: Sequence[str]) -> int:
+    """Run the longest tests of the gate, or those named, ten times beside eight busy loops."""
+    return busy_tests.main(extra)
+
+
 def lock(extra: Sequence[str]) -> int:
     """Write requirements/dev.lock: the newest of everything, by hash. Says nothing of where it came from."""
     if importlib.util.find_spec("pip") is None:
@@ -506,6 +512,7 @@ TASKS: dict[str, Runner] = {
     "full": full,
     "nightly": nightly,
     "timings": timings,
+    "busy": busy,
 }
 
 
