@@ -68,13 +68,20 @@ class PostgresServer:
             ours = ("-U", "shoal", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions", "--no-sync")
             self.run("initdb", "-D", str(self._data), *ours)
 
+    def _as_user(self) -> tuple[str, ...]:
+        """Return the words before a command that make it run as the user of the server.
+
+        With ``user=``, subprocess forks, and gRPC's threads are then started again in the child, which fails on a busy
+        machine.
+        """
+        if not self._user:
+            return ()
+        return ("setpriv", f"--reuid={self._user}", f"--regid={self._user}", "--clear-groups", "--")
+
     def run(self, program: str, *arguments: str) -> None:
         """Run one of PostgreSQL's programs to its end, as the user of the server."""
         made = subprocess.run(
-            [str(self._programs / program), *arguments],
-            user=self._user,
-            group=self._user,
-            extra_groups=[] if self._user else None,
+            [*self._as_user(), str(self._programs / program), *arguments],
             cwd="/",
             capture_output=True,
             timeout=_STARTS_WITHIN_S,
@@ -108,10 +115,7 @@ class PostgresServer:
         while True:
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    [str(self._programs / "postgres"), "-D", str(self._data), *settings],
-                    user=self._user,
-                    group=self._user,
-                    extra_groups=[] if self._user else None,
+                    [*self._as_user(), str(self._programs / "postgres"), "-D", str(self._data), *settings],
                     cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=log,
