@@ -195,6 +195,20 @@ def pictures(extra: Sequence[str]) -> int:
     return 0
 
 
+def papers(extra: Sequence[str]) -> int:
+    """Write docs/papers.md from papers/ledger.toml and the kept rows; --json only prints how much is reproduced."""
+    # Not above: it needs numpy, and other tasks do not.
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+    from papers.harness import ledger, ledger_page
+
+    if "--json" in extra:
+        print(json.dumps(ledger.counts(ledger.read(), ledger_page.papers())), flush=True)
+        return 0
+    page = ROOT / "docs" / "papers.md"
+    page.write_text(ledger_page.written(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
 def docs(extra: Sequence[str]) -> int:
     """Build the site strictly: every link and anchor holds, every block of code is run or says why not."""
     wrong = [
@@ -496,6 +510,7 @@ TASKS: dict[str, Runner] = {
     "plain": plain,
     "reference": reference,
     "pictures": pictures,
+    "papers": papers,
     "docs": docs,
     "vendored": vendored,
     "tab": tab,

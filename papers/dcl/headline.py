@@ -10,11 +10,11 @@ from papers.harness.rows import Row, one
 def headline(rows: dict[str, list[Row]]) -> dict[str, Any]:
     """Only what was measured."""
     told: dict[str, Any] = {}
-    if away := one(rows.get("same", []), way="outer products away, shuffled"):
+    if away := one(rows.get("same", []), way="outer products by tasks, shuffled"):
         told["paper_mode_same_bits"] = away["same_bits"]
-    if tiles := one(rows.get("same", []), way="tiles away, checked"):
+    if tiles := one(rows.get("same", []), way="tiles by tasks, checked"):
         told["tiles_same_bits_as_tiles_at_home"] = tiles["same_bits"]
-    for name, way in (("tiles", "tiles at home"), ("masks", "masks away, checked")):
+    for name, way in (("tiles", "tiles at home"), ("masks", "masks by tasks, checked")):
         if row := one(rows.get("same", []), way=way):
             told.setdefault("largest_difference", {})[name] = row["largest_difference"]
             told.setdefault("accuracy", {})[name] = row["accuracy"]

@@ -1,10 +1,11 @@
 """§4.3: is a model trained by others the one trained at home? 784-128-10 on MNIST, in a plain torch loop.
 
-Every product of the loop, forward and back, goes through one of these; all else is torch's.
+Every product of the loop, forward and back, goes through one of these; all else is torch's. *By tasks*: cut up as for
+executors, and computed task by task in this process.
 
-- *outer products at home*, in a stated order, and the same *shuffled, by executors*: the thesis' pair;
-- *plain products* of numpy, and *tiles* of them by executors: another order of adding, so equal to a few roundings;
-  tiles at home and away are equal to the bit;
+- *outer products at home*, in a stated order, and the same *shuffled, by tasks*: the thesis' pair;
+- *plain products* of numpy, and *tiles* of them: another order of adding, so equal to a few roundings;
+  tiles at home and by tasks are equal to the bit;
 - *masks*: fixed point, so equal to the fixed point's error. Weight gradients are of two secrets and stay at home.
 """
 
@@ -54,11 +55,13 @@ class Way:
 
 WAYS = (
     Way(name="outer products at home", make=lambda: Centralised(EXECUTORS), against=""),
-    Way(name="outer products away, shuffled", make=lambda: Paper(EXECUTORS), against="outer products at home"),
+    Way(name="outer products by tasks, shuffled", make=lambda: Paper(EXECUTORS), against="outer products at home"),
     Way(name="plain products at home", make=AtHome, against="outer products at home"),
     Way(name="tiles at home", make=lambda: Tiles(EXECUTORS), against="plain products at home"),
-    Way(name="tiles away, checked", make=lambda: Tiles(EXECUTORS, verify="freivalds"), against="tiles at home"),
-    Way(name="masks away, checked", make=lambda: Masked(EXECUTORS), against="plain products at home", privacy="mask"),
+    Way(name="tiles by tasks, checked", make=lambda: Tiles(EXECUTORS, verify="freivalds"), against="tiles at home"),
+    Way(
+        name="masks by tasks, checked", make=lambda: Masked(EXECUTORS), against="plain products at home", privacy="mask"
+    ),
 )
 
 

@@ -22,7 +22,7 @@ def gigabytes(value: float) -> str:
 
 
 def communication(rows: list[Row]) -> str:
-    head = ["", "issuing: thesis", "as it is", "by tiles", "returning: thesis", "as it is", "by tiles"]
+    head = ["", *(f"{way}: {how}" for way in ("issuing", "returning") for how in ("thesis", "as it is", "by tiles"))]
     names = [f"{whose}{way}_gb" for way in ("issued", "returned") for whose in ("thesis_", "", "tiles_")]
     lines = [[row["role"], *(gigabytes(row[name]) for name in names)] for row in rows if "thesis_issued_gb" in row]
     return table(head, lines)

@@ -80,8 +80,8 @@ def async_20(rows: list[Row]) -> str:
 
 
 def training_time(rows: list[Row]) -> str:
-    head = ["Mb/s", "workers", "SYNC-20, as the paper", "ASYNC-30, as the paper", "ratio"]
-    head += ["SYNC-20, Shoal", "ASYNC-30, Shoal", "ratio"]
+    head = ["Mb/s", "workers", "SYNC-20, as the paper", "ASYNC-30, as the paper", "ratio, as the paper"]
+    head += ["SYNC-20, Shoal", "ASYNC-30, Shoal", "ratio, Shoal"]
     lines = []
     for rate in RATES_MBIT:
         for workers in SHOWN_SIZES:

@@ -132,11 +132,11 @@ def test_training_by_others_is_training_at_home() -> None:
     digits = FewDigits()
     done = {way.name: same.trained(way, digits, steps=2) for way in same.WAYS}  # type: ignore[arg-type]
     rows = {way.name: same.row_of(way, done, steps=2) for way in same.WAYS}
-    assert rows["outer products away, shuffled"]["same_bits"]
-    assert rows["tiles away, checked"]["same_bits"]
+    assert rows["outer products by tasks, shuffled"]["same_bits"]
+    assert rows["tiles by tasks, checked"]["same_bits"]
     assert not rows["plain products at home"]["same_bits"]
     assert 0 < rows["tiles at home"]["difference_of_moved"] < 1e-4
-    assert 0 < rows["masks away, checked"]["difference_of_moved"] < 1e-2
+    assert 0 < rows["masks by tasks, checked"]["difference_of_moved"] < 1e-2
 
 
 # Rows, tables, files -------------------------------------------------------------------------------------------
