@@ -10,6 +10,8 @@ from typing import Any
 
 import uvicorn
 
+from shoal.impatient_http import impatient
+
 from shoal.errors import Misuse
 
 _REQUEST_HEAD_BYTES = 16 << 10
@@ -30,7 +32,7 @@ def web_config(
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=impatient(connections_max),
         loop="asyncio",
         lifespan="off",
         log_config=None,

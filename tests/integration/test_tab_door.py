@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import itertools
 import json
@@ -26,7 +27,7 @@ import http.client  # noqa: E402
 from websockets.exceptions import ConnectionClosed, InvalidHandshake  # noqa: E402
 
 from shoal.browser import engine_files  # noqa: E402
-from shoal.browser.door import CLOSED_BROKE, CLOSED_REFUSED, TabDoor  # noqa: E402
+from shoal.browser.door import CLOSED_BROKE, CLOSED_REFUSED, CONNECTIONS_MAX, TabDoor  # noqa: E402
 from shoal.browser.proof import signed_text  # noqa: E402
 from shoal.errors import Misuse, Refused  # noqa: E402
 from shoal.identity import certificates  # noqa: E402
@@ -36,6 +37,7 @@ from shoal.net.base import BROKE_CONTRACT  # noqa: E402
 from shoal.runtime.manager_node import ManagerNode  # noqa: E402
 from shoal.runtime.manager_options import ManagerOptions  # noqa: E402
 from shoal.runtime.tab_door import TabDoorOptions  # noqa: E402
+from shoal.runtime.tab_offers import TabOffer  # noqa: E402
 from shoal.wire.frames import envelope_frame, read_opening  # noqa: E402
 from shoal.wire.limits import MESSAGE_MAX_BYTES  # noqa: E402
 from shoal.wire.messages import (  # noqa: E402
@@ -70,6 +72,7 @@ class Site:
     numbers: Any
     #: What operators are told.
     told: list[str]
+    door: TabDoor
 
     def tab(self, name: str = "", role: str = "browser") -> Identity:
         """A member that joined."""
@@ -137,7 +140,7 @@ async def site_in(directory: Path) -> AsyncIterator[Site]:
     home.register.open_to(lambda secret: f"shoal://x/{secret}")
     home.register.link = lambda secret: f"{origin}/#join={secret}"
     try:
-        yield Site(authority, home, origin, itertools.count(1), told)
+        yield Site(authority, home, origin, itertools.count(1), told, door)
     finally:
         await door.stop()
         await home.stop()
@@ -290,6 +293,51 @@ def test_a_request_to_join_that_drips_is_ended(tmp_path: Path, monkeypatch: pyte
             said = await asyncio.wait_for(reading.readline(), 30)
             assert b" 408 " in said
             writing.close()
+
+    run(story())
+
+
+def test_silent_connections_of_one_address_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.impatient_http.REQUEST_WITHIN_S", 1.0)
+
+    async def story() -> None:
+        async with site_in(tmp_path) as site:
+            host, port = site.origin.removeprefix("http://").split(":")
+            silent = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX + 50)]
+            # One of them begins a second request and never ends it.
+            reading, writing = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
+            silent.append((reading, writing))
+            writing.write(f"GET /none HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            assert b" 404 " in await asyncio.wait_for(reading.readline(), 30)
+            writing.write(b"GET / HTTP/1.1\r\n")
+            async with asyncio.timeout(30):
+                for one, _ in silent:
+                    # Each is ended, whatever it had been sent.
+                    with contextlib.suppress(ConnectionError):
+                        await one.read()
+            status, _ = await asyncio.to_thread(posted, site, {"secret": token(site)}, "/about")
+            assert status == 200
+            for _, other in silent:
+                other.close()
+
+    run(story())
+
+
+def test_the_disk_is_read_once_however_many_ask(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with site_in(tmp_path) as site:
+            asked = 0
+
+            async def offers() -> tuple[TabOffer, ...]:
+                nonlocal asked
+                asked += 1
+                return ()
+
+            site.door._offers = offers
+            secret = token(site)
+            for _ in range(8):
+                assert (await asyncio.to_thread(posted, site, {"secret": secret}, "/about"))[0] == 200
+            assert 1 <= asked <= 3
 
     run(story())
 

@@ -58,6 +58,8 @@ CONNECTIONS_MAX = 768
 #: Connections of one address before they prove their identity.
 STRANGERS_PER_ADDRESS = 16
 _PING_S = 20.0
+#: What jobs download is read from the disk at most this often, however many visitors ask.
+_OFFERS_KEPT_S = 1.0
 
 #: Close codes for the page: it was refused, or broke the contract.
 CLOSED_REFUSED, CLOSED_BROKE = 4403, 4400
@@ -93,6 +95,9 @@ class TabDoor:
         self._register = register
         self._on_enrolled = on_enrolled
         self._offers = offers
+        self._offered: tuple[TabOffer, ...] = ()
+        self._offered_until_s = 0.0
+        self._offering = asyncio.Lock()
         self._access = Access(cluster=identity.cluster, members=register)
         self._commons = SharedBudget()
         self._fetches: Counter[str] = Counter()
@@ -174,9 +179,17 @@ class TabDoor:
             self._check_visitor(Visitor.read(body))
         except (PeerViolation, Refused) as error:
             return _told({"refused": str(error)[:REASON_MAX_CHARS]}, 403)
-        options, jobs = self._options, await self._offers()
+        options, jobs = self._options, await self._recent_offers()
         about = {"cluster": self._authority.cluster, "operator": options.operator, "purpose": options.purpose}
         return _told({**about, "jobs": [asdict(offer) for offer in jobs]}, 200)
+
+    async def _recent_offers(self) -> tuple[TabOffer, ...]:
+        """Return the jobs that tabs may work for, as they were at most a second ago."""
+        async with self._offering:
+            if time.monotonic() >= self._offered_until_s:
+                self._offered = await self._offers()
+                self._offered_until_s = time.monotonic() + _OFFERS_KEPT_S
+        return self._offered
 
     def _check_visitor(self, visitor: Visitor) -> None:
         """Raise PeerViolation or Refused, with the reason, if this visitor was not invited."""

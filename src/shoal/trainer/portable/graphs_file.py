@@ -22,7 +22,8 @@ _NOTE = "portable"
 #: Room for the graphs, the rows of one small batch, and a part of the update from it.
 FILE_MAX_BYTES = 64 << 20
 _DRAWS_MAX = 10_000
-_STATES_MAX = 2
+#: AMSGrad keeps three.
+_STATES_MAX = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
