@@ -14,6 +14,7 @@ from shoal.plan import Plan
 from shoal.trainer.arrays import write_examples
 from shoal.trainer.placement import place
 from shoal.trainer.portable.capture import capture, settings_of
+from shoal.trainer.portable.graphs_file import Graphs
 from shoal.trainer.portable.refusal import in_words, instead_of
 from shoal.trainer.portable.verify import LARGEST_ERROR
 from shoal.trainer.shards import Examples
@@ -38,6 +39,11 @@ def test_it_is_captured(name: str, tmp_path: Path) -> None:
     evaluates = name in QUICK
     graphs = capture(task, model, placed, settings, train=examples, test=examples, evaluates=evaluates)
     assert graphs.error <= LARGEST_ERROR
+    if evaluates:
+        # A device takes what was captured.
+        with (tmp_path / "graphs").open("wb") as file:
+            graphs.write(file)
+        assert Graphs.read(tmp_path / "graphs").states == graphs.states
 
 
 def test_a_refusal_says_what_to_write_instead() -> None:

@@ -71,6 +71,8 @@ def test_ctc_is_torchs(reduction: str, zero_infinity: bool) -> None:
     # The same label twice needs a blank between.
     targets[1] = 2
     labels = torch.tensor([4, 4, 1, 3, 2, 0])
+    # What pads the targets is no label at all.
+    targets[2, 1:], targets[4, 2:] = -1, -100
     steps = torch.tensor([12, 9, 12, 7, 5, 12])
 
     def loss(function: Any) -> Any:
@@ -87,7 +89,18 @@ def test_labels_that_do_not_fit_count_nothing_with_zero_infinity() -> None:
     targets, labels, steps = torch.tensor([[1, 1, 1]]), torch.tensor([3]), torch.tensor([4])
     likely = drawn(4, 1, 3).log_softmax(2)
     assert rewrites.ctc_loss(likely, targets, steps, labels, zero_infinity=True).item() == 0.0
-    assert rewrites.ctc_loss(likely, targets, steps, labels).item() > 1e20
+
+
+def test_labels_that_do_not_fit_are_no_number_without_it() -> None:
+    """A finite loss or gradient would be sent, where PyTorch's lease fails."""
+    targets, labels, steps = torch.tensor([[1, 1, 1], [1, 2, 1]]), torch.tensor([3, 2]), torch.tensor([4, 4])
+    for function in (rewrites.ctc_loss, functional.ctc_loss):
+        x = drawn(4, 2, 3).requires_grad_(True)
+        loss = function(x.log_softmax(2), targets, steps, labels)
+        loss.backward()
+        assert loss.item() == float("inf")
+        assert x.grad[:, 0].isnan().any()
+        assert x.grad[:, 1].isfinite().all()
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])

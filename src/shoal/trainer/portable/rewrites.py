@@ -6,6 +6,7 @@ The values are those of the originals, which the verification in float64 runs.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -89,6 +90,8 @@ def ctc_loss(
     steps, examples, _ = log_probs.shape
     inputs, labels = _lengths(input_lengths, log_probs), _lengths(target_lengths, log_probs)
     blanks = torch.full_like(targets, blank)
+    # What pads the targets may be no label at all.
+    targets = torch.where(torch.arange(targets.shape[1]) < labels.unsqueeze(1), targets, blanks)
     # blank, label, blank, label, ..., blank
     wide = torch.cat([torch.stack([blanks, targets], 2).reshape(examples, -1), blanks[:, :1]], 1)
     places = wide.shape[1]
@@ -107,8 +110,13 @@ def ctc_loss(
     # Without labels there is one end only.
     ends[1] = torch.where(last > 0, ends[1], torch.full_like(ends[1], _NEVER))
     losses = -_log_sum(*ends).squeeze(1)
+    is_impossible = losses > -_NEVER / 10
     if zero_infinity:
-        losses = torch.where(losses > -_NEVER / 10, torch.zeros_like(losses), losses)
+        losses = torch.where(is_impossible, torch.zeros_like(losses), losses)
+    else:
+        # As PyTorch has it: more labels than steps make the loss infinite and the gradient no number. A lease that met
+        # them is not sent.
+        losses = losses * torch.where(is_impossible, torch.full_like(losses, math.inf), torch.ones_like(losses))
     if reduction == "mean":
         return (losses / labels.clamp(min=1).to(losses.dtype)).mean()
     return losses.sum() if reduction == "sum" else losses
