@@ -26,6 +26,7 @@ def text() -> str:
         "// do not edit.",
         "",
         *(f"export const {name} = {value};" for name, value in numbers.items()),
+        f"export const LOOP = {json.dumps(graph.LOOP)};",
         "",
         "export const OPERATIONS: ReadonlySet<string> = new Set([",
         *(f"  {json.dumps(name)}," for name in sorted(graph.OPERATIONS)),

@@ -1,7 +1,7 @@
 // What a captured graph may be, checked byte by byte before ONNX Runtime sees it: as `trainer/portable/graph.py` does, by
 // the same rules (`graph_rules.ts`). Pure; a test holds the two together on thousands of broken graphs.
 
-import { GRAPH_FIELDS, GRAPH_MAX_BYTES, IR_VERSION, NODE_NAMES_MAX, NODES_MAX, OPERATIONS, OPSET } from "./graph_rules.ts";
+import { GRAPH_FIELDS, GRAPH_MAX_BYTES, IR_VERSION, LOOP, NODE_NAMES_MAX, NODES_MAX, OPERATIONS, OPSET } from "./graph_rules.ts";
 
 type Part = keyof typeof GRAPH_FIELDS;
 type Value = bigint | Uint8Array;
@@ -10,7 +10,7 @@ const VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5;
 const KIND_CHARS = 40;
 /** As it is written: a mark of byte order is no part of any name. */
 const KIND = new TextDecoder("utf-8", { ignoreBOM: true });
-const { model: MODEL, opset: SET, graph: GRAPH, node: NODE } = GRAPH_FIELDS;
+const { model: MODEL, opset: SET, graph: GRAPH, node: NODE, attribute: ATTRIBUTE } = GRAPH_FIELDS;
 
 /** Refuse what is no graph of ours; how many nodes it has. */
 export function checkGraph(graph: Uint8Array): number {
@@ -28,30 +28,36 @@ export function checkGraph(graph: Uint8Array): number {
   }
   if (bodies.length !== 1 || sets.length !== 1) throw new Error("a graph file holds one graph and one set of operations");
   if (part(sets[0].domain).length || sets[0].version !== BigInt(OPSET)) throw new Error(`a graph has operations of ONNX's own set ${OPSET} alone`);
-  return checkBody(bodies[0]);
+  return checkBody(bodies[0], LOOP);
 }
 
-function checkBody(body: Uint8Array): number {
+/** How many nodes it has, with those of a loop's step. `loop`: the operation that may have a graph. */
+function checkBody(body: Uint8Array, loop: string): number {
   let nodes = 0;
   for (const [field, value] of fields(body, "graph")) {
     if (field === GRAPH.node) {
-      nodes += 1;
+      nodes += 1 + checkNode(part(value), loop);
       if (nodes > NODES_MAX) throw new Error(`a graph has more than ${NODES_MAX} nodes`);
-      checkNode(part(value));
     } else if (field === GRAPH.initializer) readAll(part(value), "constant");
   }
   return nodes;
 }
 
-function checkNode(node: Uint8Array): void {
+/** How many nodes its steps have, if it is a loop. */
+function checkNode(node: Uint8Array, loop: string): number {
   let kind = "", names = 0;
+  const steps: Uint8Array[] = [];
   for (const [field, value] of fields(node, "node")) {
     if (field === NODE.kind) kind = KIND.decode(part(value).subarray(0, KIND_CHARS));
     else if (field === NODE.input || field === NODE.output) names += 1;
-    else if (field === NODE.attribute) readAll(part(value), "attribute");
+    else if (field === NODE.attribute) {
+      for (const [key, inside] of fields(part(value), "attribute")) if (key === ATTRIBUTE.graph) steps.push(part(inside));
+    }
   }
   if (!OPERATIONS.has(kind)) throw new Error(`a graph has the operation ${JSON.stringify(kind)}, which is not among those that devices run`);
   if (names > NODE_NAMES_MAX) throw new Error(`a node of a graph reads and gives more than ${NODE_NAMES_MAX} values`);
+  if (steps.length !== Number(kind === LOOP) || (steps.length && kind !== loop)) throw new Error(`${kind} has ${steps.length} graphs: a graph has loops of one step, and a step has no loops`);
+  return steps.reduce((sum, step) => sum + checkBody(step, ""), 0);
 }
 
 function readAll(bytes: Uint8Array, what: Part): void {

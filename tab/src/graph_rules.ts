@@ -7,6 +7,7 @@ export const GRAPH_MAX_BYTES = 4194304;
 export const FILE_MAX_BYTES = 67108864;
 export const NODES_MAX = 20000;
 export const NODE_NAMES_MAX = 10000;
+export const LOOP = "Scan";
 
 export const OPERATIONS: ReadonlySet<string> = new Set([
   "Abs",
@@ -63,6 +64,7 @@ export const OPERATIONS: ReadonlySet<string> = new Set([
   "Relu",
   "Reshape",
   "Round",
+  "Scan",
   "ScatterElements",
   "ScatterND",
   "Shape",
@@ -91,6 +93,6 @@ export const GRAPH_FIELDS = {
   opset: {"domain": 1, "version": 2},
   graph: {"node": 1, "name": 2, "initializer": 5, "input": 11, "output": 12},
   node: {"input": 1, "output": 2, "name": 3, "kind": 4, "attribute": 5},
-  attribute: {"name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "ints": 8, "type": 20},
+  attribute: {"name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "graph": 6, "ints": 8, "type": 20},
   constant: {"dims": 1, "type": 2, "floats": 4, "int32s": 5, "int64s": 7, "name": 8, "raw": 9, "doubles": 10},
 } as const;

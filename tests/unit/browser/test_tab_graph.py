@@ -52,6 +52,13 @@ def model(*kinds: str, opset: int = OPSET, domain: str = "", ir_version: int = 9
     return whole
 
 
+def step(*kinds: str, **attributes: object) -> object:
+    helper = onnx.helper
+    ends = [helper.make_tensor_value_info(name, 1, None) for name in ("x", "y")]
+    nodes = [helper.make_node(kind, ["x"], ["y"], **attributes) for kind in kinds]
+    return helper.make_graph(nodes, "step", ends[:1], ends[1:])
+
+
 def in_tab(graphs: list[bytes], folder: Path) -> list[int | str]:
     """What the tab says of each: how many nodes it has, or why it is refused."""
     subprocess.run(["node", "build.mjs", str(folder / "built")], cwd=TAB, check=True, timeout=300)
@@ -98,7 +105,12 @@ def test_a_tab_reads_graphs_as_an_agent_does(tmp_path: Path) -> None:
         model("Relu", domain="com.microsoft"),
         model("Relu", opset=OPSET - 1),
         model("Relu", ir_version=8),
-        model("Relu", body=onnx.helper.make_graph([], "inner", [], [])),
+        model("Relu", body=step()),
+        model("Scan"),
+        model("Scan", body=step("If")),
+        model("Scan", body=step("Scan", body=step())),
+        model("Scan", body=step(), other=step()),
+        model("Scan", "Scan", body=step(*["Relu"] * (NODES_MAX // 2))),
         # A mark of byte order before a name that is on the list.
         model("\ufeffRelu"),
         model(*["Relu"] * (NODES_MAX + 1)),
@@ -107,10 +119,10 @@ def test_a_tab_reads_graphs_as_an_agent_does(tmp_path: Path) -> None:
         b"\x88\x80\x80\x80\x80\x80\x80\x80\x80\x02\x09" + model("Relu"),
         model("Relu") + model("Relu"),
     ]
-    good = [model(*sorted(OPERATIONS)), model("Transpose", "Relu", perm=[0, 1]), model("Relu", alpha=0.5, name_="n")]
+    good = [model(*sorted(OPERATIONS - {"Scan"})), model("Scan", num_scan_inputs=1, body=step("Relu", "Tanh")), model("Transpose", "Relu", perm=[0, 1]), model("Relu", alpha=0.5, name_="n")]
     graphs = [*good, *bad, *broken([*good[1:], model("Relu")], BROKEN)]
     told, ours = in_tab(graphs, tmp_path), [in_python(graph) for graph in graphs]
-    assert ours[: len(good)] == [len(OPERATIONS), 2, 1]
+    assert ours[: len(good)] == [len(OPERATIONS) - 1, 3, 2, 1]
     assert ours[len(good) : len(good) + len(bad)] == [None] * len(bad)
     differ = [
         (told_, wanted) for told_, wanted in zip(told, ours, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import Corrupt
-from shoal.trainer.portable.graph import GRAPH_MAX_BYTES, OPERATIONS, OPSET, check_graph
+from shoal.trainer.portable.graph import GRAPH_MAX_BYTES, NODES_MAX, OPERATIONS, OPSET, check_graph
 
 onnx = pytest.importorskip("onnx")
 
@@ -31,7 +31,7 @@ def test_counts_the_nodes_of_a_graph_of_ours() -> None:
 
 
 def test_refuses_operations_that_are_not_on_the_list() -> None:
-    for kind in ("If", "Loop", "Scan", "SequenceMap", "Dropout", "Optional"):
+    for kind in ("If", "Loop", "SequenceMap", "Dropout", "Optional"):
         assert kind not in OPERATIONS
         refused(model(node(kind)), "operation")
 
@@ -46,7 +46,7 @@ def test_refuses_other_domains_opsets_and_formats() -> None:
 
 def test_refuses_subgraphs_functions_and_external_data() -> None:
     inner = onnx.helper.make_graph([node()], "inner", [], [])
-    refused(model(node("Relu", body=inner)), "attribute of a graph has field 6")
+    refused(model(node("Relu", body=inner)), "has 1 graphs")
     with_function = model(node())
     with_function.functions.add().name = "f"  # type: ignore[attr-defined]
     refused(with_function, "model of a graph has field 25")
@@ -54,6 +54,24 @@ def test_refuses_subgraphs_functions_and_external_data() -> None:
     table = outside.graph.initializer.add()  # type: ignore[attr-defined]
     table.data_location = onnx.TensorProto.EXTERNAL
     refused(outside, "constant of a graph has field 14")
+
+
+def scan(*nodes: object, **more: object) -> object:
+    """A loop over the rows of x, whose step has these nodes."""
+    ends = [onnx.helper.make_tensor_value_info(name, 1, None) for name in ("x", "y")]
+    return node("Scan", num_scan_inputs=1, body=onnx.helper.make_graph(list(nodes), "step", ends[:1], ends[1:]), **more)
+
+
+def test_a_loop_has_one_step_that_is_checked_like_the_graph() -> None:
+    assert check_graph(model(scan(node(), node())).SerializeToString()) == 3  # type: ignore[attr-defined]
+    refused(model(scan(node("Dropout"))), "operation")
+    refused(model(scan(scan(node()))), "a step has no loops")
+    refused(model(node("Scan", num_scan_inputs=1)), "has 0 graphs")
+    step = onnx.helper.make_graph([node()], "step", [], [])
+    refused(model(scan(node(), other=step)), "has 2 graphs")
+    refused(model(scan(node(body=step))), "has 1 graphs")
+    crowd = onnx.helper.make_graph([node()] * (NODES_MAX // 2), "step", [], [])
+    refused(model(*[node("Scan", body=crowd)] * 3), "more than")
 
 
 def test_refuses_what_is_too_long_cut_short_or_no_protobuf() -> None:
@@ -75,7 +93,7 @@ def test_every_lowering_gives_operations_of_the_list() -> None:
     from shoal.trainer.portable import graph
 
     folder = Path(graph.__file__).parent
-    files = ("emit.py", "lower_values.py", "lower_layers.py", "build.py")
+    files = ("emit.py", "lower_values.py", "lower_layers.py", "lower_loops.py", "build.py")
     sources = "".join((folder / name).read_text() for name in files)
     named = set(re.findall(r'"([A-Z][A-Za-z]+)"', sources))
     assert named - OPERATIONS <= {"Is", "Scalar", "Tensor"}

@@ -1278,6 +1278,7 @@ var GRAPH_MAX_BYTES = 4194304;
 var FILE_MAX_BYTES = 67108864;
 var NODES_MAX = 2e4;
 var NODE_NAMES_MAX = 1e4;
+var LOOP = "Scan";
 var OPERATIONS = /* @__PURE__ */ new Set([
   "Abs",
   "Add",
@@ -1333,6 +1334,7 @@ var OPERATIONS = /* @__PURE__ */ new Set([
   "Relu",
   "Reshape",
   "Round",
+  "Scan",
   "ScatterElements",
   "ScatterND",
   "Shape",
@@ -1359,7 +1361,7 @@ var GRAPH_FIELDS = {
   opset: { "domain": 1, "version": 2 },
   graph: { "node": 1, "name": 2, "initializer": 5, "input": 11, "output": 12 },
   node: { "input": 1, "output": 2, "name": 3, "kind": 4, "attribute": 5 },
-  attribute: { "name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "ints": 8, "type": 20 },
+  attribute: { "name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "graph": 6, "ints": 8, "type": 20 },
   constant: { "dims": 1, "type": 2, "floats": 4, "int32s": 5, "int64s": 7, "name": 8, "raw": 9, "doubles": 10 }
 };
 
@@ -1370,7 +1372,7 @@ var BYTES2 = 2;
 var FIXED322 = 5;
 var KIND_CHARS = 40;
 var KIND = new TextDecoder("utf-8", { ignoreBOM: true });
-var { model: MODEL, opset: SET, graph: GRAPH, node: NODE } = GRAPH_FIELDS;
+var { model: MODEL, opset: SET, graph: GRAPH, node: NODE, attribute: ATTRIBUTE } = GRAPH_FIELDS;
 function checkGraph(graph) {
   if (graph.length > GRAPH_MAX_BYTES) throw new Error(`a graph has ${graph.length} bytes, at most ${GRAPH_MAX_BYTES}`);
   const bodies = [];
@@ -1386,28 +1388,32 @@ function checkGraph(graph) {
   }
   if (bodies.length !== 1 || sets.length !== 1) throw new Error("a graph file holds one graph and one set of operations");
   if (part(sets[0].domain).length || sets[0].version !== BigInt(OPSET)) throw new Error(`a graph has operations of ONNX's own set ${OPSET} alone`);
-  return checkBody(bodies[0]);
+  return checkBody(bodies[0], LOOP);
 }
-function checkBody(body) {
+function checkBody(body, loop) {
   let nodes = 0;
   for (const [field, value] of fields(body, "graph")) {
     if (field === GRAPH.node) {
-      nodes += 1;
+      nodes += 1 + checkNode(part(value), loop);
       if (nodes > NODES_MAX) throw new Error(`a graph has more than ${NODES_MAX} nodes`);
-      checkNode(part(value));
     } else if (field === GRAPH.initializer) readAll(part(value), "constant");
   }
   return nodes;
 }
-function checkNode(node) {
+function checkNode(node, loop) {
   let kind = "", names = 0;
+  const steps = [];
   for (const [field, value] of fields(node, "node")) {
     if (field === NODE.kind) kind = KIND.decode(part(value).subarray(0, KIND_CHARS));
     else if (field === NODE.input || field === NODE.output) names += 1;
-    else if (field === NODE.attribute) readAll(part(value), "attribute");
+    else if (field === NODE.attribute) {
+      for (const [key, inside] of fields(part(value), "attribute")) if (key === ATTRIBUTE.graph) steps.push(part(inside));
+    }
   }
   if (!OPERATIONS.has(kind)) throw new Error(`a graph has the operation ${JSON.stringify(kind)}, which is not among those that devices run`);
   if (names > NODE_NAMES_MAX) throw new Error(`a node of a graph reads and gives more than ${NODE_NAMES_MAX} values`);
+  if (steps.length !== Number(kind === LOOP) || steps.length && kind !== loop) throw new Error(`${kind} has ${steps.length} graphs: a graph has loops of one step, and a step has no loops`);
+  return steps.reduce((sum, step) => sum + checkBody(step, ""), 0);
 }
 function readAll(bytes, what) {
   for (const _ of fields(bytes, what)) ;

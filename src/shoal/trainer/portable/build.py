@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import helper, numpy_helper
 
 from shoal.trainer.portable.draws import Drawn
@@ -169,11 +170,12 @@ def _alive(nodes: list[Node], wanted: set[Name]) -> list[Node]:
     for node in reversed(nodes):
         if not wanted & set(node.outputs):
             continue
-        wanted |= set(node.inputs)
+        wanted |= set(node.reads)
         outputs = list(node.outputs)
-        while len(outputs) > 1 and outputs[-1] not in wanted:
+        # A loop has as many as its steps give.
+        while len(outputs) > 1 and outputs[-1] not in wanted and node.body is None:
             outputs.pop()
-        kept.append(Node(node.kind, node.inputs, tuple(outputs), node.attributes))
+        kept.append(replace(node, outputs=tuple(outputs)))
     return kept[::-1]
 
 
@@ -185,7 +187,7 @@ def _model(
     draws: tuple[Drawn, ...],
 ) -> onnx.ModelProto:
     nodes, constants = _shared_constants(nodes, constants)
-    used = {name for node in nodes for name in node.inputs}
+    used = {name for node in nodes for name in node.reads}
     inputs = [
         helper.make_tensor_value_info(name, ELEMENT[traced.inputs[name].dtype], dims) for name, dims in varying.items()
     ]
@@ -196,7 +198,7 @@ def _model(
     results = _results(traced)
     outputs = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in results.items()]
     graph = helper.make_graph(
-        [helper.make_node(node.kind, node.inputs, node.outputs, **dict(node.attributes)) for node in nodes],
+        [_node(node) for node in nodes],
         "step",
         inputs,
         outputs,
@@ -205,6 +207,18 @@ def _model(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     onnx.checker.check_model(model)
     return model
+
+
+def _node(node: Node) -> onnx.NodeProto:
+    made = helper.make_node(node.kind, node.inputs, node.outputs, **dict(node.attributes))
+    if node.body is not None:
+        values = [
+            [helper.make_tensor_value_info(name, ELEMENT[torch.float32], None) for name in names]
+            for names in (node.body.inputs, node.body.outputs)
+        ]
+        body = helper.make_graph([_node(each) for each in node.body.nodes], "step", *values)
+        made.attribute.append(helper.make_attribute("body", body))
+    return made
 
 
 def _results(traced: Traced) -> dict[str, tuple[int, list[int]]]:
@@ -225,7 +239,6 @@ def _shared_constants(
     for name, array in constants.items():
         alias[name] = first.setdefault((array.dtype.str, array.shape, array.tobytes()), name)
     renamed = [
-        Node(node.kind, tuple(alias.get(name, name) for name in node.inputs), node.outputs, node.attributes)
-        for node in nodes
+        replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs)) for node in nodes
     ]
     return renamed, {name: constants[name] for name in first.values()}

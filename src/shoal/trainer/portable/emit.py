@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,6 +47,23 @@ class Node:
     inputs: tuple[Name, ...]
     outputs: tuple[Name, ...]
     attributes: tuple[tuple[str, Any], ...]
+    body: Body | None = None
+
+    @property
+    def reads(self) -> tuple[Name, ...]:
+        """Return all that it needs: its inputs, and what the steps of a loop read from outside."""
+        return self.inputs + (self.body.outside if self.body is not None else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A step of a Scan: nodes of float32 values, whose inputs are states and then rows, and its outputs likewise."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Name, ...]
+    outputs: tuple[Name, ...]
+    #: Values of the graph around it, which are the same in each step.
+    outside: tuple[Name, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +94,18 @@ class Emitter:
         names = [f"v{self._count + number}" for number in range(outputs)]
         self._count += outputs
         self.nodes.append(Node(kind, inputs, tuple(names), tuple(sorted(attributes.items()))))
+        return names
+
+    def scan(self, body: Body, states: Sequence[Name], rows: Sequence[Name], *, reverse: bool) -> list[Name]:
+        """Walk along the first dimension of ``rows``. Return the last states, and the rows that the steps gave."""
+        made = len(body.outputs) - len(states)
+        options = {
+            "num_scan_inputs": len(rows),
+            "scan_input_directions": [int(reverse)] * len(rows),
+            "scan_output_directions": [int(reverse)] * made,
+        }
+        names = self.many("Scan", len(body.outputs), *states, *rows, **options)
+        self.nodes[-1] = replace(self.nodes[-1], body=body)
         return names
 
     # Constants. None is shared, so that both batch sizes give the same constants in the same order.

@@ -2,8 +2,8 @@
 
 A browser's tab has the same rules, generated from these (``tab/src/graph_rules.ts``).
 
-A graph is data from a peer. It must be small, use only operations of one list, and have no other graph, no function, no
-file name and no domain but ONNX's own.
+A graph is data from a peer. It must be small, use only operations of one list, and have no function, no file name and
+no domain but ONNX's own. Only loops over the rows of a tensor have another graph, their step, which has no loops.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ OPERATIONS = frozenset(
         "Round",
         "ScatterElements",
         "ScatterND",
+        "Scan",
         "Shape",
         "Sigmoid",
         "Sign",
@@ -99,13 +100,16 @@ OPERATIONS = frozenset(
     ]
 )
 
-#: Fields of onnx.proto that a graph of ours has; all others are refused, subgraphs and external data among them.
+#: The operation that has a graph of its own: a step, for each row of its inputs. It cannot run for ever.
+LOOP = "Scan"
+
+#: Fields of onnx.proto that a graph of ours has; all others are refused, external data among them.
 FIELDS = {
     "model": {"ir_version": 1, "producer_name": 2, "graph": 7, "opset": 8},
     "opset": {"domain": 1, "version": 2},
     "graph": {"node": 1, "name": 2, "initializer": 5, "input": 11, "output": 12},
     "node": {"input": 1, "output": 2, "name": 3, "kind": 4, "attribute": 5},
-    "attribute": {"name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "ints": 8, "type": 20},
+    "attribute": {"name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "graph": 6, "ints": 8, "type": 20},
     "constant": {"dims": 1, "type": 2, "floats": 4, "int32s": 5, "int64s": 7, "name": 8, "raw": 9, "doubles": 10},
 }
 _MODEL, _GRAPH, _NODE = FIELDS["model"], FIELDS["graph"], FIELDS["node"]
@@ -129,37 +133,43 @@ def check_graph(graph: bytes) -> int:
         raise Corrupt("a graph file holds one graph and one set of operations")
     if bytes(_message(opsets[0].get(1, memoryview(b"")))) or opsets[0].get(2) != OPSET:
         raise Corrupt(f"a graph has operations other than those of ONNX's set {OPSET}")
-    return _check_body(bodies[0])
+    return _check_body(bodies[0], LOOP)
 
 
-def _check_body(body: memoryview) -> int:
+def _check_body(body: memoryview, loop: str) -> int:
+    """Return the number of nodes, with those of a loop's step. ``loop`` is the operation that may have a graph."""
     nodes = 0
     for field, value in _fields(body, "graph"):
         if field == _GRAPH["node"]:
-            nodes += 1
+            nodes += 1 + _check_node(_message(value), loop)
             if nodes > NODES_MAX:
                 raise Corrupt(f"a graph has more than {NODES_MAX:,} nodes")
-            _check_node(_message(value))
         elif field == _GRAPH["initializer"]:
             for _ in _fields(_message(value), "constant"):
                 pass
     return nodes
 
 
-def _check_node(node: memoryview) -> None:
+def _check_node(node: memoryview, loop: str) -> int:
+    """Return the number of nodes in its steps, if it is a loop."""
     kind, names = "", 0
+    steps: list[memoryview] = []
     for field, value in _fields(node, "node"):
         if field == _NODE["kind"]:
             kind = bytes(_message(value)[:40]).decode(errors="replace")
         elif field in (_NODE["input"], _NODE["output"]):
             names += 1
         elif field == _NODE["attribute"]:
-            for _ in _fields(_message(value), "attribute"):
-                pass
+            for part, inside in _fields(_message(value), "attribute"):
+                if part == FIELDS["attribute"]["graph"]:
+                    steps.append(_message(inside))
     if kind not in OPERATIONS:
         raise Corrupt(f"a graph has the operation {kind!r}, which is not among those that devices run")
     if names > NODE_NAMES_MAX:
         raise Corrupt(f"a node of a graph reads and gives more than {NODE_NAMES_MAX:,} values")
+    if len(steps) != (kind == LOOP) or (steps and kind != loop):
+        raise Corrupt(f"{kind!r} has {len(steps)} graphs: a graph has loops of one step, and a step has no loops")
+    return sum(_check_body(step, "") for step in steps)
 
 
 def _message(value: int | memoryview) -> memoryview:

@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 # Their rows are in the table once they are imported.
 from shoal.trainer.portable import lower_layers as lower_layers
+from shoal.trainer.portable import lower_loops as lower_loops
 from shoal.trainer.portable import lower_values as lower_values
 from shoal.trainer.portable.emit import ELEMENT, Emitter, Name
 from shoal.trainer.portable.lowering import TABLE, AtenCall, key_of

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from shoal.trainer.portable import recurrence
 from shoal.trainer.portable.refusal import Unportable
 
 #: Less than any sum of logarithms of probabilities, and far from where float32 ends.
@@ -28,6 +29,8 @@ def rewritten() -> Iterator[None]:
         mock.patch.object(functional, "embedding_bag", embedding_bag),
         mock.patch.object(functional, "ctc_loss", ctc_loss),
         mock.patch.object(torch, "_weight_norm", weight_norm),
+        mock.patch.object(torch._VF, "lstm", recurrence.lstm),
+        mock.patch.object(torch._VF, "gru", recurrence.gru),
     ):
         yield
 
