@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shoal.data.json_lines import jsonl
     from shoal.data.local import local_folder, part
     from shoal.data.npz_rows import npz
-    from shoal.data.partition import Partition, by, dirichlet, hash_of, iid, pathological, sizes
+    from shoal.data.partition import Partition, by, dirichlet, drawn, hash_of, iid, pathological, sizes
     from shoal.data.partition_text import parse_partition
     from shoal.data.sensor_windows import windows
 
@@ -24,6 +24,7 @@ __all__ = [
     "by",
     "csv",
     "dirichlet",
+    "drawn",
     "hash_of",
     "iid",
     "jsonl",
@@ -43,6 +44,7 @@ _HOME = {
     "by": "partition",
     "csv": "csv_rows",
     "dirichlet": "partition",
+    "drawn": "partition",
     "hash_of": "partition",
     "iid": "partition",
     "jsonl": "json_lines",

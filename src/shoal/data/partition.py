@@ -15,11 +15,11 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from shoal.data.draws import dirichlet_shares
+from shoal.data.draws import dirichlet_shares, log_gammas, uniforms
 from shoal.data.local import part
 from shoal.errors import Misuse
 from shoal.scheduling.batches import Indices, epoch_order, mix
@@ -31,6 +31,30 @@ NOBODY = -1
 _ORDER, _DEAL, _WITHIN, _SHARES, _RANKS = range(1, 6)
 
 
+class Parts(Sequence[Indices]):
+    """The rows of each device as one array and its cuts: a hundred thousand devices take no objects."""
+
+    def __init__(self, order: Indices, ends: Indices) -> None:
+        """``ends``: where the rows of each device end in ``order``."""
+        self._order = order
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, at: int) -> Indices: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Indices]: ...
+
+    def __getitem__(self, at: int | slice) -> Indices | list[Indices]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        number = range(len(self))[at]
+        return self._order[self._ends[number - 1] if number else 0 : self._ends[number]]
+
+
 @dataclass(frozen=True, slots=True)
 class Partition(ABC):
     """How examples are divided among devices. ``str`` of it is what ``parse_partition`` reads."""
@@ -40,8 +64,8 @@ class Partition(ABC):
         """The column of the examples that decides, or "" if only their number does."""
         return "y"
 
-    def rows(self, values: Any, devices: int, *, seed: int = 0) -> list[Indices]:
-        """Return the rows of each device, in a shuffled order. No row is listed twice.
+    def rows(self, values: Any, devices: int, *, seed: int = 0) -> Sequence[Indices]:
+        """Return the rows of each device, in a shuffled order. No row is listed twice, unless they are ``drawn``.
 
         ``values`` are the values of ``column``, one a row: class numbers, unless the partition is ``by`` another.
         """
@@ -51,8 +75,14 @@ class Partition(ABC):
             raise Misuse(f"{self} needs one value for each example; these have the shape {values.shape}")
         if devices < 1:
             raise Misuse(f"examples are divided among at least one device, not {devices}")
+        return self._divided(values, devices, seed=seed)
+
+    def _divided(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Parts:
         if len(values) < devices:
-            raise Misuse(f"{len(values)} examples are too few for {devices} devices: each needs at least one")
+            raise Misuse(
+                f"{len(values)} examples are too few for {devices} devices: each needs at least one. With"
+                " drawn(20, 0.1), several devices may have the same example"
+            )
         return _parts(self.owners(values, devices, seed=seed), devices, seed=seed)
 
     def here(self, values: Any, *, seed: int = 0) -> Indices:
@@ -207,6 +237,43 @@ class Sizes(Partition):
         return f"sizes({_short(self.power)}, {self.base})"
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn(Partition):
+    """Each device draws ``count`` rows with replacement: first a class, by its own shares from a symmetric Dirichlet
+    distribution, then a row of that class (after Hsu et al. 2019). Several devices may have the same row."""
+
+    count: int
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int | np.integer) or self.count < 1:
+            raise Misuse(f"{self}: each device draws a whole number of rows, 1 or more, such as drawn(20, 0.1)")
+        if not 0 < self.alpha < math.inf:
+            raise Misuse(f"{self}: alpha is above 0; 0.1 is very unequal, 100 is nearly iid")
+
+    def _divided(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Parts:
+        if not len(values):
+            raise Misuse(f"{self}: there are no examples to draw from")
+        classes = _classes(values, self)
+        sizes = np.bincount(classes)
+        logs = log_gammas(self.alpha, devices * len(sizes), seed=mix(seed, _SHARES)).reshape(devices, len(sizes))
+        ends = np.cumsum(np.exp(logs - logs.max(axis=1, keepdims=True)), axis=1)
+        chances = uniforms(devices * self.count, seed=mix(seed, _DEAL)).reshape(devices, self.count) * ends[:, -1:]
+        chosen = np.zeros((devices, self.count), np.int64)
+        for number in range(len(sizes) - 1):
+            chosen += chances >= ends[:, number : number + 1]
+        places = uniforms(chosen.size, seed=mix(seed, _WITHIN)).reshape(chosen.shape)
+        by_class, firsts = np.argsort(classes, kind="stable"), np.cumsum(sizes) - sizes
+        rows = by_class[firsts[chosen] + (places * sizes[chosen]).astype(np.int64)]
+        return Parts(rows.reshape(-1), self.count * np.arange(1, devices + 1))
+
+    def owners(self, values: np.ndarray[Any, Any], devices: int, *, seed: int) -> Indices:
+        raise Misuse(f"{self} gives a row to several devices, which sizes(...) cannot cut: all draw the same number")
+
+    def __str__(self) -> str:
+        return f"drawn({self.count}, {_short(self.alpha)})"
+
+
 # As a task's author writes them -----------------------------------------------------------------------------
 
 
@@ -229,6 +296,12 @@ def pathological(classes_per_device: int) -> Partition:
 def by(column: str) -> Partition:
     """Rows with the same value of this column, such as a writer, on the same device."""
     return By(column)
+
+
+def drawn(count: int, alpha: float) -> Partition:
+    """``count`` rows for each device, drawn with replacement: its classes by shares from Dirichlet(alpha). For more
+    devices than the examples are enough for: several of them may have the same row."""
+    return Drawn(count, alpha)
 
 
 def sizes(power: float, base: Partition | None = None) -> Partition:
@@ -254,13 +327,13 @@ def _short(number: float) -> str:
 # What they share --------------------------------------------------------------------------------------------
 
 
-def _parts(owners: Indices, devices: int, *, seed: int) -> list[Indices]:
+def _parts(owners: Indices, devices: int, *, seed: int) -> Parts:
     """Return the rows of each device. They are shuffled, since a device takes its last rows for its newest."""
     order = epoch_order(len(owners), seed=mix(seed, _ORDER), epoch=0)
     order = order[owners[order] != NOBODY]
     order = order[np.argsort(owners[order], kind="stable")]
     counts = np.bincount(owners[order], minlength=devices)
-    return np.split(order, np.cumsum(counts)[:-1])
+    return Parts(order, np.cumsum(counts))
 
 
 @functools.lru_cache(maxsize=4)

@@ -11,13 +11,17 @@ from shoal.data.partition import Partition
 from shoal.errors import Misuse
 
 #: What may be written, for people.
-EXAMPLES = "iid, dirichlet(0.1), dirichlet(0.1, least=5), pathological(2), by(writer), sizes(1.2, dirichlet(0.1))"
+EXAMPLES = (
+    "iid, dirichlet(0.1), dirichlet(0.1, least=5), pathological(2), by(writer), drawn(20, 0.1),"
+    " sizes(1.2, dirichlet(0.1))"
+)
 
 _KINDS: dict[str, Callable[..., Partition]] = {
     "iid": parts.iid,
     "dirichlet": parts.dirichlet,
     "pathological": parts.pathological,
     "by": parts.by,
+    "drawn": parts.drawn,
     "sizes": parts.sizes,
 }
 

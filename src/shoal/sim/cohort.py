@@ -80,8 +80,8 @@ class CohortWorld(SimWorldApi, Protocol):
 
 
 def why_not(job: SimulatedJob, *, hubs: int = 0) -> str | None:
-    """Return why the devices of a job cannot be rows, or None if they can. A row keeps nothing between two leases, and
-    nobody dials it.
+    """Return why the devices of a job cannot be rows, or None if they can. Between two leases, a row keeps no more than
+    the number of its examples that it has trained on, and nobody dials it.
 
     ``hubs`` is how many hubs there are throughout. If only these sum updates, the devices that work become full ones
     when their leader sends them their route, and the others stay rows."""
@@ -90,7 +90,8 @@ def why_not(job: SimulatedJob, *, hubs: int = 0) -> str | None:
     reasons = {
         "updates meet in aggregators": plan.topology != "star" and not is_tree_of_hubs,
         "devices keep a part of each update": plan.codec != "dense" or plan.down != "dense",
-        "examples are the devices' own": plan.data != "shared",
+        "devices have a part of the model of their own": job.local is not None and job.local.first_own is not None,
+        "devices keep the state of their optimisers": plan.data == "local" and plan.inner_state == "kept",
         "shares of work are fixed": plan.work != "leased",
         "devices keep a sum of their updates": bool(plan.device_momentum),
         "updates are sealed": plan.believes.sealed is not None,
@@ -137,6 +138,8 @@ class Cohort:
         self._is_hot = bytearray(count)
         self._stream = array("Q", [_NO_STREAM]) * count
         self._fetched = {job: bytearray(count) for job in jobs}
+        #: How many of its own examples each device has trained on, in jobs with local data.
+        self._seen = {name: array("q", [0]) * count for name, job in jobs.items() if job.local is not None}
         self.bytes_up = array("q", [0]) * count
         self.bytes_down = array("q", [0]) * count
         self._awake: dict[int, Visit] = {}
@@ -329,6 +332,12 @@ class Cohort:
     def fetched(self, visit: Visit, job: str) -> None:
         self._fetched[job][visit.row] = True
 
+    def seen(self, row: int, job: str) -> int:
+        return self._seen[job][row] if job in self._seen else 0
+
+    def has_seen(self, visit: Visit, job: str, examples: int) -> None:
+        self._seen[job][visit.row] = examples
+
     def sleeps(self, visit: Visit, come_s: float) -> None:
         row = visit.row
         self._over(visit, RowState.ASLEEP)
@@ -348,6 +357,7 @@ class Cohort:
     def _over(self, visit: Visit, state: RowState) -> None:
         row = visit.row
         del self._awake[row]
+        visit.end_trainer()
         self._add_bytes(visit)
         self._lay_down(row, visit.device, state)
 
@@ -394,6 +404,7 @@ class Cohort:
         self._state[row] = RowState.FULL
         machine = world.machines[name] = SimMachine(name, device)
         machine.cached.update(job for job, fetched in self._fetched.items() if fetched[row])
+        machine.seen.update((job, seen[row]) for job, seen in self._seen.items() if seen[row])
         world.network.attach(name, device.build.line)
         world.incarnations[name] = self._processes[row]
         world.mark(name, "full", reason=reason)
@@ -464,6 +475,8 @@ class Cohort:
         self.made_rows += 1
         for job in machine.cached:
             self._fetched[job][row] = True
+        for job, seen in machine.seen.items():
+            self._seen[job][row] = seen
         self._processes[row] = world.incarnations[name]
         self._lay_down(row, device, state)
         del world.machines[name], world.agents[name]

@@ -92,6 +92,10 @@ class LocalDevices(Protocol):
         """Start a trainer on a device that has trained on ``seen`` of its examples before."""
         ...
 
+    def end(self, node: str) -> None:
+        """End the trainer of a device, if it has one. Leases that it promised are still trained."""
+        ...
+
     def promise(self, model: np.ndarray, node: str, lease: Train) -> Callable[[], LearningResult] | None:
         """Return a function that trains the lease when its result is due, or None if it has to be trained at once.
         Leases that wait for the same model are trained together."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ class DividedSet:
     """Which rows of a task's examples each simulated device has. Device ``w1`` has the first ones."""
 
     partition: str
-    rows: tuple[Indices, ...]
+    rows: Sequence[Indices]
     sha256: str
 
     def to_plain(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def divide(ready: ReadyTask, partition: Partition, *, devices: int, seed: int = 
         raise Misuse("a script reads its examples itself, on each device: there is nothing here to divide")
     values = _values_of(Examples(ready.prepared.paths(ready.prepared.train)), partition)
     rows = partition.rows(values, devices, seed=seed)
-    return DividedSet(partition=str(partition), rows=tuple(rows), sha256=hash_of(rows))
+    return DividedSet(partition=str(partition), rows=rows, sha256=hash_of(rows))
 
 
 def _values_of(stored: Examples, partition: Partition) -> Any:
@@ -110,7 +110,7 @@ class LocalTraining(TorchTraining):
         assert isinstance(self._trainer, TorchTrainer)
         self._torch = self._trainer
         self._stored = Examples(ready.prepared.paths(ready.prepared.train))
-        self._rows = {f"w{number}": rows for number, rows in enumerate(divided.rows, start=1)}
+        self._divided = divided.rows
         self._sides: dict[str, DeviceSide] = {}
         #: Version, rate and model -> leases that are not trained yet.
         self._promised: dict[tuple[int, float, int], list[_Promised]] = {}
@@ -122,20 +122,27 @@ class LocalTraining(TorchTraining):
 
     @property
     def devices(self) -> int:
-        return len(self._rows)
+        return len(self._divided)
 
     @property
     def first_own(self) -> np.ndarray | None:
         return self._first_own
 
     def held(self, node: str) -> int:
-        return len(self._rows[node])
+        return len(self._rows(node))
+
+    def _rows(self, node: str) -> Indices:
+        # Devices are w1, w2 and so on.
+        return self._divided[int(node[1:]) - 1]
 
     def begin(self, node: str, *, seen: int) -> None:
         from shoal.trainer.local_examples import RowsOfSet
 
-        examples = RowsOfSet(self._stored, self._rows[node], seen=seen)
+        examples = RowsOfSet(self._stored, self._rows(node), seen=seen)
         self._sides[node] = self._torch.side_of(examples, noise=self._noise)
+
+    def end(self, node: str) -> None:
+        self._sides.pop(node, None)
 
     def _noise(self) -> np.random.Generator:
         """Noise of label counts that the same simulation draws again."""

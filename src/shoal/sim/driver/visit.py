@@ -18,17 +18,18 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.roles.actions import Evaluate, Train
-from shoal.roles.events import EvaluationDone, Trained
+from shoal.roles.events import EvaluationDone, Trained, TrainerFailed
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S
 from shoal.roles.node.dial_state import WELCOME_TIMEOUT_S
 from shoal.roles.node.failure_detector import longer_after_s
 from shoal.sim.devices import Device
 from shoal.sim.driver.agent import Past
 from shoal.sim.driver.connection import Connection
+from shoal.sim.driver.leases import compute_job, device_state, learned_of, result_of
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.role_server import SimRoleServer
-from shoal.sim.driver.worker_driver import SimWorkerDriver, compute_job, result_of
-from shoal.sim.jobs import SimulatedJob
+from shoal.sim.driver.worker_driver import SimWorkerDriver
+from shoal.sim.jobs import EXAMPLES_HELD, LearningResult, SimulatedJob
 from shoal.sim.kernel import Kernel
 from shoal.sim.network import SMALL_BYTES, WINDOW, AccessLink, pieces_of
 from shoal.sim.process import Process
@@ -113,6 +114,14 @@ class VisitOwner(Protocol):
         """Note that a visit has fetched a job's code and data."""
         ...
 
+    def seen(self, row: int, job: str) -> int:
+        """Return how many of its own examples a device has trained on."""
+        ...
+
+    def has_seen(self, visit: Visit, job: str, examples: int) -> None:
+        """Note that a visit has trained on this many of its own examples."""
+        ...
+
     def carried_late(self, visit: Visit, *, up_bytes: int = 0, down_bytes: int = 0) -> None:
         """Count a message that was on its way when the visit became a full device, and has arrived."""
         ...
@@ -140,7 +149,7 @@ class Heir:
     def prepared(self) -> None:
         self.process.now(self.worker_driver.was_prepared, self.host, self.generation)
 
-    def done(self, work: Work, answer: Trained | EvaluationDone) -> None:
+    def done(self, work: Work, answer: Trained | EvaluationDone | TrainerFailed) -> None:
         if work is self.work:
             self.process.now(self.worker_driver.was_done, self.host, self.generation, answer)
 
@@ -158,8 +167,9 @@ class VisitJob:
     work: Work | None = None
     #: When that lease came.
     work_s: float = 0.0
-    #: The answer that its trainer will give, or has given.
+    #: The answer that its trainer will give, or has given, and what makes it if the lease is trained when it is due.
     answer: Trained | EvaluationDone | None = None
+    due: Callable[[], Trained] | None = None
     is_trained: bool = False
     #: The update that waits for the leader's credit.
     offered: Update | None = None
@@ -436,6 +446,7 @@ class Visit:
             self.say(offered)
         elif isinstance(message, _ENDS) and job is not None and message.job == job.assign.job:
             # The work of its trainer is not needed any more.
+            self.end_trainer()
             self.job = None
         elif isinstance(message, _ENDS) and job is None and message.job:
             pass
@@ -487,13 +498,24 @@ class Visit:
         if job.heir is not None:
             job.heir.prepared()
         elif self.job is job:
+            local, name = job.simulated.local, job.assign.job
+            if local is not None:
+                local.begin(self.node, seen=self._owner.seen(self.row, name))
             self._ask()
+
+    def end_trainer(self) -> None:
+        local = self.job.simulated.local if self.job is not None else None
+        if local is not None:
+            local.end(self.node)
 
     def _ask(self) -> None:
         job = self.job
         if job is not None and job.is_prepared and self.welcome is not None and self._is_open and job.work is None:
             term, version = job.holds
-            self.say(Ready(job=job.assign.job, holds_term=term, holds_version=version))
+            local = job.simulated.local
+            held = local.held(self.node) if local is not None else EXAMPLES_HELD
+            state = device_state(job.simulated, self.device.build, held)
+            self.say(Ready(job=job.assign.job, holds_term=term, holds_version=version, state=state))
 
     def _takes(self, work: Work) -> bool:
         """Whether this is a lease that it can train and return without a decision."""
@@ -510,7 +532,8 @@ class Visit:
         action = action_of(work)
         begin_s = max(now_s, job.free_s)
         before = self.device.copy()
-        seconds = self.device.seconds_for(compute_job(job.simulated, action), begin_s)
+        seen = self._owner.seen(self.row, job.assign.job)
+        seconds = self.device.seconds_for(compute_job(job.simulated, action, node=self.node, seen=seen), begin_s)
         end_s = begin_s + seconds
         if self.device.is_empty(end_s):
             # Its battery does not last. The full device decides what to do.
@@ -519,7 +542,7 @@ class Visit:
             return
         model = work.tensors.get("model", job.model)
         try:
-            job.answer = result_of(job.simulated, action, model, seconds)
+            job.answer, job.due = self._answers(job.simulated, action, model, seconds)
         except ShoalError:
             # The task's code failed.
             self.device = before
@@ -532,19 +555,43 @@ class Visit:
         if end_s > now_s + work.deadline_s:
             self._owner.kernel.at(now_s + work.deadline_s, self._overdue, job, work)
 
+    def _answers(
+        self, simulated: SimulatedJob, action: Train | Evaluate, model: np.ndarray, seconds: float
+    ) -> tuple[Trained | EvaluationDone | None, Callable[[], Trained] | None]:
+        """Return a lease's answer, or what makes it once it is due."""
+        spec, local = simulated.spec, simulated.local
+        if isinstance(action, Evaluate) or spec.plan.data != "local":
+            return result_of(simulated, action, model, seconds), None
+        build = self.device.build
+
+        def told(learned: LearningResult) -> Trained:
+            return learned_of(simulated, action, learned, seconds=seconds, build=build)
+
+        if local is None:
+            return told(simulated.training.learn(spec, model, self.node, action)), None
+        promised = local.promise(model, self.node, action)
+        if promised is None:
+            return told(local.learn_own(model, self.node, action, None)), None
+        return None, lambda: told(promised())
+
     def _overdue(self, job: VisitJob, work: Work) -> None:
         if self.successor is None and self.job is job and job.work is work and self._is_open:
             self._owner.becomes_full(self, reason="its lease is overdue")
 
     def _trained(self, job: VisitJob, work: Work) -> None:
-        answer = job.answer
-        assert answer is not None
+        if job.heir is None and (self.job is not job or job.work is not work or not self._is_open):
+            return
+        answer = _due(job, work)
+        if isinstance(answer, TrainerFailed) and job.heir is None:
+            self._owner.becomes_full(self, reason="its lease failed")
         if job.heir is not None:
             job.heir.done(work, answer)
             return
-        if self.job is not job or job.work is not work or not self._is_open:
+        if isinstance(answer, TrainerFailed):
             return
-        job.is_trained = True
+        job.answer, job.is_trained = answer, True
+        if isinstance(answer, Trained) and job.simulated.local is not None:
+            self._owner.has_seen(self, job.assign.job, job.simulated.local.held(self.node))
         if isinstance(answer, EvaluationDone):
             self.say(_evaluated(work, answer))
             return
@@ -599,6 +646,17 @@ class Visit:
             self.cut("the process on the other side ended")
 
 
+def _due(job: VisitJob, work: Work) -> Trained | EvaluationDone | TrainerFailed:
+    """Return the answer to a lease whose time has come. A task's code may have failed."""
+    if job.answer is not None:
+        return job.answer
+    assert job.due is not None
+    try:
+        return job.due()
+    except ShoalError as error:
+        return TrainerFailed(lease=work.lease, reason=str(error))
+
+
 def _is_repeated(job: VisitJob, assign: Assign) -> bool:
     """Whether this repeats the job of a device that is back and still prepares for it: then it need not answer."""
     same = (assign.job, assign.role, assign.term, assign.leader, assign.leader_endpoint)
@@ -640,6 +698,12 @@ def _update(work: Work, answer: Trained) -> Update:
         examples=answer.examples,
         loss_sum=answer.loss_sum,
         train_s=answer.seconds,
+        fresh=answer.fresh,
+        fresh_metrics=answer.fresh_metrics,
+        labels=answer.labels,
+        joules=answer.joules,
+        state=answer.state,
+        logged=answer.logged,
         tensors=answer.tensors,
     )
 

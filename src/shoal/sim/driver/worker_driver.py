@@ -48,7 +48,8 @@ from shoal.roles.events import (
 )
 from shoal.roles.worker.staging import put
 from shoal.sealing.request import NOT_THE_SIGNED_MODEL
-from shoal.sim.devices import ComputeJob, Device
+from shoal.sim.devices import Device
+from shoal.sim.driver.leases import compute_job, device_state, joules_of, learned_of, result_of
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.seal_keys import SimSealKeys
 from shoal.sim.jobs import (
@@ -56,13 +57,10 @@ from shoal.sim.jobs import (
     LearningResult,
     LocalDevices,
     SimulatedJob,
-    examples_to_judge,
-    examples_to_train,
 )
 from shoal.sim.process import Process, SimMachine
 from shoal.sim.rng import Stream
 from shoal.wire.coded import sizes_of
-from shoal.wire.messages import DeviceState
 
 #: The time to end a trainer.
 KILL_S = 0.1
@@ -175,6 +173,8 @@ class SimWorkerDriver:
             case End():
                 host.ended = True
                 self.generation += 1
+                if self._job.local is not None:
+                    self._job.local.end(self._around.process.node)
                 self._around.ended(self._job.spec.job)
             case Record():
                 pass
@@ -194,7 +194,7 @@ class SimWorkerDriver:
         """Set the lease that the trainer works on until ``free_s``; ``was_done`` follows."""
         self._at, self._model, self._free_s = action, model, free_s
 
-    def was_done(self, host: Host, generation: int, answer: Trained | EvaluationDone) -> None:
+    def was_done(self, host: Host, generation: int, answer: Trained | EvaluationDone | TrainerFailed) -> None:
         """Report the answer to that lease, unless the child process was ended meanwhile."""
         self._arrive(host, generation, answer)
 
@@ -313,7 +313,11 @@ class SimWorkerDriver:
         return Prepared(
             sizes=sizes_of(layout),
             holds_first=takes_changes,
-            state=self._state(local.held(self._around.process.node) if local is not None else EXAMPLES_HELD),
+            state=device_state(
+                self._job,
+                self._device.build,
+                local.held(self._around.process.node) if local is not None else EXAMPLES_HELD,
+            ),
             has_own=self._own is not None,
             parameters=layout.parameters_size,
             participations=self._around.process.machine.participations.get(self._job.spec.job, ()),
@@ -322,25 +326,12 @@ class SimWorkerDriver:
     def _begin_own(self, local: LocalDevices) -> None:
         """Start a trainer on the device's own examples, from the count and the own part on its disk."""
         process, job = self._around.process, self._job.spec.job
-        local.begin(process.node, seen=process.machine.seen.get(job, 0))
+        if not self.is_told:
+            # Another driver's trainer goes on where it is.
+            local.begin(process.node, seen=process.machine.seen.get(job, 0))
         if local.first_own is not None:
             self._own = self._own or SimOwnPart(process.machine, job)
             self._own.begin_with(local.first_own)
-
-    def _state(self, examples: int) -> DeviceState | None:
-        """Return the state of the device, or None if the plan does not need it."""
-        plan = self._job.spec.plan
-        if plan.data != "local" and plan.work != "sized":
-            return None
-        build = self._device.build
-        # A modelled battery has no more than it begins with. What the plan does not need is not sent.
-        battery_j = build.battery_wh * 3600 if plan.budget_battery_percent else 0.0
-        return DeviceState(
-            kind=build.kind,
-            memory_total_mb=float(build.memory_mb),
-            battery_joules=battery_j or None,
-            examples=examples if plan.data == "local" else 0,
-        )
 
     # Privacy -------------------------------------------------------------------------------------------
 
@@ -405,24 +396,9 @@ class SimWorkerDriver:
         return local.promise(model, self._around.process.node, action)
 
     def _seconds_for(self, action: Train | Evaluate, begin_s: float) -> float:
-        work = compute_job(self._job, action)
-        if isinstance(action, Train) and self._job.local is not None:
-            work = self._own_work(self._job.local, work, asked=action.examples)
-        return self._device.seconds_for(work, begin_s)
-
-    def _own_work(self, local: LocalDevices, work: ComputeJob, *, asked: int) -> ComputeJob:
-        """Return the computation of a lease on a device that has fewer examples than were asked for, or new ones."""
-        process, plan = self._around.process, self._job.spec.plan
-        size, held = plan.batch_size, local.held(process.node)
-        judged = min(held - process.machine.seen.get(self._job.spec.job, 0), asked)
-        examples = min(held, asked)
-        return replace(
-            work,
-            examples=examples * plan.passes,
-            batches=-(-examples // size) * plan.passes,
-            judged_examples=judged,
-            judged_batches=-(-judged // size),
-        )
+        process = self._around.process
+        seen = process.machine.seen.get(self._job.spec.job, 0)
+        return self._device.seconds_for(compute_job(self._job, action, node=process.node, seen=seen), begin_s)
 
     def _answer(
         self,
@@ -449,30 +425,18 @@ class SimWorkerDriver:
         plan = self._job.spec.plan
         if isinstance(action, Train) and plan.data == "local":
             found = self._learn(action, model) if learned is None else learned()
-            answer: Trained | EvaluationDone = self._learned(action, found, seconds)
+            answer: Trained | EvaluationDone = learned_of(
+                self._job, action, found, seconds=seconds, build=self._device.build
+            )
         else:
             answer = result_of(self._job, action, model, seconds)
             if isinstance(answer, Trained) and plan.work == "sized":
-                answer = replace(answer, joules=self._joules(seconds), state=self._state(0))
+                build = self._device.build
+                joules = joules_of(self._job, build, seconds)
+                answer = replace(answer, joules=joules, state=device_state(self._job, build, 0))
         if isinstance(answer, Trained) and plan.believes.sealed is not None:
             answer = replace(answer, model=hashlib.sha256(model.data).digest())
         return answer
-
-    def _learned(self, action: Train, learned: LearningResult, seconds: float) -> Trained:
-        spec = self._job.spec
-        return Trained(
-            lease=action.lease,
-            examples=learned.trained.examples,
-            loss_sum=learned.trained.loss_sum,
-            seconds=seconds,
-            tensors={"delta": learned.trained.delta},
-            fresh=learned.fresh,
-            fresh_metrics=learned.fresh_metrics,
-            labels=learned.labels if spec.plan.share_labels else (),
-            joules=self._joules(seconds),
-            state=self._state(learned.held),
-            logged=learned.logged,
-        )
 
     def _learn(self, action: Train, model: np.ndarray) -> LearningResult:
         node, local = self._around.process.node, self._job.local
@@ -483,10 +447,6 @@ class SimWorkerDriver:
             # Before its time has come: the role settles a lease only after it was told that it is trained.
             self._own.made(action.lease, learned.own)
         return learned
-
-    def _joules(self, seconds: float) -> float:
-        """Return the energy of this much training, or 0 if the plan does not ask for it."""
-        return seconds * self._device.build.train_watts if self._job.spec.plan.has_energy_budget else 0.0
 
     def _interrupt(self, host: Host, action: Interrupt) -> None:
         """End the child process, and report its failure to the role."""
@@ -543,35 +503,3 @@ class SimWorkerDriver:
             process = self._around.process
             process.machine.seen[self._job.spec.job] = self._job.local.held(process.node)
         host.post(event)
-
-
-def compute_job(job: SimulatedJob, action: Train | Evaluate) -> ComputeJob:
-    """Return the computation that a lease needs."""
-    if isinstance(action, Train):
-        examples, batches = action.examples, len(action.batches)
-        if examples:
-            plan = job.spec.plan
-            examples, batches = examples * plan.passes, -(-examples // plan.batch_size) * plan.passes
-        else:
-            examples = examples_to_train(job.spec, action.batches)
-        return ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches)
-    examples = examples_to_judge(job.spec, action)
-    batches = -(-examples // job.spec.plan.batch_size)
-    return ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches, trains=False)
-
-
-def result_of(
-    job: SimulatedJob, action: Train | Evaluate, model: np.ndarray, seconds: float
-) -> Trained | EvaluationDone:
-    """Return a trainer's answer for shared examples, as a function of the model and the lease."""
-    if isinstance(action, Train):
-        trained = job.training.train(job.spec, model, action)
-        return Trained(
-            lease=action.lease,
-            examples=trained.examples,
-            loss_sum=trained.loss_sum,
-            seconds=seconds,
-            tensors={"delta": trained.delta},
-        )
-    judged = job.training.evaluate(job.spec, model, action)
-    return EvaluationDone(lease=action.lease, examples=judged.examples, metrics=judged.metrics)
