@@ -7,6 +7,7 @@ operation. It keeps to what gives the same bits as training one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,28 @@ _PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
 #: Values of all models of a stack, at most: 4 MB, which stay in a processor's cache from one batch to the next.
 STACK_VALUES = 1 << 20
+
+
+class _Linear(torch.autograd.Function):
+    """One linear layer of each model of a stack. Its products have the operands in the order of a single layer's: by
+    PyTorch's own rule for stacks, gradients have other bits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        turned = weight.transpose(1, 2)
+        return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, turned)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, _, needs_bias = ctx.needs_input_grad
+        (change,) = gradients
+        return (
+            torch.bmm(change, weight) if needs_x else None,
+            torch.bmm(change.transpose(1, 2), x),
+            change.sum(1) if needs_bias else None,
+        )
 
 
 class ModelStack:
@@ -79,9 +102,7 @@ class ModelStack:
     def _output(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         for name, layer in self._layers:
             if isinstance(layer, nn.Linear):
-                weight = weights[f"{name}weight"].transpose(1, 2)
-                bias = weights.get(f"{name}bias")
-                x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)
+                x = _Linear.apply(x, weights[f"{name}weight"], weights.get(f"{name}bias"))
             elif isinstance(layer, nn.Flatten):
                 x = x.flatten(2)
             else:

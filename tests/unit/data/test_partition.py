@@ -31,6 +31,7 @@ PINNED = {
     "dirichlet(2, least=9)": "bf848dafb5d7237ea7e00ed801af117f3f15c45d6abd4eb93ddfac23402b02ea",
     "pathological(2)": "a63ebd09738bb3492b7202e9892a3a27b211028ca27dcc4632899cee11ad0ad2",
     "by(writer)": "4ad0a677af3fbeea762c3b7a5f4486be5eccc2084b23ddc4fd6f89cb2fcc01fb",
+    "drawn(6, 0.3)": "38313c6ea73d0b5ef82b934be218eb45c6baa84cbfa7bcad81bb5a9f2a73fe3a",
     "sizes(1.2, dirichlet(0.3))": "838d7c9a6ee7a01d672484bb6306e4bbef2b8f67da195aef8fb34eecf8f92996",
 }
 
@@ -249,3 +250,42 @@ def test_what_decides_is_a_column():
     assert (data.sizes(1).column, data.sizes(1, data.by("w")).column) == ("", "w")
     assert isinstance(data.iid(), Partition)
     assert len({*PARTITIONS, *PARTITIONS}) == len(PARTITIONS), "values: equal ones are one"
+
+
+def test_drawn_rows_serve_more_devices_than_there_are_rows():
+    parts = data.drawn(20, 0.1).rows(LABELS, 2_000, seed=3)
+    assert len(parts) == 2_000
+    assert {len(rows) for rows in parts} == {20}
+    assert len(np.unique(np.concatenate(parts))) > 0.9 * len(LABELS)
+    # Most devices have few classes; with a large alpha they have most of them.
+    assert np.mean([classes_on(rows) for rows in parts]) < 4
+    assert np.mean([classes_on(rows) for rows in data.drawn(20, 100.0).rows(LABELS, 200)]) > 7
+    # Shares are drawn device by device: over all of them, classes are equally frequent whatever their sizes.
+    assert np.bincount(LABELS[np.concatenate(parts)]) / 40_000 == pytest.approx(np.full(10, 0.1), abs=0.02)
+
+
+def test_drawn_rows_are_a_function_of_the_seed_and_are_here_what_they_are_there(monkeypatch):
+    partition = data.drawn(5, 0.3)
+    parts = partition.rows(LABELS, 30, seed=1)
+    assert data.hash_of(parts) == data.hash_of(partition.rows(LABELS, 30, seed=1))
+    assert data.hash_of(parts) != data.hash_of(partition.rows(LABELS, 30, seed=2))
+    monkeypatch.setenv("SHOAL_PART", "7/30")
+    assert partition.here(LABELS, seed=1).tolist() == parts[6].tolist()
+
+
+def test_what_cannot_be_drawn_is_refused():
+    for count, alpha in ((0, 0.1), (5, 0.0), (5, float("inf"))):
+        with pytest.raises(Misuse):
+            data.drawn(count, alpha)
+    with pytest.raises(Misuse, match="gives a row to several devices"):
+        data.sizes(1.2, data.drawn(5, 0.1)).rows(LABELS, 4)
+    with pytest.raises(Misuse, match="too few"):
+        data.iid().rows(LABELS, 1_000)
+
+
+def test_the_parts_of_many_devices_are_slices_of_one_array():
+    parts = data.iid().rows(LABELS, 25)
+    assert [rows.tolist() for rows in parts[3:5]] == [parts[3].tolist(), parts[4].tolist()]
+    assert parts[-1].tolist() == parts[24].tolist()
+    with pytest.raises(IndexError):
+        parts[25]
