@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,3 +166,27 @@ def test_a_stack_takes_the_steps_that_each_model_would(loss: Any) -> None:
                     each.sub_(each.grad, alpha=0.1)
         for name, each in model.named_parameters():
             np.testing.assert_allclose(after[name][number].numpy(), each.detach().numpy(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have other libraries for products")
+@pytest.mark.parametrize("inner", [None, 20])
+@pytest.mark.parametrize("batch", [3, 8, 10, 27, 32])
+def test_a_stack_has_the_bits_of_single_models(inner: int | None, batch: int) -> None:
+    """By PyTorch's own gradient of a stacked product they differ, also for large layers."""
+    torch.manual_seed(batch)
+    head = nn.Linear(inner or 784, 10)
+    model = nn.Sequential(nn.Linear(784, inner), nn.ReLU(), head) if inner else nn.Sequential(head)
+    layers = _layers(model, "")
+    assert layers is not None
+    start = {name: each.detach().clone() for name, each in model.named_parameters()}
+    leases = [[(torch.rand(batch, 784), torch.randint(0, 10, (batch,))) for _ in range(3)] for _ in range(6)]
+    after, _ = ModelStack(layers, shoal.Task).train(start, leases, rate=0.1)
+    for number, lease in enumerate(leases):
+        model.load_state_dict(start)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in lease:
+            optimiser.zero_grad()
+            shoal.Task.loss(model(x), y).backward()
+            optimiser.step()
+        for name, each in model.named_parameters():
+            assert torch.equal(after[name][number], each.detach()), name

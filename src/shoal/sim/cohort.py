@@ -30,6 +30,7 @@ from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
 from shoal.sim.network import Network
 from shoal.sim.observe import Observer
+from shoal.sim.outcome import Census
 from shoal.sim.process import Process, SimMachine
 from shoal.sim.profiles import Fleet
 from shoal.sim.rng import Rng
@@ -162,6 +163,16 @@ class Cohort:
     def states(self) -> np.ndarray:
         """Return the state of each device, as one of ``RowState``."""
         return np.frombuffer(bytes(self._state), np.int8)
+
+    def census(self) -> Census:
+        """Count all devices by their states. A full device counts as waiting while its process runs."""
+        working = sum(visit.is_working for visit in self._awake.values())
+        # Every full device has an agent while its process runs, and no row has.
+        full = sum(agent is not None for agent in self._world.agents.values())
+        asleep = self._state.count(RowState.ASLEEP)
+        waiting = len(self._awake) - working + full
+        away = len(self) - working - waiting - asleep
+        return Census(at_s=self.kernel.now_s, working=working, waiting=waiting, asleep=asleep, away=away)
 
     # Time ------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from shoal.roles.actions import Action, End, Evaluate, Keep, Prepare, Record, Save, Send, Train
@@ -35,6 +36,7 @@ from shoal.sim.outcome import (
     ON_THE_WIRE,
     RATES_MAX,
     SPANS_MAX,
+    Census,
     DeviceActivity,
     DeviceOutcome,
     DeviceTimeline,
@@ -50,6 +52,9 @@ from shoal.wire.messages import EvaluationView, Progress, Ready, Update, UpdateR
 
 #: The most notes on nodes whose lane is not drawn: one fault may hit 100,000 devices.
 NOTES_MAX = 1000
+
+#: The most counts of devices by state that are kept: a picture is not wider.
+CENSUS_MAX = 600
 
 #: How many spans a lane with too many is reduced to, which leaves room for later ones.
 _SPANS_ENOUGH = SPANS_MAX * 3 // 4
@@ -76,8 +81,23 @@ class Metrics:
         self._before_s: dict[str, float] = {}
         self._said_goodbye: set[str] = set()
         self._crashes_s: list[float] = []
+        self._census: list[Census] = []
+        #: One of this many counts is kept, and how many are left out before the next one.
+        self._census_every, self._census_skip = 1, 0
         #: A note without a fault is an empty battery.
         self._notes: list[tuple[float, str, Fault | None]] = []
+
+    def count(self, world: World) -> None:
+        """Count the devices of a cohort by their states. Called again and again; keeps ever fewer of the counts."""
+        if world.cohort is None:
+            return
+        if self._census_skip:
+            self._census_skip -= 1
+            return
+        self._census.append(world.cohort.census())
+        if len(self._census) > CENSUS_MAX:
+            self._census, self._census_every = self._census[::2], 2 * self._census_every
+        self._census_skip = self._census_every - 1
 
     # Steps ---------------------------------------------------------------------------------------------
 
@@ -188,6 +208,9 @@ class Metrics:
             rows_bytes_up=up_bytes - sum(device.bytes_up for device in devices) if rows else 0,
             rows_bytes_down=down_bytes - sum(device.bytes_down for device in devices) if rows else 0,
             rows_energy_wh=self._rows_energy_wh(world),
+            census=tuple(
+                replace(each, at_s=each.at_s - begin_s) for each in self._census if begin_s <= each.at_s <= end_s
+            ),
             reasons=course.reasons_seen(),
         )
 

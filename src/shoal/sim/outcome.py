@@ -107,6 +107,20 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Census:
+    """How many devices of a cohort were in which state at a moment."""
+
+    at_s: float
+    #: With a lease.
+    working: int
+    #: Connected, without a lease.
+    waiting: int
+    #: Told when to come again.
+    asleep: int
+    away: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceOutcome:
     node: str
     kind: str
@@ -186,6 +200,8 @@ class Outcome:
     rows_bytes_up: int = 0
     rows_bytes_down: int = 0
     rows_energy_wh: float = 0.0
+    #: All devices by their state over time, thinned, if there are rows.
+    census: tuple[Census, ...] = ()
     #: What went wrong and why devices waited, the most frequent first.
     reasons: tuple[ReasonCount, ...] = ()
 
@@ -266,6 +282,7 @@ class Outcome:
             "devices": [dataclasses.asdict(device) for device in listed],
             "more_devices": _by_kind(rest),
             "lanes": lanes,
+            "census": [dataclasses.asdict(each) for each in self.census],
             "notes": [dataclasses.asdict(note) for note in self.notes],
             "rates": [list(pair) for pair in self.rates],
         }

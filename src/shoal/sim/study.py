@@ -104,10 +104,12 @@ def simulate(
     while not world.run(limit_s=study.limit_s, events_max=_EVENTS_BETWEEN_LOOKS):
         if world.kernel.next_s > study.limit_s:
             break
+        metrics.count(world)
         now_s = time.monotonic()
         if now_s >= next_look_s:
             next_look_s = now_s + look_every_s
             look(_glance(world, name))
+    metrics.count(world)
     look(_glance(world, name))
     return metrics.outcome(world, name)
 

@@ -56,7 +56,7 @@ _Partition = Annotated[
     typer.Option(
         metavar="HOW",
         help="Divide the examples of this machine among the devices, for a plan with `data=local`: iid, dirichlet(0.1),"
-        " pathological(2), by(writer), sizes(1.2, dirichlet(0.1)).",
+        " pathological(2), by(writer), sizes(1.2, dirichlet(0.1)), drawn(20, 0.1).",
     ),
 ]
 

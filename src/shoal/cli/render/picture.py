@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.cli.render.format import clean, number_text, plural, share_text, span_text
+from shoal.cli.render.format import clean, count_text, number_text, plural, share_text, span_text
 from shoal.errors import Misuse
 from shoal.sim.outcome import DeviceActivity, DeviceTimeline, Note, Outcome
 
@@ -42,6 +42,13 @@ _LEGEND = {
     DeviceActivity.PREPARING: "preparing",
     DeviceActivity.WAITING: "waiting",
     DeviceActivity.AWAY: "away",
+}
+#: States of a cohort's devices, and what they are called.
+_CENSUS = {
+    "working": "with a lease",
+    "waiting": "connected, without a lease",
+    "asleep": "told to come again later",
+    "away": "away",
 }
 _LINES = ("#2b6ca3", "#d1662b", "#3f8f6b", "#7a5195")
 _FAULT = "#a3261e"
@@ -83,6 +90,7 @@ def _fill(figure: Figure, outcomes: Sequence[tuple[str, Outcome]]) -> None:
     lanes = max(len(outcome.lanes) for _, outcome in outcomes)
     lanes_ratio = min(_LANES_RATIO_MAX, max(_LANES_RATIO_MIN, _LANE_RATIO * lanes))
     has_kinds = len(outcomes) == 1 and len({lane.kind for lane in outcomes[0][1].lanes}) > 1
+    has_kinds = has_kinds and not outcomes[0][1].census
     left = 0.15 if has_kinds else 0.06
     grid = figure.add_gridspec(
         2,
@@ -99,11 +107,15 @@ def _fill(figure: Figure, outcomes: Sequence[tuple[str, Outcome]]) -> None:
     _draw_curves(figure.add_subplot(grid[0, :]), outcomes, end_s)
     for column, (name, outcome) in enumerate(outcomes):
         axes = figure.add_subplot(grid[1, column])
-        _draw_lanes(axes, outcome, end_s, has_kinds=has_kinds)
+        if outcome.census:
+            _draw_census(axes, outcome, end_s)
+        else:
+            _draw_lanes(axes, outcome, end_s, has_kinds=has_kinds)
         told = _devices_text(outcome)
         told = f"{name}: {told}" if len(outcomes) > 1 else told
         axes.set_title(told, loc="left", fontsize=11, color=_INK, pad=19, parse_math=False)
-    _draw_legend(figure, [outcome for _, outcome in outcomes])
+    if any(not outcome.census for _, outcome in outcomes):
+        _draw_legend(figure, [outcome for _, outcome in outcomes if not outcome.census])
 
 
 # Words -------------------------------------------------------------------------------------------------
@@ -151,6 +163,9 @@ def _facts_text(outcome: Outcome) -> str:
 
 
 def _devices_text(outcome: Outcome) -> str:
+    if outcome.census:
+        count = plural(len(outcome.devices) + outcome.rows, "device")
+        return f"{count} by what they are at, on a logarithmic scale; {count_text(outcome.took_part)} took part"
     kinds = list(dict.fromkeys(device.kind for device in outcome.devices))
     of_kind = f" ({kinds[0]})" if len(kinds) == 1 else ""
     shown = f", {len(outcome.lanes)} of them shown" if len(outcome.lanes) < len(outcome.devices) else ""
@@ -290,6 +305,25 @@ def _draw_lanes(axes: Axes, outcome: Outcome, end_s: float, *, has_kinds: bool) 
     axes.set_yticks([lane + 0.5 for lane in range(len(lanes))], labels, fontsize=size)
     axes.tick_params(axis="y", length=0, pad=8)
     _draw_faults(axes, outcome, end_s)
+    _draw_home_faults(axes, outcome, end_s, with_names=True)
+
+
+def _draw_census(axes: Axes, outcome: Outcome, end_s: float) -> None:
+    """Draw how many devices are in each state: of so many, lanes of a few would say nothing."""
+    seconds, _ = _unit(end_s)
+    _time_axis(axes, end_s)
+    # Of 100,000 devices a thousand train: only a logarithmic scale shows both. 0 has a place on this one.
+    axes.set_yscale("symlog", linthresh=1.0)
+    axes.set_ylim(0.0, 1.5 * (len(outcome.devices) + outcome.rows))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(axis="y", color=_HAIR, linewidth=0.6)
+    axes.set_axisbelow(True)
+    at = [each.at_s / seconds for each in outcome.census]
+    for (name, label), colour in zip(_CENSUS.items(), _LINES, strict=True):
+        axes.plot(at, [getattr(each, name) for each in outcome.census], color=colour, linewidth=1.4, label=label)
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=len(_CENSUS), frameon=False, fontsize=10, labelcolor=_INK
+    )
     _draw_home_faults(axes, outcome, end_s, with_names=True)
 
 

@@ -257,6 +257,11 @@ class Visit:
         self.bytes_up = self.bytes_down = 0
 
     @property
+    def is_working(self) -> bool:
+        """Whether it has a lease that it has not returned."""
+        return self.job is not None and self.job.work is not None and not self.job.is_trained
+
+    @property
     def is_open(self) -> bool:
         return self._is_open if self.successor is None else self.successor.is_open
 
