@@ -10,9 +10,8 @@ from typing import Any
 
 import uvicorn
 
-from shoal.impatient_http import impatient
-
 from shoal.errors import Misuse
+from shoal.impatient_http import impatient
 
 _REQUEST_HEAD_BYTES = 16 << 10
 

@@ -119,7 +119,13 @@ def test_a_tab_reads_graphs_as_an_agent_does(tmp_path: Path) -> None:
         b"\x88\x80\x80\x80\x80\x80\x80\x80\x80\x02\x09" + model("Relu"),
         model("Relu") + model("Relu"),
     ]
-    good = [model(*sorted(OPERATIONS - {"Scan"})), model("Scan", num_scan_inputs=1, body=step("Relu", "Tanh")), model("Transpose", "Relu", perm=[0, 1]), model("Relu", alpha=0.5, name_="n")]
+    loop = model("Scan", num_scan_inputs=1, body=step("Relu", "Tanh"))
+    good = [
+        model(*sorted(OPERATIONS - {"Scan"})),
+        loop,
+        model("Transpose", "Relu", perm=[0, 1]),
+        model("Relu", alpha=0.5, name_="n"),
+    ]
     graphs = [*good, *bad, *broken([*good[1:], model("Relu")], BROKEN)]
     told, ours = in_tab(graphs, tmp_path), [in_python(graph) for graph in graphs]
     assert ours[: len(good)] == [len(OPERATIONS) - 1, 3, 2, 1]

@@ -238,7 +238,5 @@ def _shared_constants(
     alias: dict[Name, Name] = {}
     for name, array in constants.items():
         alias[name] = first.setdefault((array.dtype.str, array.shape, array.tobytes()), name)
-    renamed = [
-        replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs)) for node in nodes
-    ]
+    renamed = [replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs)) for node in nodes]
     return renamed, {name: constants[name] for name in first.values()}

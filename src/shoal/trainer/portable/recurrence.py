@@ -1,7 +1,7 @@
 """LSTM and GRU as one operation over all steps, forward and backward, which a graph has as a loop. Imports torch.
 
-A recurrence that is traced as it is becomes a dozen nodes for each step. Only what a step needs of the step before is in
-these loops: products with the inputs, and the gradients of the weights, are products over all steps at once.
+A recurrence that is traced as it is becomes a dozen nodes for each step. These loops hold only what a step needs of the
+step before: products with the inputs, and the gradients of the weights, are products over all steps at once.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ def _weight_gradient(gates: Tensor, states: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("shoal::lstm", mutates_args=())
-def lstm_steps(
-    inputs: Tensor, h: Tensor, c: Tensor, weight: Tensor, reverse: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def lstm_steps(inputs: Tensor, h: Tensor, c: Tensor, weight: Tensor, reverse: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return h, c and the gates i, f, g, o of all steps. ``inputs`` are the parts of the gates that come from x."""
     hs, cs, gates = [], [], []
     for step in _ordered(len(inputs), reverse):
