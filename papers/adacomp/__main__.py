@@ -3,7 +3,7 @@
 python -m papers.adacomp --quick --json              all methods, small, within a minute
 python -m papers.adacomp --json                      as in README.md, for hours; rows go to results/
 python -m papers.adacomp --only headline --missing   one experiment, and of it what has no row yet
-python -m papers.adacomp --final --only adacomp-1    as long as the paper's: 250,000 updates
+python -m papers.adacomp --final                     as long as the paper's: 250,000 updates, three seeds; continues
 python -m papers.adacomp --roles --json              one run through the simulator, with the roles that are deployed
 python -m papers.adacomp --write                     tables and plots of README.md from results/
 """
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from papers.adacomp import results
-from papers.adacomp.experiments import EXPERIMENTS, FINAL, QUICK
+from papers.adacomp import results, unfinished
+from papers.adacomp.experiments import EXPERIMENTS, FINAL, FINAL_SEEDS, QUICK
 from papers.adacomp.headline import headline
 from papers.adacomp.runs import Course, Run
 from papers.adacomp.tables import TABLES, machine
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finish({"quick": given.quick, **roles.run(quick=given.quick)})
         return
     began_s = time.monotonic()
-    rows = run(wanted(given.only, final=given.final, quick=given.quick, seeds=given.seeds), given)
+    seeds = given.seeds or (FINAL_SEEDS if given.final else 1)
+    rows = run(wanted(given.only, final=given.final, quick=given.quick, seeds=seeds), given)
     kept = {} if given.quick else rows_of(results.KEPT.read())
     told = {name: [without_curve(row) for row in found] for name, found in rows.items()}
     finish({"quick": given.quick, "seconds": time.monotonic() - began_s, **headline(rows | kept), "rows": told})
@@ -55,8 +56,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--only", nargs="+", metavar="NAME", help=f"experiments of {', '.join(EXPERIMENTS)}; or methods"
     )
     parser.add_argument("--missing", action="store_true", help="only what has no row in results/ yet")
-    parser.add_argument("--seeds", type=int, default=1, help="each run so often, with seeds from 0 on")
-    parser.add_argument("--final", action="store_true", help="as long as the paper's runs: hours each")
+    parser.add_argument("--seeds", type=int, help="runs of each, with seeds from 0 on (1; with --final 3)")
+    parser.add_argument(
+        "--final",
+        action="store_true",
+        help="as long as the paper's runs: six hours of a core; it continues",
+    )
     parser.add_argument("--roles", action="store_true", help="AdaComp through the whole simulator")
     parser.add_argument("--write", action="store_true", help="write tables and plots from results/; measure nothing")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object (it always is)")
@@ -80,15 +85,18 @@ def run(chosen: dict[str, list[Run]], given: argparse.Namespace) -> dict[str, li
     course: Course | None = None
     rows: dict[str, list[Row]] = {}
     for name, runs in chosen.items():
-        left = results.missing(name, runs) if given.missing else runs
-        for number, each in enumerate(left, 1):
+        left = results.missing(name, runs) if given.missing or given.final else runs
+        for number, each in enumerate(left, len(runs) - len(left) + 1):
             course = course or Course(test_images=1_000 if given.quick else 10_000)
-            say(f"== {name} {number}/{len(left)}: {each.title}")
-            row = course.measured(each, say=say)
+            say(f"== {name} {number}/{len(runs)}: {each.title}")
+            file = unfinished.file_of(each.key) if name == "final" else None
+            row = course.measured(each, say=say, file=file)
             rows.setdefault(name, []).append(row)
             if not given.quick:
                 # At once: the next may fail, or be too long for whoever waits.
                 results.keep(name, row, each.key)
+            if file:
+                file.unlink(missing_ok=True)
     return rows
 
 

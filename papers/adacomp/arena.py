@@ -1,20 +1,22 @@
-"""Workers that train without waiting for each other, in virtual time: a heap of arrivals. Knows no torch and no files.
+"""Workers that train without waiting for each other, in virtual time. Knows no torch and no files.
 
-What is decided here is who comes when, and nothing else: an update is chosen, coded, read back, damped and applied by
-the parts of ``shoal`` that a worker and a leader have. A worker pulls right after its push, as in the paper. Versions
-are arrays that nobody writes to, and 200 workers that hold 200 of them hold no copies.
+``arrivals`` decides who comes when. An update is chosen, coded, read back, damped and applied by the parts of ``shoal``
+that a worker and a leader have. A worker pulls right after its push, as in the paper.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from benchmarks.momentum_step import momentum_step
+from papers.adacomp.arrivals import Crowd, Queue, as_text, from_text
 from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
@@ -25,7 +27,6 @@ from shoal.learning.partial import Partial
 from shoal.wire import coded, frames
 from shoal.wire.messages import Update
 
-Arrivals = Literal["cycles", "memoryless"]
 Rule = Literal["none", "update", "parameter"]
 
 #: Updates at most this old are damped by exact counts, whatever the codec: here there is memory for it.
@@ -48,20 +49,6 @@ class Method:
     codec: str
     rule: Rule
     rate: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Crowd:
-    """Who works, and when an update arrives."""
-
-    workers: int
-    batch: int
-    #: ``cycles``: from pull to push it takes 0.2 + U(0, 2); ``memoryless``: an exponential time. Means are 1.2 and 1.
-    arrivals: Arrivals = "cycles"
-    #: Shares of the workers, and how much faster than the slowest they are.
-    classes: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
-    crash_chance: float = 0.0
-    seed: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,6 +82,10 @@ class Examined:
     crashed: int
 
 
+#: A run as it was in the middle: everything that decides how it continues, and its tally as JSON.
+State: TypeAlias = dict[str, np.ndarray]
+
+
 def played(
     learner: Learner,
     model: np.ndarray,
@@ -107,78 +98,71 @@ def played(
     updates_max: int,
     wanted: float = 2.0,
     told: Callable[[Examined], None] = lambda examined: None,
+    saved: State | None = None,
+    save: Callable[[State], None] | None = None,
 ) -> Tally:
-    """Train until the accuracy is ``wanted``, or for so many updates; examine the model every so many."""
+    """Train until the accuracy is ``wanted``, or for ``updates_max`` updates; look at the model after each ``every``.
+
+    ``save`` gets the state after each look. A run with ``saved`` continues from there, to the bit.
+    """
     leader = _Leader(model, layout, method)
     senders = _Senders(learner, layout, hands, method, crowd)
+    queue = Queue(crowd, leader.version, leader.model)
     tally = Tally()
-    for worker, version, held in _pushes(crowd, leader, tally):
+    if saved is not None:
+        queue.read(saved)
+        leader.read(saved)
+        senders.read(saved)
+        tally = _tally(json.loads(str(saved["tally"])))
+    while tally.updates < updates_max and (push := queue.next_push(leader.version, leader.model)) is not None:
         try:
-            sent = senders.update(worker, version, held)
+            sent = senders.update(push.worker, push.version, push.model)
             leader.take(sent, tally)
         except ShoalError as refused:
             tally.trouble = str(refused)
             break
+        tally.crashed += not queue.pushed(push.worker, leader.version, leader.model)
         tally.update_bytes += coded.bytes_of(sent.tensors)
         tally.frame_bytes += sum(len(frame) for frame in frames.frames(sent))
         tally.updates += 1
         if tally.updates % every == 0 or tally.updates == updates_max:
-            found = Examined(
-                updates=tally.updates,
-                accuracy=learner.accuracy(leader.model),
-                entries=tally.entries,
-                update_bytes=tally.update_bytes,
-                frame_bytes=tally.frame_bytes,
-                crashed=tally.crashed,
-            )
-            tally.examined.append(found)
-            told(found)
-            if _is_dead(tally.examined):
-                tally.trouble = "the model answers the same, whatever it learns"
-            if found.accuracy >= wanted or tally.trouble:
+            told(_look(tally, learner.accuracy(leader.model)))
+            if tally.examined[-1].accuracy >= wanted or tally.trouble:
                 break
-        if tally.updates == updates_max:
-            break
+            if save is not None:
+                save(
+                    queue.saved()
+                    | leader.saved(queue.oldest)
+                    | senders.saved()
+                    | {"tally": np.array(json.dumps(asdict(tally)))}
+                )
     return tally
+
+
+def _look(tally: Tally, accuracy: float) -> Examined:
+    """Note an accuracy, and that training is over if the model is dead."""
+    found = Examined(
+        updates=tally.updates,
+        accuracy=accuracy,
+        entries=tally.entries,
+        update_bytes=tally.update_bytes,
+        frame_bytes=tally.frame_bytes,
+        crashed=tally.crashed,
+    )
+    tally.examined.append(found)
+    if _is_dead(tally.examined):
+        tally.trouble = "the model answers the same, whatever it learns"
+    return found
+
+
+def _tally(plain: dict[str, Any]) -> Tally:
+    return Tally(**{**plain, "examined": [Examined(**found) for found in plain["examined"]]})
 
 
 def _is_dead(examined: Sequence[Examined]) -> bool:
     """Units that give nothing for any image have no gradient either: with all of them gone, nothing changes."""
     last = [found.accuracy for found in examined[-_DEAD_AFTER:]]
     return len(last) == _DEAD_AFTER and len(set(last)) == 1
-
-
-def _pushes(crowd: Crowd, leader: _Leader, tally: Tally) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Who pushes next, and the version it pulled: each pulls the newest once its push was taken."""
-    chance = np.random.default_rng([crowd.seed, 2])
-    crashes = np.random.default_rng([crowd.seed, 3])
-    speeds = speeds_of(crowd)
-    pulled = [(leader.version, leader.model)] * crowd.workers
-    heap = [(_cycle(crowd.arrivals, chance) / speed, worker) for worker, speed in enumerate(speeds)]
-    heapq.heapify(heap)
-    while heap:
-        at, worker = heapq.heappop(heap)
-        yield worker, *pulled[worker]
-        if crashes.random() < crowd.crash_chance:
-            tally.crashed += 1
-            pulled[worker] = (0, pulled[worker][1][:0])
-            continue
-        pulled[worker] = (leader.version, leader.model)
-        heapq.heappush(heap, (at + _cycle(crowd.arrivals, chance) / speeds[worker], worker))
-
-
-def _cycle(arrivals: Arrivals, chance: np.random.Generator) -> float:
-    return 0.2 + 2.0 * chance.random() if arrivals == "cycles" else float(chance.exponential())
-
-
-def speeds_of(crowd: Crowd) -> list[float]:
-    """One for each worker: hands are dealt by chance, so that classes may come in order."""
-    if abs(sum(share for share, _ in crowd.classes) - 1) > 1e-9:
-        raise Misuse(f"the shares of classes make {sum(share for share, _ in crowd.classes):g}, not 1")
-    speeds: list[float] = []
-    for share, speed in crowd.classes[:-1]:
-        speeds += [speed] * round(share * crowd.workers)
-    return speeds + [crowd.classes[-1][1]] * (crowd.workers - len(speeds))
 
 
 class _Senders:
@@ -205,6 +189,16 @@ class _Senders:
             self._kept[worker].sent(coded.decode(self._codec, tensors, self._sizes))
         return Update(job="adacomp", term=1, lease=version, version=version, examples=self._batch, tensors=tensors)
 
+    def saved(self) -> State:
+        kept = {"feedback": np.stack([feedback.kept for feedback in self._kept])} if self._kept else {}
+        return {"sender_chance": as_text(self._chances), **kept}
+
+    def read(self, saved: State) -> None:
+        from_text(saved["sender_chance"], self._chances)
+        for feedback, kept in zip(self._kept, saved.get("feedback", ()), strict=True):
+            # Nothing is kept yet, and nothing of this is sent: all of it stays.
+            feedback.add(kept)
+
 
 class _Leader:
     """The leader's side: an update is read, damped, and makes the next version."""
@@ -215,9 +209,14 @@ class _Leader:
         self._partial = Partial(layout.size)
         self._codec, self._rule = Codec.parse(method.codec), method.rule
         self._sizes = coded.sizes_of(layout)
+        #: The places that the last versions moved: a run that continues counts them again.
+        self._moved: deque[np.ndarray | None] = deque(maxlen=_EXACT_VERSIONS)
         # The share of places that one update names is how many entries a place has for each version kept.
         entries = -(-_EXACT_VERSIONS * coded.entries_max(self._codec, self._sizes) // layout.size)
-        self._touches = ParameterStaleness(layout.size, exact_versions=_EXACT_VERSIONS, entries_per_place=entries)
+        self._count = partial(
+            ParameterStaleness, layout.size, exact_versions=_EXACT_VERSIONS, entries_per_place=entries
+        )
+        self._touches = self._count()
 
     def take(self, message: Update, tally: Tally) -> None:
         late = self.version - message.version
@@ -238,10 +237,38 @@ class _Leader:
         )
         if self._rule == "parameter":
             self._touches.note(places)
+            self._moved.append(places)
         self.version += 1
         tally.entries += self.model.size if sparse is None else sparse.places.size
         tally.staleness += late
         tally.inverse_staleness += 1 / max(1, late)
+
+    def saved(self, oldest: int | None) -> State:
+        """Return the model, and which places moved since the oldest version that a worker holds."""
+        late = self.version - (self.version if oldest is None else oldest)
+        if self._rule == "parameter" and late > len(self._moved):
+            raise Misuse(f"a worker holds a version {late} back; only the last {len(self._moved)} can be counted again")
+        moved = list(self._moved)[-late:] if late and self._moved else []
+        # For each version how many places it moved, or -1 if it moved all of them.
+        sizes = [-1 if places is None else places.size for places in moved]
+        named = [places for places in moved if places is not None]
+        return {
+            "model": self.model,
+            "velocity": self._velocity,
+            "version": np.array(self.version),
+            "moved_sizes": np.array(sizes, np.int64),
+            "moved": np.concatenate(named).astype(np.uint32) if named else np.zeros(0, np.uint32),
+        }
+
+    def read(self, saved: State) -> None:
+        self.model, self._velocity, self.version = saved["model"], saved["velocity"], int(saved["version"])
+        sizes = saved["moved_sizes"].tolist()
+        cuts = np.cumsum([max(0, size) for size in sizes])[:-1]
+        lists = np.split(saved["moved"], cuts) if sizes else []
+        self._moved.extend(None if size < 0 else places for size, places in zip(sizes, lists, strict=True))
+        self._touches = self._count(version=self.version - len(self._moved))
+        for places in self._moved:
+            self._touches.note(places)
 
 
 def _scaled(update: Sparse | np.ndarray, scales: np.ndarray) -> Sparse | np.ndarray:

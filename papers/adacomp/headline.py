@@ -16,7 +16,8 @@ def headline(rows: dict[str, list[Row]]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for name, arrivals in (("headline", "cycles"), ("memoryless", "memoryless")):
         found = {
-            method: there(one(rows.get(name, []), method=method, rule=rule, seed=0)) for method, rule in _PAPERS.items()
+            method: there(one(rows.get(name, []), method=method, rule=rule, start="together", seed=0))
+            for method, rule in _PAPERS.items()
         }
         for method, row in found.items():
             if row:

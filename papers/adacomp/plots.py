@@ -30,13 +30,14 @@ _panels = partial(panels, width=4.6, height=3.4, beside=1.8)
 
 
 def accuracy(rows: Rows) -> Figure | None:
-    """Figure 3: over updates, and over what was sent. Further seeds are pale."""
+    """Figure 3: over updates, and over what was sent. Further seeds and starts are pale."""
     found = [row for row in rows.get("headline", []) if row["curve"]]
     if not found:
         return None
     figure, (over_updates, over_bytes) = _panels(2)
     named: set[str] = set()
-    for row in found:
+    # What was measured in turn is drawn in full, and the start of all at once pale beside it.
+    for row in sorted(found, key=lambda row: (row["start"], row["seed"])):
         look: dict[str, Any] = dict(_LOOKS[row["method"]])
         look |= {"alpha": 0.45} if row["method"] in named else {"label": NAMES[row["method"]]}
         named.add(row["method"])
@@ -57,7 +58,7 @@ def tuned(rows: Rows) -> Figure | None:
     figure, panels = _panels(2)
     drawn = False
     for axes, arrivals in zip(panels, ARRIVALS, strict=True):
-        papers = chosen(rows.get("headline" if arrivals == "cycles" else "memoryless", []), seed=0)
+        papers = chosen(rows.get("headline" if arrivals == "cycles" else "memoryless", []), start="together", seed=0)
         bare = chosen(rows.get("tuned", []), arrivals=arrivals, rule="none", seed=0)
         for method in ("adacomp-1", "asgd", "comp-asgd-1"):
             without = sorted(chosen(bare, method=method), key=_quickest)[:1]

@@ -5,15 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from papers.adacomp import paper
-from papers.adacomp.arena import Arrivals, Crowd, Examined, Method, Rule, Tally, played
+import numpy as np
+
+from papers.adacomp import paper, unfinished
+from papers.adacomp.arena import Examined, Method, Rule, State, Tally, played
+from papers.adacomp.arrivals import Arrivals, Crowd, Start
 from papers.adacomp.digits import Digits, dealt, digits
 from papers.harness.rows import Row
 
 if TYPE_CHECKING:
     from papers.adacomp.network import Network
+
+
+#: A long run is saved after every so many looks: about a minute of one core.
+_SAVED_AFTER_LOOKS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +32,7 @@ class Run:
     rule: Rule
     rate: float
     arrivals: Arrivals = "cycles"
+    start: Start = "in turn"
     workers: int = paper.WORKERS
     #: Training images in use: 60,000 are all.
     images: int = 60_000
@@ -49,12 +58,13 @@ class Run:
             "images": self.images,
             "classes": self.classes,
             "crash_chance": self.crash_chance,
+            "start": self.start,
             "seed": self.seed,
         }
 
     @property
     def title(self) -> str:
-        crowd = f"{self.arrivals}, {self.workers} workers, {self.images:,} images"
+        crowd = f"{self.arrivals}, begun {self.start}, {self.workers} workers, {self.images:,} images"
         more = (", classes" if self.classes else "") + (f", crashes {self.crash_chance:g}" if self.crash_chance else "")
         return f"{self.method} ({self.codec}, rate {self.rate:g}, rule {self.rule}), {crowd}{more}, seed {self.seed}"
 
@@ -75,16 +85,29 @@ class Course:
         few = Digits(images=test.images[:test_images], labels=test.labels[:test_images])
         self._network: Network = Network(train, few)
 
-    def measured(self, run: Run, *, say: Callable[[str], None]) -> Row:
-        """Play it and tell its row."""
+    def measured(self, run: Run, *, say: Callable[[str], None], file: Path | None = None) -> Row:
+        """Play it and return its row. With a file it continues from there, and the file goes when it is done."""
         from papers.adacomp.network import LAYOUT, first_model
 
         began_s, cpu_s = time.monotonic(), time.process_time()
+        saved = unfinished.read(file) if file else None
+        spent = saved["spent"].tolist() if saved else [0.0, 0.0]
+        before = int(saved["version"]) if saved else 0
+        if saved:
+            say(f"   continued after {before:,} updates")
 
         def told(found: Examined) -> None:
-            rate = found.updates / (time.monotonic() - began_s)
+            rate = (found.updates - before) / (time.monotonic() - began_s)
+            left = f", {found.updates / run.updates_max:.0%} of {run.updates_max:,}" if file else ""
             say(f"   {found.updates:>7,} updates  {100 * found.accuracy:5.2f} %  {found.update_bytes / 1e6:9,.1f} MB"
-                f"  {rate:4.0f}/s")  # fmt: skip
+                f"  {rate:4.0f}/s{left}")  # fmt: skip
+
+        def so_far() -> list[float]:
+            return [spent[0] + time.monotonic() - began_s, spent[1] + time.process_time() - cpu_s]
+
+        def save(state: State) -> None:
+            if file and int(state["version"]) % (_SAVED_AFTER_LOOKS * run.every) == 0:
+                unfinished.write(file, state | {"spent": np.array(so_far())})
 
         tally = played(
             self._network,
@@ -97,13 +120,11 @@ class Course:
             updates_max=run.updates_max,
             wanted=run.wanted,
             told=told,
+            saved=saved,
+            save=save if file else None,
         )
-        row = row_of(run, tally)
-        row |= {
-            "seconds": time.monotonic() - began_s,
-            "cpu_ms": 1e3 * (time.process_time() - cpu_s) / max(1, tally.updates),
-        }
-        return row
+        seconds, processor_s = so_far()
+        return row_of(run, tally) | {"seconds": seconds, "cpu_ms": 1e3 * processor_s / max(1, tally.updates)}
 
 
 def crowd_of(run: Run) -> Crowd:
@@ -111,6 +132,7 @@ def crowd_of(run: Run) -> Crowd:
         workers=run.workers,
         batch=paper.BATCH,
         arrivals=run.arrivals,
+        start=run.start,
         classes=paper.CLASSES if run.classes else ((1.0, 1.0),),
         crash_chance=run.crash_chance,
         seed=run.seed,

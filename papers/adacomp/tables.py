@@ -61,16 +61,30 @@ def _to_target(rows: list[Row]) -> str:
     lines = []
     for method, name in NAMES.items():
         order = sorted(
-            chosen(rows, method=method), key=lambda row: (row["arrivals"], row["rule"], row["rate"], row["seed"])
+            chosen(rows, method=method),
+            key=lambda row: (row["arrivals"], row["start"], row["rule"], row["rate"], row["seed"]),
         )
         for row in order:
-            how = [ARRIVALS[row["arrivals"]], RULES[row["rule"]], f"{row['rate']:g}", str(row["seed"])]
+            how = [ARRIVALS[row["arrivals"]], row["start"], RULES[row["rule"]], f"{row['rate']:g}", str(row["seed"])]
             lines.append([name, *how, *_sent(row)])
-    return table(["method", "arrivals", "rule", "α", "seed", *_SENT], lines)
+    return table(["method", "arrivals", "begun", "rule", "α", "seed", *_SENT], lines)
 
 
 def headline(rows: Rows) -> str:
     return _to_target(rows.get("headline", []))
+
+
+def start(rows: Rows) -> str:
+    """The first updates of each start."""
+    lines = []
+    for row in rows.get("start", []):
+        accuracies = [percent(accuracy, 1) for updates, accuracy, _ in row["curve"] if updates in _BEGINNING]
+        accuracies += ["lost" if row["trouble"] else NOTHING] * (len(_BEGINNING) - len(accuracies))
+        lines.append([NAMES[row["method"]], row["start"], str(row["seed"]), *accuracies])
+    return table(["method", "begun", "seed", *(f"after {count(updates)} updates" for updates in _BEGINNING)], lines)
+
+
+_BEGINNING = (250, 500, 750, 1_000, 1_250, 1_500)
 
 
 def memoryless(rows: Rows) -> str:
@@ -81,9 +95,14 @@ def beside(rows: Rows) -> str:
     """The paper's comparison, in each unit, of the first seed."""
     reported = [times(paper.LESS_THAN_ASGD), amount(paper.LESS_THAN_ASGD * paper.ADACOMP_BYTES)]
     lines = [["paper", "as the paper", "bytes of TCP", *reported, amount(paper.ADACOMP_BYTES)]]
-    for arrivals, title in ARRIVALS.items():
-        for rates, of in (("as the paper", as_the_paper), ("each at the best that was tried", best)):
-            dense, sparse = of(rows, "asgd", arrivals), of(rows, "adacomp-1", arrivals)
+    compared = [
+        (f"{title}, begun {start}", rates, [of(rows, method, arrivals, start) for method in ("asgd", "adacomp-1")])
+        for arrivals, title in ARRIVALS.items()
+        for start in ("in turn", "together")
+        for rates, of in (("as the paper", as_the_paper), ("each at the best that was tried", best))
+    ]
+    for title, rates, (dense, sparse) in compared:
+        if dense or sparse:
             for what, (said, shown) in _UNITS.items():
                 cells = [shown(row[what]) if row else NOTHING for row in (dense, sparse)]
                 lines.append([title, rates, said, times(fewer(dense, sparse, what)), *cells])
@@ -98,16 +117,18 @@ _UNITS: dict[str, tuple[str, Callable[[float | None], str]]] = {
 }
 
 
-def as_the_paper(rows: Rows, method: str, arrivals: str = "cycles") -> Row | None:
+def as_the_paper(rows: Rows, method: str, arrivals: str = "cycles", start: str = "together") -> Row | None:
     """At its rate and with its rule."""
     found = rows.get("headline" if arrivals == "cycles" else "memoryless", [])
-    return there(one(found, method=method, rate=paper.RATE, seed=0))
+    return there(one(found, method=method, rate=paper.RATE, start=start, seed=0))
 
 
-def best(rows: Rows, method: str, arrivals: str = "cycles") -> Row | None:
+def best(rows: Rows, method: str, arrivals: str = "cycles", start: str = "together") -> Row | None:
     """Of all rates and rules that were tried, the one that got to the target in the fewest updates."""
-    tried = chosen(rows.get("tuned", []), method=method, arrivals=arrivals, seed=0)
-    found = [row for row in (*map(there, tried), as_the_paper(rows, method, arrivals)) if row]
+    tried = chosen(rows.get("tuned", []), method=method, arrivals=arrivals, start=start, seed=0)
+    if start not in {row["start"] for row in rows.get("tuned", [])}:
+        return None
+    found = [row for row in (*map(there, tried), as_the_paper(rows, method, arrivals, start)) if row]
     return min(found, key=lambda row: int(row["updates_to_target"]), default=None)
 
 
@@ -143,7 +164,7 @@ def handicap(rows: Rows) -> str:
 def staleness(rows: Rows) -> str:
     lines = []
     for name, title in (("headline", "0.2 + U(0, 2)"), ("memoryless", "memoryless"), ("classes", "100 : 10 : 1")):
-        found = one(rows.get(name, []), method="adacomp-1", images=60_000)
+        found = one(rows.get(name, []), method="adacomp-1", images=60_000, start="together")
         if found:
             cells = [
                 f"{found['staleness']:.0f}",
@@ -187,18 +208,21 @@ _LOOKED_AT = (2_000, 4_000, 8_000, 12_000)
 
 
 def final(rows: Rows) -> str:
-    """Accuracies of long runs; of those that were not made, how far the others got."""
+    """Accuracies in the end: of the long runs, or of the longest other run of a method that has none."""
     lines = []
     for method, reported in paper.FINAL.items():
-        found = [row for name in ("final", "headline") for row in chosen(rows.get(name, []), method=method)]
-        more = chosen(rows.get("crashes", []), method=method, images=60_000, crash_chance=0.0)
-        longest = max(
-            (row for row in (*found, *more) if not row["trouble"]), key=lambda row: int(row["updates"]), default=None
-        )
-        if longest:
-            cells = [percent(longest["best"], 2), count(longest["updates"])]
-            lines.append([NAMES[method], percent(reported, 2), *cells])
-    return table(["method", "paper, 250,000 updates", "here, best", "of so many updates"], lines)
+        found = chosen(rows.get("final", []), method=method)
+        if not found:
+            more = chosen(rows.get("crashes", []), method=method, images=60_000, crash_chance=0.0)
+            others = [row for row in (*chosen(rows.get("headline", []), method=method), *more) if not row["trouble"]]
+            found = sorted(others, key=lambda row: int(row["updates"]))[-1:]
+        if found:
+            best = [row["best"] for row in found]
+            each = f" ({', '.join(percent(one, 2) for one in best)})" if len(best) > 1 else ""
+            updates = min(row["updates"] for row in found)
+            cells = [percent(reported, 2), f"{percent(fmean(best), 2)}{each}", count(updates), found[0]["start"]]
+            lines.append([NAMES[method], *cells])
+    return table(["method", "paper, 250,000 updates", "here, best", "of so many updates", "begun"], lines)
 
 
 def units(rows: Rows) -> str:
@@ -232,6 +256,7 @@ def machine(kept: Kept) -> str:
 TABLES = {
     "beside": Drawing(MEASURED, beside),
     "headline": Drawing(MEASURED, headline),
+    "start": Drawing(("start",), start),
     "memoryless": Drawing(MEASURED, memoryless),
     "staleness": Drawing(MEASURED, staleness),
     "handicap": Drawing(MEASURED, handicap),

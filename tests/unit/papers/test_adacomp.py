@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from papers.adacomp import experiments, paper, plots, results, roles, tables
+from papers.adacomp import experiments, paper, plots, results, roles, tables, unfinished
 from papers.adacomp.__main__ import PAPER, wanted
-from papers.adacomp.arena import Crowd, Examined, Method, Tally, played, speeds_of
+from papers.adacomp.arena import Examined, Method, State, Tally, played
+from papers.adacomp.arrivals import STARTING, Crowd, Queue, Start, speeds_of
 from papers.adacomp.digits import dealt, standardised
 from papers.adacomp.headline import headline
-from papers.adacomp.runs import Run, crowd_of, pickled_bytes, row_of
+from papers.adacomp.runs import Course, Run, crowd_of, pickled_bytes, row_of
 from papers.harness.results import Folder
 from shoal.errors import Misuse
 from shoal.learning.layout import Layout
@@ -44,7 +46,16 @@ class Wanting:
         return float(1 / (1 + np.abs(model - self.goal).sum()))
 
 
-def play(method: Method, crowd: Crowd, *, updates: int, learner: Wanting | None = None, wanted: float = 2.0) -> Tally:
+def play(
+    method: Method,
+    crowd: Crowd,
+    *,
+    updates: int,
+    learner: Wanting | None = None,
+    wanted: float = 2.0,
+    saved: State | None = None,
+    save: Callable[[State], None] | None = None,
+) -> Tally:
     hands = [np.arange(10 * worker, 10 * worker + 10) for worker in range(crowd.workers)]
     model = np.zeros(6, dtype=np.float32)
     return played(
@@ -57,12 +68,14 @@ def play(method: Method, crowd: Crowd, *, updates: int, learner: Wanting | None 
         every=1,
         updates_max=updates,
         wanted=wanted,
+        saved=saved,
+        save=save,
     )
 
 
 DENSE = Method(codec="dense", rule="none", rate=0.5)
 ALONE = Crowd(workers=1, batch=2)
-MANY = Crowd(workers=7, batch=2)
+MANY = Crowd(workers=7, batch=2, start="together")
 
 
 # The arena -----------------------------------------------------------------------------------------------------
@@ -146,7 +159,7 @@ def test_who_crashed_does_not_come_back_and_a_run_ends_with_the_last() -> None:
 
 
 def test_fast_workers_send_as_much_more_as_they_are_faster() -> None:
-    crowd = Crowd(workers=10, batch=1, classes=paper.CLASSES)
+    crowd = Crowd(workers=10, batch=1, classes=paper.CLASSES, start="together")
     assert speeds_of(crowd) == [100.0] * 3 + [10.0] * 4 + [1.0] * 3
     learner = Wanting()
     play(replace(DENSE, rate=0.001), crowd, updates=3400, learner=learner)
@@ -179,6 +192,48 @@ def test_it_stops_where_it_was_to_get() -> None:
     with pytest.raises(Misuse, match="examples for 1 workers, there are 2"):
         played(Wanting(), np.zeros(6, np.float32), LAYOUT, [np.arange(3)], method=DENSE, crowd=replace(MANY, workers=2),
                every=1, updates_max=1)  # fmt: skip
+
+
+def test_workers_begin_one_after_another_with_the_newest_model() -> None:
+    queue = Queue(replace(MANY, start="in turn"), 0, np.zeros(6, np.float32))
+    begun: list[int] = []
+    for version in range(100):
+        push = queue.next_push(version, np.zeros(6, np.float32))
+        assert push is not None
+        begun += [push.worker] if push.worker not in begun else []
+        queue.pushed(push.worker, version + 1, np.zeros(6, np.float32))
+    assert begun == sorted(begun) == list(range(7))
+    # A cycle is shorter than the time between two starts: the first worker has moved the model when the second begins.
+    assert STARTING / 7 > 2.2
+    held = {}
+    for start in ("in turn", "together"):
+        learner = Wanting()
+        play(replace(DENSE, rate=0.01), replace(MANY, start=start), updates=7, learner=learner)  # type: ignore[arg-type]
+        held[start] = len({id(model) for model, _ in learner.seen})
+    assert held["in turn"] >= 6 > 3 >= held["together"]
+
+
+@pytest.mark.parametrize("codec", ["dense", "top50%", "top50%+ef+4bit"])
+@pytest.mark.parametrize("rule", ["update", "parameter", "none"])
+def test_a_run_that_was_killed_continues_to_the_bit(tmp_path: Path, codec: str, rule: str) -> None:
+    method = Method(codec=codec, rule=rule, rate=0.02)  # type: ignore[arg-type]
+    crowd = replace(MANY, start="in turn", crash_chance=0.01)
+    whole = play(method, crowd, updates=90)
+    file = unfinished.file_of({"method": "adacomp-1", "seed": 0}, tmp_path / "new")
+    for until in (3, 25, 60, 90):
+        # Each part knows only the file of the part before.
+        saved = unfinished.read(file)
+        assert (saved is None) == (until == 3)
+        part = play(method, crowd, updates=until, saved=saved, save=lambda state: unfinished.write(file, state))
+    assert part == whole
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_worker_that_holds_too_old_a_version_cannot_be_saved() -> None:
+    slow = replace(MANY, classes=((0.5, 1000.0), (0.5, 1.0)))
+    method = Method(codec="top50%", rule="parameter", rate=0.001)
+    with pytest.raises(Misuse, match="can be counted again"):
+        play(method, slow, updates=3000, save=lambda state: None)
 
 
 # The network and its data --------------------------------------------------------------------------------------
@@ -302,6 +357,7 @@ def sent(method: str, rule: str, updates: int | None, size: int) -> dict[str, ob
         "frame_bytes": reached,
         "pickled_bytes": reached,
         "updates": 40_000,
+        "start": "together",
         "best": 0.96,
         "trouble": "",
         "curve": [],
@@ -333,7 +389,7 @@ def test_the_best_of_a_method_is_over_rates_and_rules_and_all_of_one_seed() -> N
 
 def test_tables_say_what_was_not_reached() -> None:
     made = tables.headline({"headline": [sent("comp-asgd-1", "update", None, 1)]})
-    assert "| Comp-ASGD, 1 % | uniform cycles | α/τ | 0.1 | 0 | not in 40,000 (96.0 % at best) |" in made
+    assert "| Comp-ASGD, 1 % | uniform cycles | together | α/τ | 0.1 | 0 | not in 40,000 (96.0 % at best) |" in made
     assert (tables.amount(1.33e9), tables.amount(150.2e6), tables.amount(8.4e6)) == ("1.33 GB", "150 MB", "8.40 MB")
     assert tables.power(4.66e7) == "4.66·10⁷"
     lost = sent("asgd", "none", None, 1) | {"trouble": "not finite", "updates": 5}
@@ -355,6 +411,14 @@ def test_every_table_and_plot_of_the_readme_is_there() -> None:
 def test_the_roles_are_asked_for_the_papers_algorithm() -> None:
     plan = roles.plan_of(quick=False)
     assert (plan["pace"], plan["staleness"], plan["codec"], plan["workers_min"]) == ("async", "parameter", "top1%", 200)
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(("start", "lost"), [("in turn", False), ("together", True)])
+def test_a_tenth_of_each_tensor_is_lost_only_if_all_begin_together(start: Start, lost: bool) -> None:
+    run = replace(experiments.ADACOMP_10, start=start, updates_max=800, every=800, wanted=2.0)
+    row = Course(test_images=1_000).measured(run, say=lambda text: None)
+    assert bool(row["trouble"]) is lost
 
 
 @pytest.mark.needs_data
