@@ -9,7 +9,18 @@ from typing import Any
 
 from shoal.api import TaskSource, fitted
 from shoal.errors import JobFailed
-from shoal.questions import METRICS, Answers, Tally, evaluated, evaluation_of, question_plan, tallied, why_not_whole
+from shoal.questions import (
+    METRICS,
+    Answers,
+    Tally,
+    evaluated,
+    evaluation_of,
+    is_sealed_only,
+    question_plan,
+    sealed_tally_of,
+    tallied,
+    why_not_whole,
+)
 from shoal.result import Result
 from shoal.task import Task
 from shoal.trainer.find import source_of
@@ -29,6 +40,9 @@ def tally(
     """
     with tempfile.TemporaryDirectory(prefix="shoal-tally-") as scratch:
         source = TaskSource(*source_of(task, Path(scratch)), task.arguments)
+        if is_sealed_only(plan):
+            code = sealed_tally_of(source.path, source.entry, Path(scratch, "code"))
+            source = TaskSource(*code, {"arguments": task.arguments})
         answers = Path(scratch, "answers.safetensors")
         chosen = question_plan(devices, plan)
         result = fitted(source, workers=devices, chosen=chosen, cluster=cluster, save=answers, progress=progress)
@@ -56,7 +70,7 @@ def evaluate(
         result = fitted(
             source,
             workers=devices,
-            chosen=question_plan(devices, plan),
+            chosen=question_plan(devices, plan, is_tally=False),
             start=model,
             cluster=cluster,
             save=Path(scratch, "answers.safetensors"),

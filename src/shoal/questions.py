@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.learning.answers import ANSWERS
+from shoal.learning.answers import ANSWERS, PARTS, from_parts
 from shoal.plan import epochs
 from shoal.task import Task
 from shoal.trainer.bundle import pack, unpack
@@ -63,6 +63,38 @@ class Tally(Task):
         lease.log("loss", 0.0, 1.0)
 
 
+class SealedTally(Task):
+    """A tally in parts that fit the words of a sealed sum. ``shoal.tally`` makes one for a task if sums are sealed."""
+
+    asked: ClassVar[type[Tally]]
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self._task = self.asked(**arguments)
+
+    def model(self) -> nn.Module:
+        from shoal.trainer.answering import answer_sheet
+
+        # For its complaints about figures that are missing.
+        self._task.model()
+        return answer_sheet({name: (3, *shape) for name, shape in self._task.figures.items()}, module=PARTS)
+
+    def examples(self, split: Any) -> Any:
+        return self._task.examples(split)
+
+    def collate(self, rows: Any, *, training: bool) -> Any:
+        return self._task.collate(rows, training=training)
+
+    def train(self, model: nn.Module, batches: Iterator[Any], lease: TaskLease) -> None:
+        from shoal.trainer.answering import write_parts
+
+        for _ in batches:
+            # The figures are of all examples, and a lease is one of them.
+            pass
+        counted = self._task.count(self._task.examples("train"))
+        write_parts(type(self._task).__name__, model, self._task.figures, counted)
+        lease.log("loss", 0.0, 1.0)
+
+
 class ModelQuestion(Task):
     """How good a model is on the examples of devices. ``shoal.evaluate`` makes one for a task."""
 
@@ -104,7 +136,22 @@ class Answers:
         return {"job": self.job, "devices": self.devices, "figures": plain}
 
 
-def question_plan(devices: int, changes: Mapping[str, Any] | None) -> dict[str, Any]:
+#: What a question decides itself. Any other codec, rate or bound would change the sum.
+_DECIDED = frozenset(
+    (
+        *("data", "pace", "momentum", "outer", "outer_rate", "until", "weights", "cohort", "sampling", "algorithm"),
+        *("codec", "codec_down", "clip_mean", "ema", "schedule", "weight_decay", "local_epochs", "batch_size"),
+    )
+)
+
+
+def is_sealed_only(changes: Mapping[str, Any] | None) -> bool:
+    """Whether answers are sealed and have no noise: then their words are those of updates."""
+    trust = Trust.parse(str((changes or {}).get("trust", "identity")))
+    return trust.sealed is not None and trust.private is None
+
+
+def question_plan(devices: int, changes: Mapping[str, Any] | None, *, is_tally: bool = True) -> dict[str, Any]:
     """Return the plan of a question: one version with one lease per device."""
     if devices < 1:
         raise Misuse(f"a question is put to at least one device, not {devices}")
@@ -124,7 +171,7 @@ def question_plan(devices: int, changes: Mapping[str, Any] | None) -> dict[str, 
         "until": epochs(1),
     }
     changed = dict(changes or {})
-    if fixed := sorted(set(changed) & {"data", "pace", "momentum", "outer", "until", "weights", "cohort"}):
+    if fixed := sorted(set(changed) & _DECIDED):
         raise Misuse(f"{', '.join(fixed)}: a question sets this itself. Give other keys of a plan, such as trust")
     trust = Trust.parse(str(changed.get("trust", "identity")))
     if trust.rule is not None:
@@ -132,6 +179,14 @@ def question_plan(devices: int, changes: Mapping[str, Any] | None) -> dict[str, 
     if trust.sealed is not None or trust.private is not None:
         # Such sums count each device once without being told, and nobody could compare the lengths of answers.
         del whole["weights"], whole["accept_unusual"]
+    if is_sealed_only(changed):
+        if not is_tally:
+            raise Misuse(
+                f"trust = {trust.text!r}: an evaluation's lease is over all examples of a device, and devices of a"
+                " sealed sum have leases of the same length. Add private(...), or write a shoal.Tally that evaluates"
+            )
+        # A tally counts by itself whatever its lease is of, and a device with few examples may answer too.
+        whole |= {"batch_size": 1, "lease_batches": 1}
     return {**whole, **changed}
 
 
@@ -145,13 +200,22 @@ def why_not_whole(*, devices: int, took_part: int, version: int) -> str | None:
 
 def evaluation_of(path: Path, entry: str, folder: Path) -> tuple[Path, str]:
     """Write the code of an evaluation of this task into a folder. Return its path and entry."""
+    return _question_of(path, entry, folder, ModelQuestion)
+
+
+def sealed_tally_of(path: Path, entry: str, folder: Path) -> tuple[Path, str]:
+    """Write the code of this tally for sealed sums into a folder. Return its path and entry."""
+    return _question_of(path, entry, folder, SealedTally)
+
+
+def _question_of(path: Path, entry: str, folder: Path, kind: type[Task]) -> tuple[Path, str]:
     unpack(pack(path, entry), folder)
     stem, name = entry.split(":")
     if (folder / f"{_QUESTION}.py").exists():
-        raise Misuse(f"{path}: evaluate writes a file {_QUESTION}.py, and the task has one: call it otherwise")
+        raise Misuse(f"{path}: a question writes a file {_QUESTION}.py, and the task has one: call it otherwise")
     (folder / f"{_QUESTION}.py").write_text(
-        f"from {stem} import {name} as Asked\nfrom shoal.questions import ModelQuestion\n\n\n"
-        "class Question(ModelQuestion):\n    asked = Asked\n",
+        f"from {stem} import {name} as Asked\nfrom shoal.questions import {kind.__name__}\n\n\n"
+        f"class Question({kind.__name__}):\n    asked = Asked\n",
         encoding="utf-8",
     )
     return folder, f"{_QUESTION}:Question"
@@ -160,9 +224,12 @@ def evaluation_of(path: Path, entry: str, folder: Path) -> tuple[Path, str]:
 def tallied(job: str, file: Path, *, devices: int) -> Answers:
     """Read the figures of a tally from the model that its job made."""
     found, _ = tensors.read(file, mmap=False)
-    start = f"{ANSWERS}."
-    names = [name for name in found if name.startswith(start)]
-    sums = {name.removeprefix(start): devices * found[name].astype(np.float64) for name in names}
+    sums: dict[str, np.ndarray] = {}
+    for name, mean in found.items():
+        module, _, figure = name.partition(".")
+        total = devices * mean.astype(np.float64)
+        if module in (ANSWERS, PARTS):
+            sums[figure] = total if module == ANSWERS else from_parts(total)
     return Answers(job=job, devices=devices, figures=sums)
 
 

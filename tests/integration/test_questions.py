@@ -80,6 +80,28 @@ def test_a_program_asks_devices_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     assert answers.figures["people"] == pytest.approx(ROWS)
 
 
+#: Noise a hundred times smaller than any count, so that the sums can be compared.
+FAINT = "private(1000000, 1e-5)"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("trust", "near"),
+    [("sealed(3, 0%, 30%)", 0.01), (FAINT, 1.0), (f"sealed(3, 0%, 30%) + {FAINT}", 1.0)],
+)
+def test_sums_that_nobody_may_see_apart_are_those_of_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: str, near: float
+) -> None:
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path))
+    x, y = points("train")
+    plan = {"trust": trust, **({"clip_update": 200.0} if "private" in trust else {})}
+    answers = shoal.tally(Labels(), devices=3, plan=plan, progress=False)
+    assert answers.devices == 3
+    assert answers.figures["people"] == pytest.approx(ROWS, abs=near)
+    np.testing.assert_allclose(answers.figures["labels"], np.bincount(y), atol=near)
+    np.testing.assert_allclose(answers.figures["total"], x.sum(axis=0), atol=near)
+
+
 def test_a_metric_that_a_task_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.torch import save_file
 
@@ -92,8 +114,12 @@ def test_a_metric_that_a_task_lacks_is_named(tmp_path: Path, monkeypatch: pytest
 def test_what_a_question_decides_cannot_be_changed() -> None:
     with pytest.raises(Misuse, match="pace: a question sets this itself"):
         question_plan(3, {"pace": "async"})
+    with pytest.raises(Misuse, match="codec: a question sets this itself"):
+        question_plan(3, {"codec": "top30%"})
     with pytest.raises(Misuse, match="would count for less"):
         question_plan(9, {"trust": "robust"})
+    with pytest.raises(Misuse, match="leases of the same length"):
+        question_plan(9, {"trust": "sealed"}, is_tally=False)
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from shoal.errors import Misuse
-from shoal.learning.answers import ANSWERS
+from shoal.learning.answers import ANSWERS, PARTS, in_parts
 from shoal.task import Task
 from shoal.trainer.judging import metrics_of
 from shoal.trainer.lease import TaskLease
 
 
-def answer_sheet(figures: Mapping[str, tuple[int, ...]]) -> nn.Module:
+def answer_sheet(figures: Mapping[str, tuple[int, ...]], *, module: str = ANSWERS) -> nn.Module:
     """Return a model with a tensor per figure, all zero."""
     sheet = nn.Module()
-    sheet.add_module(ANSWERS, nn.ParameterDict({name: torch.zeros(shape) for name, shape in figures.items()}))
+    sheet.add_module(module, nn.ParameterDict({name: torch.zeros(shape) for name, shape in figures.items()}))
     return sheet
 
 
@@ -27,15 +27,30 @@ def write_figures(
     title: str, model: nn.Module, figures: Mapping[str, tuple[int, ...]], counted: Mapping[str, Any]
 ) -> None:
     """Add what was counted here to the figures."""
+    _check_figures(title, figures, counted)
+    _add(model.get_submodule(ANSWERS), counted)
+
+
+def write_parts(
+    title: str, model: nn.Module, figures: Mapping[str, tuple[int, ...]], counted: Mapping[str, Any]
+) -> None:
+    """Add what was counted here to the figures, in parts that fit the words of a sealed sum."""
+    _check_figures(title, figures, counted)
+    _add(model.get_submodule(PARTS), {name: in_parts(value) for name, value in counted.items()})
+
+
+def _check_figures(title: str, figures: Mapping[str, tuple[int, ...]], counted: Mapping[str, Any]) -> None:
     if set(counted) != set(figures):
         raise Misuse(f"{title}.count returned {', '.join(sorted(counted))}; its figures are {', '.join(figures)}")
-    sheet = model.get_submodule(ANSWERS)
+    for name, value in counted.items():
+        if (shape := np.shape(value)) != tuple(figures[name]):
+            raise Misuse(f"{title}.count returned {name} with the shape {shape}, not {tuple(figures[name])}")
+
+
+def _add(sheet: nn.Module, values: Mapping[str, Any]) -> None:
     with torch.no_grad():
-        for name, value in counted.items():
-            array = np.asarray(value, dtype=np.float32)
-            if array.shape != tuple(figures[name]):
-                raise Misuse(f"{title}.count returned {name} with the shape {array.shape}, not {tuple(figures[name])}")
-            sheet.get_parameter(name).add_(torch.from_numpy(array.copy()))
+        for name, value in values.items():
+            sheet.get_parameter(name).add_(torch.from_numpy(np.array(value, dtype=np.float32)))
 
 
 def with_answers(model: nn.Module, *, rows: int) -> nn.Module:

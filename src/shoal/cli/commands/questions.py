@@ -34,12 +34,20 @@ def tally(
 
     Example:  `shoal tally ages.py --devices 20 --plan trust=sealed`
     """
-    from shoal.questions import tallied
+    import tempfile
+    from pathlib import Path
+
+    from shoal.questions import is_sealed_only, question_plan, sealed_tally_of, tallied
     from shoal.trainer.find import find_task
 
     path, entry = find_task(task)
-    asked = _Asked(path, entry, pairs_of(set_ or (), option="--set"), devices=devices, plan=plan_values(plan or ()))
-    _answered(asked, tallied, home, json=json)
+    given, changes = pairs_of(set_ or (), option="--set"), plan_values(plan or ())
+    chosen = question_plan(devices, changes)
+    with tempfile.TemporaryDirectory(prefix="shoal-tally-") as folder:
+        if is_sealed_only(changes):
+            path, entry = sealed_tally_of(path, entry, Path(folder, "code"))
+            given = {"arguments": given}
+        _answered(_Asked(path, entry, given, devices=devices, plan=chosen), tallied, home, json=json)
 
 
 def evaluate(
@@ -64,15 +72,16 @@ def evaluate(
     import tempfile
     from pathlib import Path
 
-    from shoal.questions import evaluated, evaluation_of
+    from shoal.questions import evaluated, evaluation_of, question_plan
     from shoal.trainer.find import find_task
 
     names = [name.strip() for name in metrics.split(",") if name.strip()]
     path, entry = find_task(task)
+    chosen = question_plan(devices, plan_values(plan or ()), is_tally=False)
     with tempfile.TemporaryDirectory(prefix="shoal-evaluate-") as folder:
         code, question = evaluation_of(path, entry, Path(folder, "code"))
         given = {"arguments": pairs_of(set_ or (), option="--set"), "metrics": names}
-        asked = _Asked(code, question, given, devices=devices, plan=plan_values(plan or ()), start=model)
+        asked = _Asked(code, question, given, devices=devices, plan=chosen, start=model)
         _answered(asked, functools.partial(evaluated, metrics=names), home, json=json)
 
 
@@ -96,16 +105,14 @@ def _answered(asked: _Asked, read: Callable[..., Answers], home: Path, *, json: 
     from shoal.cli import screen
     from shoal.cli.commands.attach import watch_job
     from shoal.cli.connect import with_operator
-    from shoal.questions import question_plan, why_not_whole
-
-    chosen = question_plan(asked.devices, asked.plan)
+    from shoal.questions import why_not_whole
 
     async def ask(operator: Operator) -> Answers:
         tell = screen.Teller(screen.err())
         ready = await operator.prepare(
-            asked.path, asked.entry, kwargs=asked.arguments, plan=chosen, start=asked.start, on_progress=tell
+            asked.path, asked.entry, kwargs=asked.arguments, plan=asked.plan, start=asked.start, on_progress=tell
         )
-        job = await operator.submit(ready, plan=chosen, on_progress=tell)
+        job = await operator.submit(ready, plan=asked.plan, on_progress=tell)
         await watch_job(operator, job, to_stderr=True)
         view = (await operator.status(job)).jobs[0]
         if view.progress is None or view.state != "finished" or not view.progress.version:
