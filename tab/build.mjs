@@ -1,39 +1,38 @@
-// Builds the page's two programs into the package: `node build.mjs [FOLDER]`. What it writes is in the repository, and
-// `python tools/tasks.py tab-check` fails where it is not what these sources give.
+// Builds the package, and the page of a cluster's door out of the same sources: `node build.mjs [FOLDER]`. What it writes for
+// the page is in the repository, and `python tools/tasks.py tab-check` fails where it is not what these sources give.
 
-import { mkdirSync, mkdtempSync, readdirSync, renameSync, rmdirSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
-const target = resolve(process.argv[2] ?? "../src/shoal/browser/static");
+const page = process.argv[2];
 const absWorkingDir = dirname(fileURLToPath(import.meta.url));
+const common = { absWorkingDir, bundle: true, format: "esm", target: "es2022", charset: "utf8", legalComments: "none" };
 
-await build({
-  absWorkingDir,
-  entryPoints: ["src/page.ts", "src/tab.ts"],
-  outdir: target,
-  bundle: true,
-  format: "esm",
-  target: "es2022",
-  charset: "utf8",
-  legalComments: "none",
-  external: ["/engine/*"],
-  banner: { js: "// Built from tab/src by `python tools/tasks.py tab`; do not edit." },
-});
-// The same for Node, where the role is held to Python's. Tests in several processes build at once: each file is renamed
-// into its place, so that none of them reads what another has half written.
-const fresh = mkdtempSync(join(absWorkingDir, "built-"));
-await build({
-  absWorkingDir,
-  entryPoints: ["src/worker_role.ts", "src/frames.ts", "src/batches.ts", "src/protobuf.ts", "src/rest.ts", "src/graph.ts", "src/words.ts"],
-  outdir: fresh,
-  bundle: true,
-  format: "esm",
-  target: "es2022",
-  outExtension: { ".js": ".mjs" },
-});
-const built = join(absWorkingDir, "built");
-mkdirSync(built, { recursive: true });
-for (const name of readdirSync(fresh)) renameSync(join(fresh, name), join(built, name));
-rmdirSync(fresh);
+if (page) {
+  await build({
+    ...common,
+    entryPoints: ["src/page.ts", "src/tab.ts"],
+    outdir: resolve(page),
+    banner: { js: "// Built from tab/src by `python tools/tasks.py tab`; do not edit." },
+  });
+}
+
+// Tests in several processes build at once: each file is renamed into its place, so that none of them reads what another
+// has half written.
+async function into(folder, options) {
+  const fresh = mkdtempSync(join(absWorkingDir, "built-"));
+  await build({ ...common, ...options, outdir: fresh });
+  const target = join(absWorkingDir, folder);
+  mkdirSync(target, { recursive: true });
+  for (const name of readdirSync(fresh)) renameSync(join(fresh, name), join(target, name));
+  rmSync(fresh, { recursive: true });
+}
+
+await into("dist", { entryPoints: ["src/index.ts"], platform: "neutral" });
+const node = { platform: "node", target: "node20" };
+await into("dist", { ...node, entryPoints: { node: "src/node/index.ts", cli: "src/node/cli.ts" } });
+// Single files for Node, where tests hold them to Python's.
+const held = ["worker_role", "frames", "batches", "protobuf", "rest", "graph", "words"];
+await into("built", { entryPoints: held.map((name) => `src/${name}.ts`), outExtension: { ".js": ".mjs" } });

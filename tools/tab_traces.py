@@ -281,13 +281,18 @@ def lives(*, seed: int, count: int) -> Iterator[dict[str, Any]]:
         yield Life(seed * 1_000_003 + number).lines()
 
 
+def lines(*, seed: int, count: int) -> Iterator[str]:
+    """Yield the lives of a file, as it has them."""
+    for life in lives(seed=seed, count=count):
+        yield json.dumps(life, separators=(",", ":")) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=12_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    for life in lives(seed=given.seed, count=given.count):
-        sys.stdout.write(json.dumps(life, separators=(",", ":")) + "\n")
+    sys.stdout.writelines(lines(seed=given.seed, count=given.count))
     return 0
 
 

@@ -1,5 +1,8 @@
-// Who this tab is: a P-256 key that no script can read, made once and kept in IndexedDB, and the certificate that the
-// cluster gave it for a one-time token.
+// Who this device is: a P-256 key, made once and kept in its key store, and the certificate that the cluster gave it for a
+// one-time token.
+
+import type { Door, KeyStore } from "./parts.ts";
+import { say } from "./words.ts";
 
 /** The cluster does not let this device in; the message is its reason, as the manager words it. */
 export class RefusedHere extends Error {}
@@ -10,49 +13,41 @@ const ECDSA = { name: "ECDSA", namedCurve: "P-256" };
 const SIGN = { name: "ECDSA", hash: "SHA-256" };
 const FORM = "shoal tab 1";
 
-/** The identity that this browser has here; null: it has not joined. */
-export async function known(): Promise<Identity | null> {
-  return (await store<Identity | undefined>("readonly", (kept) => kept.get("identity"))) ?? null;
-}
-
 /** A job that this device may be given, and what it moves. */
 export interface Offer { job: string; name: string; operator: string; once_bytes: number; update_bytes: number; minute_bytes: number }
 
 /** Who asks, what for, and the jobs that there are. */
 export interface About { cluster: string; operator: string; purpose: string; jobs: Offer[] }
 
-/** Ask the cluster what it wants of a device, by a link's token or by the certificate that this browser has. It spends
+/** Ask the cluster what it wants of a device, by a link's token or by the certificate that this device has. It spends
  * nothing, and downloads nothing of a job. */
-export async function about(secret: string, identity: Identity | null): Promise<About> {
+export async function about(door: Door, secret: string, identity: Identity | null): Promise<About> {
   const given = identity ? { certificate_pem: identity.certificate_pem } : { secret };
-  const answer = await fetch("/about", { method: "POST", body: JSON.stringify(given) });
-  const told = await answer.json();
-  if (!answer.ok) throw new RefusedHere(told.refused ?? String(answer.status));
-  return told as About;
+  return (await asked(door, "/about", given)) as unknown as About;
 }
 
-export async function forget(): Promise<void> {
-  await store("readwrite", (kept) => kept.delete("identity"));
+async function asked(door: Door, path: string, question: unknown): Promise<Record<string, string>> {
+  const answer = await door.post(path, JSON.stringify(question)).catch(() => {
+    throw new Error(say("why.unreachable"));
+  });
+  const told = (await answer.json()) as Record<string, string>;
+  if (!answer.ok) throw new RefusedHere(told.refused ?? String(answer.status));
+  return told;
 }
 
 /** Spend a token. The key is made here, and what is sent is a request that proves it. */
-export async function join(secret: string, wanted: string): Promise<Identity> {
-  const pair = await crypto.subtle.generateKey(ECDSA, false, ["sign", "verify"]);
-  const answer = await fetch("/enrol", {
-    method: "POST",
-    body: JSON.stringify({ secret, wanted, csr_pem: await request(pair, wanted) }),
-  });
-  const told = await answer.json();
-  if (!answer.ok) throw new RefusedHere(told.refused ?? String(answer.status));
-  const identity = { ...told, key: pair.privateKey } as Identity;
-  await store("readwrite", (kept) => kept.put(identity, "identity"));
+export async function join(door: Door, keys: KeyStore, secret: string, wanted: string): Promise<Identity> {
+  const pair = await crypto.subtle.generateKey(ECDSA, keys.isExtractable, ["sign", "verify"]);
+  const told = await asked(door, "/enrol", { secret, wanted, csr_pem: await request(pair, wanted) });
+  const identity = { node: told.node, cluster: told.cluster, certificate_pem: told.certificate_pem, key: pair.privateKey };
+  await keys.save(identity);
   return identity;
 }
 
 /** The answer to a door's challenge, for one stream. */
-export async function answer(identity: Identity, told: { challenge: string; origin: string }, verb: string, incarnation: string): Promise<string> {
+export async function answer(door: Door, identity: Identity, told: { challenge: string; origin: string }, verb: string, incarnation: string): Promise<string> {
   // A door that says it is elsewhere gets nothing that is of use there.
-  if (told.origin !== location.origin) throw new Error(`the door says that it is ${told.origin}`);
+  if (told.origin !== door.origin) throw new Error(`the door says that it is ${told.origin}`);
   const text = [FORM, told.origin, verb, incarnation, told.challenge].join("\n");
   const signature = await signed(identity.key, new TextEncoder().encode(text));
   return JSON.stringify({ certificate_pem: identity.certificate_pem, signature: base64(signature), verb, incarnation });
@@ -99,17 +94,4 @@ function integer(bytes: Uint8Array): Uint8Array {
 
 function base64(bytes: Uint8Array): string {
   return btoa(String.fromCharCode(...bytes));
-}
-
-function store<T>(mode: IDBTransactionMode, act: (kept: IDBObjectStore) => IDBRequest): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const opening = indexedDB.open("shoal", 1);
-    opening.onupgradeneeded = () => opening.result.createObjectStore("kept");
-    opening.onerror = () => reject(opening.error);
-    opening.onsuccess = () => {
-      const asked = act(opening.result.transaction("kept", mode).objectStore("kept"));
-      asked.onsuccess = () => resolve(asked.result as T);
-      asked.onerror = () => reject(asked.error);
-    };
-  });
 }

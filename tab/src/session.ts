@@ -1,12 +1,14 @@
 // One stream to the manager's door: a WebSocket that has answered its challenge.
 
 import { Assembly, chunkOf, frames, type Message, type Tensors } from "./frames.ts";
-import { type BlobStore } from "./blob_store.ts";
 import { answer, type Identity, RefusedHere } from "./identity.ts";
+import type { BlobStore, Door, Socket } from "./parts.ts";
 import type { Plain } from "./protobuf.ts";
 import { say } from "./words.ts";
 
 const OPEN_S = 20;
+/** `readyState` of a socket that can send. */
+const OPEN = 1;
 const BLOB_MAX_BYTES = 1 << 30;
 
 export interface Listening {
@@ -15,8 +17,8 @@ export interface Listening {
 }
 
 /** A socket whose other end knows who we are. `listening` hears its frames from then on. */
-export async function open(identity: Identity, verb: string, incarnation: string, listening: Listening): Promise<WebSocket> {
-  const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/door`);
+export async function open(door: Door, identity: Identity, verb: string, incarnation: string, listening: Listening): Promise<Socket> {
+  const socket = door.socket("/door");
   socket.binaryType = "arraybuffer";
   return new Promise((resolve, reject) => {
     let isOpen = false;
@@ -24,7 +26,7 @@ export async function open(identity: Identity, verb: string, incarnation: string
     socket.onmessage = async ({ data }) => {
       try {
         if (isOpen) listening.frame(new Uint8Array(data as ArrayBuffer));
-        else if ("challenge" in JSON.parse(data)) socket.send(await answer(identity, JSON.parse(data), verb, incarnation));
+        else if ("challenge" in JSON.parse(data as string)) socket.send(await answer(door, identity, JSON.parse(data as string), verb, incarnation));
         else {
           isOpen = true;
           clearTimeout(giveUp);
@@ -45,11 +47,11 @@ export async function open(identity: Identity, verb: string, incarnation: string
 
 /** A lane of messages. */
 export class Lane {
-  private constructor(private readonly socket: WebSocket) {}
+  private constructor(private readonly socket: Socket) {}
 
-  static async open(identity: Identity, verb: string, incarnation: string, on: { message(message: Message): void; closed(code: number, reason: string): void }): Promise<Lane> {
+  static async open(door: Door, identity: Identity, verb: string, incarnation: string, on: { message(message: Message): void; closed(code: number, reason: string): void }): Promise<Lane> {
     const assembly = new Assembly();
-    const socket = await open(identity, verb, incarnation, {
+    const socket = await open(door, identity, verb, incarnation, {
       frame: (frame) => {
         const message = assembly.take(frame);
         if (message) on.message(message);
@@ -61,9 +63,9 @@ export class Lane {
 
   send(kind: string, body: Plain, tensors: Tensors = {}): number {
     let sent = 0;
-    if (this.socket.readyState !== WebSocket.OPEN) return sent;
+    if (this.socket.readyState !== OPEN) return sent;
     for (const frame of frames(kind, body, tensors)) {
-      this.socket.send(frame as BufferSource);
+      this.socket.send(frame);
       sent += frame.length;
     }
     return sent;
@@ -75,15 +77,15 @@ export class Lane {
   }
 }
 
-/** Fetches blobs one after the other, from what this browser keeps or from the manager, and believes none whose hash is
+/** Fetches blobs one after the other, from what this device keeps or from the manager, and believes none whose hash is
  * another. */
 export class Blobs {
-  private socket: Promise<WebSocket> | null = null;
+  private socket: Promise<Socket> | null = null;
   private due: { take(frame: Uint8Array): void; fail(reason: string): void } | null = null;
   private last: Promise<unknown> = Promise.resolve();
 
   constructor(
-    private readonly identity: Identity, private readonly incarnation: string, private readonly kept: BlobStore,
+    private readonly door: Door, private readonly identity: Identity, private readonly incarnation: string, private readonly kept: BlobStore,
     private readonly came: (bytes: number) => void,
   ) {}
 
@@ -111,14 +113,14 @@ export class Blobs {
   }
 
   private async download(sha256: string): Promise<Uint8Array> {
-    this.socket ??= open(this.identity, "Fetch", this.incarnation, {
+    this.socket ??= open(this.door, this.identity, "Fetch", this.incarnation, {
       frame: (frame) => this.due?.take(frame),
       closed: (_, reason) => {
         this.socket = null;
         this.due?.fail(reason || "connection closed");
       },
     });
-    let socket: WebSocket;
+    let socket: Socket;
     try {
       socket = await this.socket;
     } catch (error) {
@@ -146,7 +148,7 @@ export class Blobs {
         if (filled === into.length) resolve(into);
       };
       this.due = { take, fail: (reason) => reject(new Error(reason)) };
-      for (const frame of frames("Blob", { sha256, size_bytes: 0 })) socket.send(frame as BufferSource);
+      for (const frame of frames("Blob", { sha256, size_bytes: 0 })) socket.send(frame);
     }).finally(() => (this.due = null));
   }
 }

@@ -2,10 +2,10 @@
 // step whose result is known before it is ready, as `trainer/portable/steps.py` does.
 
 import { type Array_, drawAll, type Drawn, epochOrder, mix, WindowShuffle, windowShards } from "./batches.ts";
-import { load, session, whyNoGraphics } from "./engine.ts";
 import { Examples, type Rows, type ShardEntry } from "./examples.ts";
 import { checkGraph } from "./graph.ts";
 import { FILE_MAX_BYTES } from "./graph_rules.ts";
+import type { Engine } from "./parts.ts";
 import type { Plain } from "./protobuf.ts";
 import { asFloats, readTensors, type Stored } from "./safetensors.ts";
 import type { Blobs } from "./session.ts";
@@ -46,7 +46,7 @@ export class Trainer {
   private constructor(
     private readonly spec: Plain, private readonly graphs: Plain, private readonly file: Map<string, Stored>, private readonly step_: Uint8Array,
     private readonly evaluate_: Uint8Array, private readonly train_: Examples, private readonly test: Examples, first: Float32Array,
-    private readonly parameters: number,
+    private readonly parameters: number, private readonly runtime: Engine,
   ) {
     this.model = first;
     const { plan } = spec;
@@ -55,17 +55,18 @@ export class Trainer {
 
   /** What computes, and why nothing faster does, for a person. */
   get engine(): string {
-    return this.graphics ? "WebGPU" : `WebAssembly\n${this.why}`;
+    if (this.graphics) return "WebGPU";
+    return this.why ? `${this.runtime.name}\n${this.why}` : this.runtime.name;
   }
 
   /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. */
-  static async prepare(spec: Plain, blobs: Blobs, isGraphicsWanted: boolean, tell: (what: string) => void): Promise<Trainer> {
+  static async prepare(spec: Plain, blobs: Blobs, engine: Engine, isGraphicsWanted: boolean, tell: (what: string) => void): Promise<Trainer> {
     tell(say("why.fetching-model"));
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
     const { tensors, notes } = readTensors(file);
     const graphs = JSON.parse(notes.portable);
-    if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this page does not know: load it again`);
+    if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this program does not know: load a newer one`);
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name)!.bytes.slice());
     for (const graph of [train, evaluate]) checkGraph(graph);
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
@@ -73,7 +74,7 @@ export class Trainer {
     const [trainSet, testSet] = [await examples(spec.train, blobs, tell, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell)];
     // Not during a lease, whose time is short.
     if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
-    const made = new Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters);
+    const made = new Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine);
     tell(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
     return made;
@@ -81,23 +82,23 @@ export class Trainer {
 
   /** The processor has to prove itself. The graphics processor has to agree with it on a whole batch too, and be faster. */
   private async chooseEngine(isGraphicsWanted: boolean): Promise<void> {
-    this.why = await whyNoGraphics();
+    this.why = await this.runtime.whyNoGraphics();
     if (!this.why) {
       try {
         // This build computes by the processor as well: a tab loads one of the two.
-        this.ort = await load("graphics");
-        this.processor = await session(this.ort, this.step_);
+        this.ort = await this.runtime.load("graphics");
+        this.processor = await this.runtime.session(this.ort, this.step_);
       } catch (error) {
         console.info(`the engine for graphics: ${error}`);
         this.why = "the engine for graphics does not run this job";
       }
     }
     if (!this.processor) {
-      this.ort = await load("plain");
-      this.processor = await session(this.ort, this.step_);
+      this.ort = await this.runtime.load("plain");
+      this.processor = await this.runtime.session(this.ort, this.step_);
     }
     const wrong = await this.whyWrong();
-    if (wrong) throw new Error(`this browser computes ${wrong}; it does not train this job`);
+    if (wrong) throw new Error(`this device computes ${wrong}; it does not train this job`);
     if (this.why) return;
     try {
       this.why = await this.tryGraphics(isGraphicsWanted);
@@ -113,7 +114,7 @@ export class Trainer {
   private async tryGraphics(isGraphicsWanted: boolean): Promise<string> {
     const rows = await this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
     const byProcessor = await this.timed(rows);
-    this.graphics = await session(this.ort, this.step_, true);
+    this.graphics = await this.runtime.session(this.ort, this.step_, true);
     const wrong = await this.whyWrong();
     if (wrong) {
       console.info(`the graphics processor computes ${wrong}`);
@@ -224,7 +225,7 @@ export class Trainer {
   }
 
   async evaluate(chunks: number[], size: number): Promise<{ examples: number; metrics: MetricSum[] }> {
-    this.evaluation ??= await session(this.ort, this.evaluate_);
+    this.evaluation ??= await this.runtime.session(this.ort, this.evaluate_);
     const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
     const sums: number[] = [];
     let examples = 0;
@@ -287,7 +288,7 @@ export class Trainer {
   private columns(rows: Record<string, Rows>): Record<string, any> {
     return Object.fromEntries(Object.entries(rows).map(([name, { type, shape, bytes }]) => {
       const [kind, Kind] = TYPES[type] ?? [];
-      if (!kind) throw new Error(`a column of type ${type}, which a tab does not read`);
+      if (!kind) throw new Error(`a column of type ${type}, which this program does not read`);
       return [`column.${name}`, this.tensor(kind, new Kind(bytes.slice().buffer), shape)];
     }));
   }
@@ -302,7 +303,7 @@ export class Trainer {
 
   private feed(session: any, given: Record<string, any>): Record<string, any> {
     return Object.fromEntries((session.inputNames as string[]).map((name) => {
-      if (!(name in given)) throw new Error(`the job's graph reads ${name}, which this page does not have`);
+      if (!(name in given)) throw new Error(`the job's graph reads ${name}, which this program does not have`);
       return [name, given[name]];
     }));
   }
@@ -311,7 +312,11 @@ export class Trainer {
   private async breathe(): Promise<void> {
     await new Promise<void>((resolve) => {
       const channel = new MessageChannel();
-      channel.port1.onmessage = () => resolve();
+      channel.port1.onmessage = () => {
+        // Node stays alive for a port that is open.
+        channel.port1.close();
+        resolve();
+      };
       channel.port2.postMessage(null);
     });
     if (this.interrupted) throw new Error(this.interrupted);
@@ -341,7 +346,7 @@ async function examples(set: Plain, blobs: Blobs, tell: (what: string) => void, 
 /** The model that a job begins with, flat; parameters come first in its layout. */
 function firstModel(file: Uint8Array): { first: Float32Array; parameters: number } {
   const { tensors, notes } = readTensors(file);
-  if ("own" in notes) throw new Error("a part of this model is each device's own, and a tab keeps none");
+  if ("own" in notes) throw new Error("a part of this model is each device's own, and this device keeps none");
   const layout = JSON.parse(notes.layout) as [string, number[], string][];
   const size = (shape: number[]) => shape.reduce((product, side) => product * side, 1);
   const first = new Float32Array(layout.reduce((sum, [, shape]) => sum + size(shape), 0));

@@ -114,7 +114,7 @@ class Site:
 
 
 @asynccontextmanager
-async def site_in(directory: Path) -> AsyncIterator[Site]:
+async def site_in(directory: Path, origins: tuple[str, ...] = ()) -> AsyncIterator[Site]:
     authority = Authority.create(directory / "authority", "pond")
     identity = authority.identity(node="manager", role="manager")
     home = ManagerNode(identity, ManagerOptions(home=directory / "home"))
@@ -124,7 +124,7 @@ async def site_in(directory: Path) -> AsyncIterator[Site]:
     for name in engine_files.FILES:
         (engine / f"{name}.gz").write_bytes(gzip.compress(b"//"))
     door = TabDoor(
-        TabDoorOptions(origin="http://127.0.0.1:0"),
+        TabDoorOptions(origin="http://127.0.0.1:0", origins=origins),
         home=directory / "home",
         authority=authority,
         identity=identity,
@@ -393,6 +393,47 @@ def test_other_hosts_and_other_sites_are_refused(tmp_path: Path) -> None:
     run(story())
 
 
+APP = "https://app.example"
+
+
+@pytest.mark.gate("tab: its door")
+def test_a_site_that_the_operator_named_comes_in_and_no_other(tmp_path: Path) -> None:
+    async def story() -> None:
+        script = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "script"}
+        frame = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+        for origins in ((), (APP,)):
+            async with site_in(tmp_path / str(len(origins)), origins) as site:
+
+                async def page(site: Site = site, **headers: str) -> tuple[int, Any]:
+                    status, told, _ = await asyncio.to_thread(asked, site, "GET", "/tab.js", **headers)
+                    return int(status), told
+
+                status, told = await page(Origin=APP, **script)
+                assert (status, told["access-control-allow-origin"]) == ((200, APP) if origins else (403, None))
+                status, told = await page(**frame)
+                assert status == (200 if origins else 403)
+                assert told["x-frame-options"] == (None if origins else "DENY")
+                framers = APP if origins else "'none'"
+                assert f"frame-ancestors {framers};" in told["content-security-policy"]
+                body = {"secret": token(site)}
+                status, about = await asyncio.to_thread(posted, site, body, "/about", Origin=APP)
+                assert (status, about.get("cluster")) == ((200, "pond") if origins else (403, None))
+                if origins:
+                    async with site.socket(origin=APP) as socket:
+                        assert json.loads(await socket.recv())["origin"] == site.origin
+                # Whoever is not on the list stays out, and so does a page that names no origin.
+                for other in ("https://evil.example", "null", "https://app.example.evil.example", "http://app.example"):
+                    assert (await page(Origin=other, **script))[0] == 403
+                    assert (await asyncio.to_thread(posted, site, body, "/about", Origin=other))[0] == 403
+                    with pytest.raises(InvalidHandshake):
+                        async with site.socket(origin=other):
+                            pass
+                status, told = await page(**script)
+                assert (status, told["access-control-allow-origin"]) == (403, None)
+
+    run(story())
+
+
 @pytest.mark.parametrize("role", ["node", "operator", "manager"])
 def test_members_of_other_kinds_do_not_come_in(tmp_path: Path, role: str) -> None:
     async def story() -> None:
@@ -495,6 +536,23 @@ def test_plain_http_is_for_loopback_and_tls_for_everywhere_else(tmp_path: Path, 
     assert TabDoorOptions(origin="http://127.0.0.1:7075").listens_on == "127.0.0.1"
     tls = TabDoorOptions(origin="https://shoal.example", certificate=tmp_path, key=tmp_path)
     assert (tls.host, tls.port, tls.is_tls) == ("shoal.example", 443, True)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "https://*.example",
+        "http://app.example",
+        "https://app.example/",
+        "app.example",
+        "https://me@app.example",
+        "null",
+    ],
+)
+def test_a_site_of_others_is_named_as_browsers_name_it(origin: str) -> None:
+    with pytest.raises(Misuse, match="--browser-origin"):
+        TabDoorOptions(origin="http://127.0.0.1:7075", origins=("https://app.example", origin))
 
 
 def test_no_link_is_made_without_a_door(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ class TabDoor:
             Route("/{path:path}", self._file, methods=["GET"]),
         ]
         return web_config(
-            PageGuard(Starlette(routes=routes), hosts=hosts, origin=self._origin),
+            PageGuard(Starlette(routes=routes), hosts=hosts, origin=self._origin, others=self._options.origins),
             connections_max=CONNECTIONS_MAX,
             certificate=self._options.certificate,
             key=self._options.key,

@@ -136,6 +136,17 @@ BrowserPurpose = Annotated[
     ),
 ]
 
+BrowserOrigin = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ORIGIN",
+        help="Let pages of this other site, such as https://app.example, use the door of --browser and show its page"
+        " in a frame. Repeat it for more sites.",
+        show_default="only pages of --browser",
+        rich_help_panel=RARE,
+    ),
+]
+
 DiskQuota = Annotated[
     str,
     typer.Option(

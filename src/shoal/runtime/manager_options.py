@@ -53,6 +53,7 @@ class ManagerOptions:
     browser_key: Path | None = option(None, "of the certificate")
     browser_operator: str = option("", "who runs the cluster, as visitors read it")
     browser_purpose: str = option("", "what the cluster trains for, as visitors read it")
+    browser_origin: str = option("", "other sites whose pages may use the door for tabs, with commas between them")
     leash: bool = option(False, "end when standard input closes")
 
     def __post_init__(self) -> None:
@@ -81,8 +82,8 @@ class ManagerOptions:
     @property
     def tabs(self) -> TabDoorOptions | None:
         """Return where tabs of browsers come in, or None if they may not."""
-        given = (self.browser, self.browser_certificate, self.browser_key, self.browser_operator, self.browser_purpose)
-        if not any(given):
+        files = (self.browser_certificate, self.browser_key)
+        if not any((self.browser, *files, self.browser_operator, self.browser_purpose, self.browser_origin)):
             return None
         return TabDoorOptions(
             origin=self.browser,
@@ -90,6 +91,7 @@ class ManagerOptions:
             key=self.browser_key,
             operator=self.browser_operator,
             purpose=self.browser_purpose,
+            origins=tuple(filter(None, self.browser_origin.split(","))),
         )
 
     def to_argv(self) -> list[str]:

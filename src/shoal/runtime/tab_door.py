@@ -24,31 +24,30 @@ from shoal.runtime.tab_offers import TabOffer
 
 #: A person reads them on a phone.
 WORDS_MAX_CHARS = 300
+#: Each is compared with every request, and all of them are in a header of every answer.
+ORIGINS_MAX = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TabDoorOptions:
     """``origin``: as a browser shows it, such as ``https://shoal.example:7075``. ``operator`` and ``purpose``: who asks
-    visitors to take part, and what for, in the operator's words."""
+    visitors to take part, and what for, in the operator's words. ``origins``: other sites whose pages may use the door,
+    and show its page in a frame of theirs."""
 
     origin: str
     certificate: Path | None = None
     key: Path | None = None
     operator: str = ""
     purpose: str = ""
+    origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.origin:
             raise Misuse("the other options of --browser go with --browser ORIGIN")
         if max(len(self.operator), len(self.purpose)) > WORDS_MAX_CHARS:
             raise Misuse(f"--browser-operator and --browser-purpose have at most {WORDS_MAX_CHARS} characters each")
-        try:
-            parts = urllib.parse.urlsplit(self.origin)
-            is_plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
-            _ = parts.port
-        except ValueError:
-            is_plain = False
-        if not is_plain or parts.scheme not in ("http", "https") or not parts.hostname:
+        parts = _origin_parts(self.origin)
+        if parts is None:
             raise Misuse(f"--browser {self.origin}: write it as https://NAME:PORT, or http://127.0.0.1:PORT")
         if parts.scheme == "http" and not listens_on_loopback(parts.hostname):
             raise Misuse(
@@ -57,6 +56,23 @@ class TabDoorOptions:
             )
         if (parts.scheme == "https") != (self.certificate is not None and self.key is not None):
             raise Misuse("--browser https://... goes with --browser-certificate and --browser-key, and http:// without")
+        self._check_origins()
+
+    def _check_origins(self) -> None:
+        """Raise Misuse if an origin of others is not written as browsers write it, or anyone could pose as it."""
+        if len(self.origins) > ORIGINS_MAX:
+            raise Misuse(f"--browser-origin was given {len(self.origins)} times. {ORIGINS_MAX} is the most.")
+        for origin in self.origins:
+            parts = _origin_parts(origin)
+            if parts is None or origin != f"{parts.scheme}://{parts.netloc}" or "*" in origin or not origin.isascii():
+                raise Misuse(
+                    f"--browser-origin {origin}: write it as https://NAME or https://NAME:PORT, without a path"
+                )
+            if parts.scheme == "http" and not listens_on_loopback(parts.hostname or ""):
+                raise Misuse(
+                    f"--browser-origin {origin} has no TLS, so anyone on the way could replace its page. Write https://,"
+                    " or http://127.0.0.1:PORT for a page of this machine"
+                )
 
     @property
     def is_tls(self) -> bool:
@@ -77,6 +93,17 @@ class TabDoorOptions:
     def listens_on(self) -> str:
         """A name with a certificate may lead to any address of this machine; loopback stays loopback."""
         return "0.0.0.0" if self.is_tls else self.host.strip("[]")
+
+
+def _origin_parts(origin: str) -> urllib.parse.SplitResult | None:
+    """Return the parts of an origin, or None if the text is not one."""
+    try:
+        parts = urllib.parse.urlsplit(origin)
+        _ = parts.port
+    except ValueError:
+        return None
+    is_plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    return parts if is_plain and parts.scheme in ("http", "https") and parts.hostname else None
 
 
 class DoorForTabs(Protocol):

@@ -1,38 +1,112 @@
 // Built from tab/src by `python tools/tasks.py tab`; do not edit.
 
-// src/engine.ts
-var ENGINE_VERSION = "1.30.0";
-var ENGINE = `/engine/${ENGINE_VERSION}/`;
-var BUILDS = { plain: "ort.wasm.min.mjs", graphics: "ort.jspi.min.mjs" };
-var WEBGPU = { name: "webgpu", preferredLayout: "NCHW" };
-var THREADS_MAX = 4;
-var loaded = /* @__PURE__ */ new Map();
-function load(build) {
-  const known2 = loaded.get(build) ?? import(
-    /* @vite-ignore */
-    `${ENGINE}${BUILDS[build]}`
-  ).then((ort) => {
-    ort.env.wasm.wasmPaths = ENGINE;
-    ort.env.wasm.numThreads = threads();
-    ort.env.logLevel = "error";
-    return ort;
-  });
-  loaded.set(build, known2);
-  return known2;
+// src/words.ts
+var EN = {
+  title: "Train with this browser",
+  "lead.cluster": "The cluster {0} asks this device to help train a model.",
+  "lead.operator": "The cluster {0} asks this device to help train a model. It is run by: {1}",
+  "lead.unknown": "A cluster asks this device to help train a model.",
+  purpose: "What for: {0}",
+  "job.minute": "The job {0} downloads up to {1} MB once, then moves about {2} MB a minute.",
+  "job.update": "The job {0} downloads up to {1} MB once, then moves about {2} MB for each update.",
+  "job.unknown": "The job {0} does not say how much it downloads.",
+  "job.none": "There is no job now. When there is one, this page says how much it downloads, and asks you first.",
+  "ask.warm": "It computes while it is open and in front. Your device gets warm and uses power.",
+  "ask.sends": "It sends back what the model learned from the job's own examples. It reads none of your files, photos, contacts or places.",
+  "ask.keeps": "What it downloads stays in this browser, so that it is downloaded once. Leave this cluster deletes it.",
+  "ask.stop": "You can stop at any time. Nothing is lost: another device does the rest.",
+  "later.label": "Take part in later jobs of this cluster too, up to {0} MB each",
+  agree: "Agree and train",
+  again: "Train again as {0}",
+  "no-link": "To take part, open the link, or scan the code, that the people who run the cluster gave you.",
+  "take-job": "Download and train",
+  "no-thanks": "No, stop",
+  leases: "updates sent",
+  examples: "examples trained",
+  loss: "last loss",
+  job: "job",
+  node: "this device",
+  traffic: "data",
+  engine: "computes by",
+  progress: "batches of this lease",
+  none: "none",
+  down: "{0} MB down",
+  up: "{0} MB up",
+  stop: "Stop",
+  "go-on": "Go on",
+  details: "When it rests, and what computes",
+  "allow-hidden": "Train in the background too",
+  "allow-battery": "Train on a battery below 30 %",
+  "allow-metered": "Train over mobile data",
+  "want-graphics": "Use the graphics processor even if it is slower, from the next job on",
+  forget: "Leave this cluster",
+  "state.new": "",
+  "state.joining": "Joining",
+  "state.connecting": "Connecting",
+  "state.waiting": "Connected",
+  "state.asking": "A new job",
+  "state.working": "Training",
+  "state.paused": "Resting",
+  "state.stopped": "Stopped",
+  "state.refused": "Not let in",
+  "state.elsewhere": "Open in another tab",
+  "state.broken": "This browser cannot train",
+  "why.elsewhere": "This browser already takes part in another tab. Close that one, and this one goes on.",
+  "why.broken": "WebAssembly or module workers are missing.",
+  "why.joining": "making a key and joining",
+  "why.calling": "calling the cluster",
+  "why.closed": "the connection was closed",
+  "why.silent": "the cluster does not answer",
+  "why.unreachable": "the cluster cannot be reached",
+  "why.no-job": "connected; there is no job for this device now",
+  "why.no-other-job": "{0}; there is no other job for this device now",
+  "why.no-work": "there is no work now; this page asks again later",
+  "why.led-elsewhere": "{0} leads this job, and a page cannot reach it",
+  "why.asking": "{0} waits for your answer; nothing was downloaded",
+  "why.stopped": "stopped; what was not sent goes to another device",
+  "why.hidden": "this page is in the background",
+  "why.metered": "this connection may cost money",
+  "why.battery": "the battery is below {0} % and is not charging",
+  "why.left": "stopped by its user",
+  "why.gone": "its user left the cluster",
+  "why.fetching-model": "fetching the graphs and the model",
+  "why.fetching-examples": "fetching examples",
+  "why.trying": "loading the engine and trying the known batch",
+  "why.sent": "sent; waiting for the next version",
+  "why.evaluating": "trying version {0} on examples held out",
+  "why.batch": "1 batch of epoch {1}",
+  "why.batches": "{0} batches of epoch {1}",
+  "refused.used": "This link was used already. Ask for another.",
+  "refused.expired": "This link is too old. Ask for another.",
+  "refused.unknown": "This link is not known here. Ask for another.",
+  "refused.twice": "Another device uses this browser's key: a copy of its profile, say. Ask for another link.",
+  "refused.out": "The people who run the cluster shut this device out.",
+  "refused.old": "This browser's permit is not valid any more. Ask for another link.",
+  "refused.other": "The cluster refused: {0}"
+};
+var LANGUAGES = { en: EN };
+function say(word, ...values) {
+  const language = globalThis.navigator?.language?.slice(0, 2) ?? "en";
+  const text = LANGUAGES[language]?.[word] ?? EN[word];
+  return text.replace(/\{(\d)\}/g, (_, i) => String(values[Number(i)]));
 }
-function session(ort, graph, isGraphics = false) {
-  return ort.InferenceSession.create(graph, { executionProviders: isGraphics ? [WEBGPU, "wasm"] : ["wasm"] });
+var REFUSALS = [
+  [/used up/, "refused.used"],
+  [/token has expired/, "refused.expired"],
+  [/token is unknown|not a token/, "refused.unknown"],
+  [/use the identity of/, "refused.twice"],
+  [/revoked/, "refused.out"],
+  [/certificate/, "refused.old"]
+];
+function refusal(reason) {
+  const told2 = REFUSALS.find(([pattern]) => pattern.test(reason));
+  return told2 ? say(told2[1]) : say("refused.other", reason);
 }
-function threads() {
-  const isIsolated = globalThis.crossOriginIsolated === true;
-  return isIsolated ? Math.max(1, Math.min(THREADS_MAX, Math.floor((navigator.hardwareConcurrency || 1) / 2))) : 1;
-}
-async function whyNoGraphics() {
-  const { gpu } = navigator;
-  if (!gpu) return "no WebGPU in this browser";
-  if (!("Suspending" in WebAssembly)) return "no JSPI in this browser";
-  const adapter = await gpu.requestAdapter().catch(() => null);
-  return adapter ? "" : "no graphics processor";
+function inWords(phase, reason, work) {
+  if (phase === "training" && work) return say(work.batches.length === 1 ? "why.batch" : "why.batches", work.batches.length, work.epoch + 1);
+  if (phase === "evaluating" && work) return say("why.evaluating", work.version);
+  if (phase === "waiting" && reason.startsWith("the update was sent")) return say("why.sent");
+  return reason;
 }
 
 // src/identity.ts
@@ -41,33 +115,27 @@ var RefusedHere = class extends Error {
 var ECDSA = { name: "ECDSA", namedCurve: "P-256" };
 var SIGN = { name: "ECDSA", hash: "SHA-256" };
 var FORM = "shoal tab 1";
-async function known() {
-  return await store("readonly", (kept) => kept.get("identity")) ?? null;
-}
-async function about(secret, identity) {
+async function about(door, secret, identity) {
   const given = identity ? { certificate_pem: identity.certificate_pem } : { secret };
-  const answer2 = await fetch("/about", { method: "POST", body: JSON.stringify(given) });
+  return await asked(door, "/about", given);
+}
+async function asked(door, path, question) {
+  const answer2 = await door.post(path, JSON.stringify(question)).catch(() => {
+    throw new Error(say("why.unreachable"));
+  });
   const told2 = await answer2.json();
   if (!answer2.ok) throw new RefusedHere(told2.refused ?? String(answer2.status));
   return told2;
 }
-async function forget() {
-  await store("readwrite", (kept) => kept.delete("identity"));
-}
-async function join(secret, wanted) {
-  const pair = await crypto.subtle.generateKey(ECDSA, false, ["sign", "verify"]);
-  const answer2 = await fetch("/enrol", {
-    method: "POST",
-    body: JSON.stringify({ secret, wanted, csr_pem: await request(pair, wanted) })
-  });
-  const told2 = await answer2.json();
-  if (!answer2.ok) throw new RefusedHere(told2.refused ?? String(answer2.status));
-  const identity = { ...told2, key: pair.privateKey };
-  await store("readwrite", (kept) => kept.put(identity, "identity"));
+async function join(door, keys, secret, wanted) {
+  const pair = await crypto.subtle.generateKey(ECDSA, keys.isExtractable, ["sign", "verify"]);
+  const told2 = await asked(door, "/enrol", { secret, wanted, csr_pem: await request(pair, wanted) });
+  const identity = { node: told2.node, cluster: told2.cluster, certificate_pem: told2.certificate_pem, key: pair.privateKey };
+  await keys.save(identity);
   return identity;
 }
-async function answer(identity, told2, verb, incarnation) {
-  if (told2.origin !== location.origin) throw new Error(`the door says that it is ${told2.origin}`);
+async function answer(door, identity, told2, verb, incarnation) {
+  if (told2.origin !== door.origin) throw new Error(`the door says that it is ${told2.origin}`);
   const text = [FORM, told2.origin, verb, incarnation, told2.challenge].join("\n");
   const signature = await signed(identity.key, new TextEncoder().encode(text));
   return JSON.stringify({ certificate_pem: identity.certificate_pem, signature: base64(signature), verb, incarnation });
@@ -108,97 +176,6 @@ function integer(bytes) {
 }
 function base64(bytes) {
   return btoa(String.fromCharCode(...bytes));
-}
-function store(mode, act) {
-  return new Promise((resolve, reject) => {
-    const opening = indexedDB.open("shoal", 1);
-    opening.onupgradeneeded = () => opening.result.createObjectStore("kept");
-    opening.onerror = () => reject(opening.error);
-    opening.onsuccess = () => {
-      const asked = act(opening.result.transaction("kept", mode).objectStore("kept"));
-      asked.onsuccess = () => resolve(asked.result);
-      asked.onerror = () => reject(asked.error);
-    };
-  });
-}
-
-// src/blob_store.ts
-var NAME = "shoal-blobs";
-var OTHERS_MAX_BYTES = 512 << 20;
-var BlobStore = class {
-  memory = /* @__PURE__ */ new Map();
-  /** What the job under way is made of. */
-  wanted = /* @__PURE__ */ new Set();
-  job = "";
-  async get(sha256) {
-    this.wanted.add(sha256);
-    const kept = this.memory.get(sha256);
-    if (kept) return kept;
-    const found = await open().then((cache) => cache?.match(address(sha256)), () => void 0);
-    return found ? new Uint8Array(await found.arrayBuffer()) : null;
-  }
-  async put(sha256, blob) {
-    this.wanted.add(sha256);
-    const headers = { "content-length": String(blob.length) };
-    const store2 = async () => {
-      const cache = await open();
-      if (!cache) throw new Error("no Cache Storage");
-      await cache.put(address(sha256), new Response(blob, { headers }));
-    };
-    try {
-      await this.makeRoom(OTHERS_MAX_BYTES);
-      await store2();
-    } catch {
-      try {
-        await this.makeRoom(0);
-        await store2();
-      } catch (error) {
-        console.info(`a blob stays in memory only: ${error}`);
-        this.memory.set(sha256, blob);
-      }
-    }
-  }
-  /** What it keeps is not what its hash says: a disk that failed, say. */
-  async drop(sha256) {
-    this.memory.delete(sha256);
-    await open().then((cache) => cache?.delete(address(sha256)), () => void 0);
-  }
-  /** What other jobs were made of may go. A job that goes on after a rest finds what it had. */
-  begin(job) {
-    if (job === this.job) return;
-    this.job = job;
-    this.wanted.clear();
-    this.memory.clear();
-  }
-  async forget() {
-    this.begin("");
-    this.memory.clear();
-    await globalThis.caches?.delete(NAME).catch(() => false);
-  }
-  /** Drop the oldest blobs of other jobs until they take no more than this. */
-  async makeRoom(bytes) {
-    const cache = await open();
-    if (!cache) return;
-    const others = [];
-    for (const request2 of await cache.keys()) {
-      if (this.wanted.has(new URL(request2.url).pathname.slice(PREFIX.length))) continue;
-      const size = Number((await cache.match(request2))?.headers.get("content-length") ?? 0);
-      others.push([request2, size]);
-    }
-    let total = others.reduce((sum, [, size]) => sum + size, 0);
-    for (const [request2, size] of others) {
-      if (total <= bytes) return;
-      await cache.delete(request2);
-      total -= size;
-    }
-  }
-};
-var PREFIX = "/blob/";
-function address(sha256) {
-  return `${PREFIX}${sha256}`;
-}
-async function open() {
-  return globalThis.caches ? caches.open(NAME) : null;
 }
 
 // src/contract.ts
@@ -786,120 +763,12 @@ function sizeOf(info) {
   return size;
 }
 
-// src/words.ts
-var EN = {
-  title: "Train with this browser",
-  "lead.cluster": "The cluster {0} asks this device to help train a model.",
-  "lead.operator": "The cluster {0} asks this device to help train a model. It is run by: {1}",
-  "lead.unknown": "A cluster asks this device to help train a model.",
-  purpose: "What for: {0}",
-  "job.minute": "The job {0} downloads up to {1} MB once, then moves about {2} MB a minute.",
-  "job.update": "The job {0} downloads up to {1} MB once, then moves about {2} MB for each update.",
-  "job.unknown": "The job {0} does not say how much it downloads.",
-  "job.none": "There is no job now. When there is one, this page says how much it downloads, and asks you first.",
-  "ask.warm": "It computes while it is open and in front. Your device gets warm and uses power.",
-  "ask.sends": "It sends back what the model learned from the job's own examples. It reads none of your files, photos, contacts or places.",
-  "ask.keeps": "What it downloads stays in this browser, so that it is downloaded once. Leave this cluster deletes it.",
-  "ask.stop": "You can stop at any time. Nothing is lost: another device does the rest.",
-  "later.label": "Take part in later jobs of this cluster too, up to {0} MB each",
-  agree: "Agree and train",
-  again: "Train again as {0}",
-  "no-link": "To take part, open the link, or scan the code, that the people who run the cluster gave you.",
-  "take-job": "Download and train",
-  "no-thanks": "No, stop",
-  leases: "updates sent",
-  examples: "examples trained",
-  loss: "last loss",
-  job: "job",
-  node: "this device",
-  traffic: "data",
-  engine: "computes by",
-  progress: "batches of this lease",
-  none: "none",
-  down: "{0} MB down",
-  up: "{0} MB up",
-  stop: "Stop",
-  "go-on": "Go on",
-  details: "When it rests, and what computes",
-  "allow-hidden": "Train in the background too",
-  "allow-battery": "Train on a battery below 30 %",
-  "allow-metered": "Train over mobile data",
-  "want-graphics": "Use the graphics processor even if it is slower, from the next job on",
-  forget: "Leave this cluster",
-  "state.new": "",
-  "state.joining": "Joining",
-  "state.connecting": "Connecting",
-  "state.waiting": "Connected",
-  "state.asking": "A new job",
-  "state.working": "Training",
-  "state.paused": "Resting",
-  "state.stopped": "Stopped",
-  "state.refused": "Not let in",
-  "state.elsewhere": "Open in another tab",
-  "state.broken": "This browser cannot train",
-  "why.elsewhere": "This browser already takes part in another tab. Close that one, and this one goes on.",
-  "why.broken": "WebAssembly or module workers are missing.",
-  "why.joining": "making a key and joining",
-  "why.calling": "calling the cluster",
-  "why.closed": "the connection was closed",
-  "why.silent": "the cluster does not answer",
-  "why.unreachable": "the cluster cannot be reached",
-  "why.no-job": "connected; there is no job for this device now",
-  "why.no-other-job": "{0}; there is no other job for this device now",
-  "why.no-work": "there is no work now; this page asks again later",
-  "why.led-elsewhere": "{0} leads this job, and a page cannot reach it",
-  "why.asking": "{0} waits for your answer; nothing was downloaded",
-  "why.stopped": "stopped; what was not sent goes to another device",
-  "why.hidden": "this page is in the background",
-  "why.metered": "this connection may cost money",
-  "why.battery": "the battery is below {0} % and is not charging",
-  "why.left": "stopped by its user",
-  "why.gone": "its user left the cluster",
-  "why.fetching-model": "fetching the graphs and the model",
-  "why.fetching-examples": "fetching examples",
-  "why.trying": "loading the engine and trying the known batch",
-  "why.sent": "sent; waiting for the next version",
-  "why.evaluating": "trying version {0} on examples held out",
-  "why.batch": "1 batch of epoch {1}",
-  "why.batches": "{0} batches of epoch {1}",
-  "refused.used": "This link was used already. Ask for another.",
-  "refused.expired": "This link is too old. Ask for another.",
-  "refused.unknown": "This link is not known here. Ask for another.",
-  "refused.twice": "Another device uses this browser's key: a copy of its profile, say. Ask for another link.",
-  "refused.out": "The people who run the cluster shut this device out.",
-  "refused.old": "This browser's permit is not valid any more. Ask for another link.",
-  "refused.other": "The cluster refused: {0}"
-};
-var LANGUAGES = { en: EN };
-function say(word, ...values) {
-  const language = globalThis.navigator?.language?.slice(0, 2) ?? "en";
-  const text = LANGUAGES[language]?.[word] ?? EN[word];
-  return text.replace(/\{(\d)\}/g, (_, i) => String(values[Number(i)]));
-}
-var REFUSALS = [
-  [/used up/, "refused.used"],
-  [/token has expired/, "refused.expired"],
-  [/token is unknown|not a token/, "refused.unknown"],
-  [/use the identity of/, "refused.twice"],
-  [/revoked/, "refused.out"],
-  [/certificate/, "refused.old"]
-];
-function refusal(reason) {
-  const told2 = REFUSALS.find(([pattern]) => pattern.test(reason));
-  return told2 ? say(told2[1]) : say("refused.other", reason);
-}
-function inWords(phase, reason, work) {
-  if (phase === "training" && work) return say(work.batches.length === 1 ? "why.batch" : "why.batches", work.batches.length, work.epoch + 1);
-  if (phase === "evaluating" && work) return say("why.evaluating", work.version);
-  if (phase === "waiting" && reason.startsWith("the update was sent")) return say("why.sent");
-  return reason;
-}
-
 // src/session.ts
 var OPEN_S = 20;
+var OPEN = 1;
 var BLOB_MAX_BYTES = 1 << 30;
-async function open2(identity, verb, incarnation, listening) {
-  const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/door`);
+async function open(door, identity, verb, incarnation, listening) {
+  const socket = door.socket("/door");
   socket.binaryType = "arraybuffer";
   return new Promise((resolve, reject) => {
     let isOpen = false;
@@ -907,7 +776,7 @@ async function open2(identity, verb, incarnation, listening) {
     socket.onmessage = async ({ data }) => {
       try {
         if (isOpen) listening.frame(new Uint8Array(data));
-        else if ("challenge" in JSON.parse(data)) socket.send(await answer(identity, JSON.parse(data), verb, incarnation));
+        else if ("challenge" in JSON.parse(data)) socket.send(await answer(door, identity, JSON.parse(data), verb, incarnation));
         else {
           isOpen = true;
           clearTimeout(giveUp);
@@ -930,9 +799,9 @@ var Lane = class _Lane {
     this.socket = socket;
   }
   socket;
-  static async open(identity, verb, incarnation, on) {
+  static async open(door, identity, verb, incarnation, on) {
     const assembly = new Assembly();
-    const socket = await open2(identity, verb, incarnation, {
+    const socket = await open(door, identity, verb, incarnation, {
       frame: (frame) => {
         const message = assembly.take(frame);
         if (message) on.message(message);
@@ -943,7 +812,7 @@ var Lane = class _Lane {
   }
   send(kind, body, tensors = {}) {
     let sent = 0;
-    if (this.socket.readyState !== WebSocket.OPEN) return sent;
+    if (this.socket.readyState !== OPEN) return sent;
     for (const frame of frames(kind, body, tensors)) {
       this.socket.send(frame);
       sent += frame.length;
@@ -956,12 +825,14 @@ var Lane = class _Lane {
   }
 };
 var Blobs = class {
-  constructor(identity, incarnation, kept, came) {
+  constructor(door, identity, incarnation, kept, came) {
+    this.door = door;
     this.identity = identity;
     this.incarnation = incarnation;
     this.kept = kept;
     this.came = came;
   }
+  door;
   identity;
   incarnation;
   kept;
@@ -980,9 +851,9 @@ var Blobs = class {
     this.socket = null;
   }
   async fetchNow(sha256) {
-    const known2 = await this.kept.get(sha256);
-    if (known2 && await hashOf(known2) === sha256) return known2;
-    if (known2) await this.kept.drop(sha256);
+    const known = await this.kept.get(sha256);
+    if (known && await hashOf(known) === sha256) return known;
+    if (known) await this.kept.drop(sha256);
     const whole = await this.download(sha256);
     const found = await hashOf(whole);
     if (found !== sha256) throw new Error(`a blob that is not what its hash says: ${found.slice(0, 12)}…`);
@@ -990,7 +861,7 @@ var Blobs = class {
     return whole;
   }
   async download(sha256) {
-    this.socket ??= open2(this.identity, "Fetch", this.incarnation, {
+    this.socket ??= open(this.door, this.identity, "Fetch", this.incarnation, {
       frame: (frame) => this.due?.take(frame),
       closed: (_, reason) => {
         this.socket = null;
@@ -1423,7 +1294,7 @@ function part(value) {
   return value;
 }
 function* fields(data, what) {
-  const known2 = new Set(Object.values(GRAPH_FIELDS[what]));
+  const known = new Set(Object.values(GRAPH_FIELDS[what]));
   let at = 0;
   const varint = () => {
     let value = 0n;
@@ -1438,7 +1309,7 @@ function* fields(data, what) {
   while (at < data.length) {
     const key = varint();
     const field = Number(key >> 3n), kind = Number(key & 7n);
-    if (!known2.has(field)) throw new Error(`the ${what} of a graph has field ${field}, which is none of ours`);
+    if (!known.has(field)) throw new Error(`the ${what} of a graph has field ${field}, which is none of ours`);
     if (kind === VARINT2) {
       yield [field, varint()];
       continue;
@@ -1471,7 +1342,7 @@ var TYPES = {
   F16: ["float16", Uint16Array]
 };
 var Trainer = class _Trainer {
-  constructor(spec, graphs, file, step_, evaluate_, train_, test, first, parameters) {
+  constructor(spec, graphs, file, step_, evaluate_, train_, test, first, parameters, runtime) {
     this.spec = spec;
     this.graphs = graphs;
     this.file = file;
@@ -1480,6 +1351,7 @@ var Trainer = class _Trainer {
     this.train_ = train_;
     this.test = test;
     this.parameters = parameters;
+    this.runtime = runtime;
     this.model = first;
     const { plan } = spec;
     if (plan.shuffle === "window") this.windows = new WindowShuffle(train_.rows, plan.seed, train_.window);
@@ -1492,6 +1364,7 @@ var Trainer = class _Trainer {
   train_;
   test;
   parameters;
+  runtime;
   model;
   states = [];
   count = 0;
@@ -1509,46 +1382,47 @@ var Trainer = class _Trainer {
   why = "";
   /** What computes, and why nothing faster does, for a person. */
   get engine() {
-    return this.graphics ? "WebGPU" : `WebAssembly
-${this.why}`;
+    if (this.graphics) return "WebGPU";
+    return this.why ? `${this.runtime.name}
+${this.why}` : this.runtime.name;
   }
   /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. */
-  static async prepare(spec, blobs, isGraphicsWanted, tell) {
+  static async prepare(spec, blobs, engine, isGraphicsWanted, tell) {
     tell(say("why.fetching-model"));
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
     const { tensors, notes } = readTensors(file);
     const graphs = JSON.parse(notes.portable);
-    if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this page does not know: load it again`);
+    if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this program does not know: load a newer one`);
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name).bytes.slice());
     for (const graph of [train, evaluate]) checkGraph(graph);
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
     const cacheBytes = (spec.plan.cache_mb ?? 0) * 2 ** 20;
     const [trainSet, testSet] = [await examples(spec.train, blobs, tell, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell)];
     if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
-    const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters);
+    const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine);
     tell(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
     return made;
   }
   /** The processor has to prove itself. The graphics processor has to agree with it on a whole batch too, and be faster. */
   async chooseEngine(isGraphicsWanted) {
-    this.why = await whyNoGraphics();
+    this.why = await this.runtime.whyNoGraphics();
     if (!this.why) {
       try {
-        this.ort = await load("graphics");
-        this.processor = await session(this.ort, this.step_);
+        this.ort = await this.runtime.load("graphics");
+        this.processor = await this.runtime.session(this.ort, this.step_);
       } catch (error) {
         console.info(`the engine for graphics: ${error}`);
         this.why = "the engine for graphics does not run this job";
       }
     }
     if (!this.processor) {
-      this.ort = await load("plain");
-      this.processor = await session(this.ort, this.step_);
+      this.ort = await this.runtime.load("plain");
+      this.processor = await this.runtime.session(this.ort, this.step_);
     }
     const wrong = await this.whyWrong();
-    if (wrong) throw new Error(`this browser computes ${wrong}; it does not train this job`);
+    if (wrong) throw new Error(`this device computes ${wrong}; it does not train this job`);
     if (this.why) return;
     try {
       this.why = await this.tryGraphics(isGraphicsWanted);
@@ -1563,7 +1437,7 @@ ${this.why}`;
   async tryGraphics(isGraphicsWanted) {
     const rows = await this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
     const byProcessor = await this.timed(rows);
-    this.graphics = await session(this.ort, this.step_, true);
+    this.graphics = await this.runtime.session(this.ort, this.step_, true);
     const wrong = await this.whyWrong();
     if (wrong) {
       console.info(`the graphics processor computes ${wrong}`);
@@ -1660,7 +1534,7 @@ ${this.why}`;
     return { delta, examples: examples2, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1e3 };
   }
   async evaluate(chunks, size) {
-    this.evaluation ??= await session(this.ort, this.evaluate_);
+    this.evaluation ??= await this.runtime.session(this.ort, this.evaluate_);
     const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
     const sums = [];
     let examples2 = 0;
@@ -1719,7 +1593,7 @@ ${this.why}`;
   columns(rows) {
     return Object.fromEntries(Object.entries(rows).map(([name, { type, shape, bytes }]) => {
       const [kind, Kind] = TYPES[type] ?? [];
-      if (!kind) throw new Error(`a column of type ${type}, which a tab does not read`);
+      if (!kind) throw new Error(`a column of type ${type}, which this program does not read`);
       return [`column.${name}`, this.tensor(kind, new Kind(bytes.slice().buffer), shape)];
     }));
   }
@@ -1729,9 +1603,9 @@ ${this.why}`;
   tensor(type, data, dims = [data.length]) {
     return new this.ort.Tensor(type, data, dims);
   }
-  feed(session2, given) {
-    return Object.fromEntries(session2.inputNames.map((name) => {
-      if (!(name in given)) throw new Error(`the job's graph reads ${name}, which this page does not have`);
+  feed(session, given) {
+    return Object.fromEntries(session.inputNames.map((name) => {
+      if (!(name in given)) throw new Error(`the job's graph reads ${name}, which this program does not have`);
       return [name, given[name]];
     }));
   }
@@ -1739,7 +1613,10 @@ ${this.why}`;
   async breathe() {
     await new Promise((resolve) => {
       const channel = new MessageChannel();
-      channel.port1.onmessage = () => resolve();
+      channel.port1.onmessage = () => {
+        channel.port1.close();
+        resolve();
+      };
       channel.port2.postMessage(null);
     });
     if (this.interrupted) throw new Error(this.interrupted);
@@ -1764,7 +1641,7 @@ async function examples(set, blobs, tell, isWindowed = false, cacheBytes = 0) {
 }
 function firstModel(file) {
   const { tensors, notes } = readTensors(file);
-  if ("own" in notes) throw new Error("a part of this model is each device's own, and a tab keeps none");
+  if ("own" in notes) throw new Error("a part of this model is each device's own, and this device keeps none");
   const layout = JSON.parse(notes.layout);
   const size = (shape) => shape.reduce((product, side) => product * side, 1);
   const first = new Float32Array(layout.reduce((sum, [, shape]) => sum + size(shape), 0));
@@ -2057,40 +1934,42 @@ function tenths(value) {
   return value * 4 % 2 === 1 ? ((low + low % 2) / 10).toFixed(1) : value.toFixed(1);
 }
 
-// src/tab.ts
+// src/device.ts
 var BACKOFF_S = [0.1, 0.5, 1, 2, 5, 10];
 var REFUSED_S = 30;
 var PROTOCOL = 2;
-var Tab = class {
-  constructor(show) {
-    this.show = show;
+var Device = class {
+  constructor(parts2) {
+    this.parts = parts2;
+    this.shown = {
+      state: "new",
+      reason: "",
+      about: null,
+      offer: null,
+      node: "",
+      cluster: "",
+      job: "",
+      threads: parts2.engine.threads,
+      engine: "",
+      epoch: 0,
+      version: 0,
+      leases: 0,
+      examples: 0,
+      loss: null,
+      done: 0,
+      of: 0,
+      down_bytes: 0,
+      up_bytes: 0,
+      files_bytes: 0
+    };
   }
-  show;
-  shown = {
-    state: "new",
-    reason: "",
-    about: null,
-    offer: null,
-    node: "",
-    cluster: "",
-    job: "",
-    threads: threads(),
-    engine: "",
-    epoch: 0,
-    version: 0,
-    leases: 0,
-    examples: 0,
-    loss: null,
-    done: 0,
-    of: 0,
-    down_bytes: 0,
-    up_bytes: 0,
-    files_bytes: 0
-  };
+  parts;
+  shown;
+  listeners = { state: /* @__PURE__ */ new Set(), progress: /* @__PURE__ */ new Set(), offer: /* @__PURE__ */ new Set(), record: /* @__PURE__ */ new Set() };
   identity = null;
   about = "";
   /** Why it does not train although it was told to; empty: it may. */
-  pause = "";
+  why = "";
   isStarted = false;
   /** Its user wants the graphics processor to compute even where that is slower. */
   isGraphicsWanted = false;
@@ -2101,7 +1980,6 @@ var Tab = class {
   control = null;
   work = null;
   blobs = null;
-  kept = new BlobStore();
   /** Jobs whose download its user agreed to, and how large a later one may be without being asked. */
   agreed = /* @__PURE__ */ new Set();
   later_bytes = 0;
@@ -2114,61 +1992,74 @@ var Tab = class {
   heartbeat_s = 1;
   welcome = {};
   jobs = /* @__PURE__ */ new Map();
-  async hear(said) {
-    switch (said.say) {
-      case "look":
-        this.identity = await known();
-        return this.look(said.secret);
-      case "join":
-        this.tell({ state: "joining", reason: say("why.joining") });
-        try {
-          this.identity = await join(said.secret, said.wanted);
-        } catch (error) {
-          return this.tell({ state: "refused", reason: inTheirWords(error) });
-        }
-        return this.start(said.about);
-      case "start":
-        return this.start(said.about);
-      case "take":
-        return this.take();
-      case "later":
-        this.later_bytes = said.megabytes * 1e6;
-        return;
-      case "pause":
-        this.pause = said.why;
-        return this.follow();
-      case "graphics":
-        this.isGraphicsWanted = said.isWanted;
-        return;
-      case "stop":
-        this.isStarted = false;
-        this.part(say("why.left"));
-        return this.tell({ state: "stopped", reason: say("why.stopped") });
-      case "forget":
-        this.isStarted = false;
-        this.part(say("why.gone"));
-        await Promise.all([forget(), this.kept.forget()]);
-        this.identity = null;
-        this.agreed.clear();
-        return this.tell({ state: "new", reason: "", node: "", cluster: "", about: null });
-    }
+  /** Listen; what is returned ends that. */
+  on(name, hear2) {
+    this.listeners[name].add(hear2);
+    return () => void this.listeners[name].delete(hear2);
   }
-  /** Who asks, and what for: before anything is downloaded. */
-  async look(secret) {
+  get now() {
+    return { ...this.shown };
+  }
+  /** Who asks and what for, by a link's token or by the certificate of this device: before anything is downloaded. */
+  async look(secret = "") {
+    this.identity = await this.parts.keys.load();
+    await this.lookAbout(secret);
+    return this.now;
+  }
+  /** Spend a token, and take part in the jobs that `look` named. `wanted`: a name to be known by. `about`: what this device
+   * is, such as "Chromium 150 on Linux". */
+  async join(secret, wanted, about2) {
+    this.tell({ state: "joining", reason: say("why.joining") });
+    try {
+      this.identity = await join(this.parts.door, this.parts.keys, secret, wanted);
+    } catch (error) {
+      return this.tell({ state: "refused", reason: inTheirWords(error) });
+    }
+    this.start(about2);
+  }
+  /** Agree to later jobs that download no more than this each. */
+  later(megabytes) {
+    this.later_bytes = megabytes * 1e6;
+  }
+  /** Rest for this reason, or go on if it is empty. */
+  pause(why) {
+    this.why = why;
+    this.follow();
+  }
+  /** Compute by the graphics processor, from the next job on, even if that is slower. */
+  graphics(isWanted) {
+    this.isGraphicsWanted = isWanted;
+  }
+  /** Say goodbye. `start` goes on. */
+  stop() {
+    this.isStarted = false;
+    this.part(say("why.left"));
+    this.tell({ state: "stopped", reason: say("why.stopped") });
+  }
+  /** Leave the cluster: the key goes, and the files of its jobs. */
+  async forget() {
+    this.isStarted = false;
+    this.part(say("why.gone"));
+    await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget()]);
+    this.identity = null;
+    this.agreed.clear();
+    this.tell({ state: "new", reason: "", node: "", cluster: "", about: null });
+  }
+  async lookAbout(secret) {
     const { identity } = this;
     const news = { node: identity?.node ?? "", cluster: identity?.cluster ?? "" };
     if (identity || secret) {
       try {
-        news.about = await about(secret, identity);
+        news.about = await about(this.parts.door, secret, identity);
       } catch (error) {
         if (!(error instanceof RefusedHere)) news.reason = say("why.unreachable");
         else if (!identity || !secret) [news.state, news.reason] = ["refused", refusal(error.message)];
-        else news.about = await about(secret, null).catch(() => null);
+        else news.about = await about(this.parts.door, secret, null).catch(() => null);
       }
     }
     this.tell(news);
   }
-  /** Its user agreed to the jobs that the page names. */
+  /** Its user agreed to the jobs that `look` named. */
   agree() {
     for (const { job } of this.shown.about?.jobs ?? []) this.agreed.add(job);
   }
@@ -2181,7 +2072,9 @@ var Tab = class {
     this.tell({ offer: null });
     this.employ(assign);
   }
+  /** Take part again as who it is, in the jobs that `look` named. */
   start(about2) {
+    if (!this.identity) throw new Error("this device has not joined: call look() or join() first");
     this.about = about2;
     this.agree();
     this.isStarted = true;
@@ -2192,9 +2085,9 @@ var Tab = class {
   /** Be connected if it may train, and gone if it may not: a device that rests says so, and holds no lease. */
   follow() {
     if (!this.isStarted) return;
-    if (this.pause) {
-      this.part(this.pause);
-      this.tell({ state: "paused", reason: this.pause });
+    if (this.why) {
+      this.part(this.why);
+      this.tell({ state: "paused", reason: this.why });
     } else if (!this.control && !this.isDialling) void this.dial();
   }
   // Sessions ----------------------------------------------------------------------------------------------------
@@ -2207,8 +2100,8 @@ var Tab = class {
     const lost = (_, reason) => this.lost(reason || say("why.closed"));
     let work = null, control = null;
     try {
-      work = await Lane.open(identity, "Work", incarnation, { message: (message) => this.received(message), closed: lost });
-      control = await Lane.open(identity, "Control", incarnation, { message: (message) => this.received(message), closed: lost });
+      work = await Lane.open(this.parts.door, identity, "Work", incarnation, { message: (message) => this.received(message), closed: lost });
+      control = await Lane.open(this.parts.door, identity, "Control", incarnation, { message: (message) => this.received(message), closed: lost });
     } catch (error) {
       work?.close();
       this.isDialling = false;
@@ -2218,10 +2111,11 @@ var Tab = class {
     }
     this.isDialling = false;
     [this.work, this.control] = [work, control];
-    if (!this.isStarted || this.pause) return this.part(this.pause || say("why.left"));
-    this.blobs ??= new Blobs(identity, incarnation, this.kept, (bytes) => this.tell({ down_bytes: this.shown.down_bytes + bytes, files_bytes: this.shown.files_bytes + bytes }));
+    if (!this.isStarted || this.why) return this.part(this.why || say("why.left"));
+    this.blobs ??= new Blobs(this.parts.door, identity, incarnation, this.parts.blobs, (bytes) => this.tell({ down_bytes: this.shown.down_bytes + bytes, files_bytes: this.shown.files_bytes + bytes }));
     this.heard_s = now_s();
-    const facts = { host: this.about, arch: "wasm", cpus: threads(), onnx: ENGINE_VERSION, browser: this.about };
+    const { engine } = this.parts;
+    const facts = { host: this.about, arch: engine.arch, cpus: engine.threads, onnx: engine.version, browser: this.about };
     control.send("Hello", { node: identity.node, incarnation, protocol: PROTOCOL, facts });
   }
   dialLater(after_s) {
@@ -2322,16 +2216,16 @@ var Tab = class {
   }
   /** Ask its user before anything of a job is downloaded. */
   async offer(assign) {
-    let known2 = null;
+    let known = null;
     try {
-      known2 = await about("", this.identity);
+      known = await about(this.parts.door, "", this.identity);
     } catch (error) {
-      console.info(`what the job downloads: ${told(error)}`);
+      this.emit("record", { kind: "offer.unknown", reason: told(error) });
     }
     if (this.offered !== assign) return;
     const nothing = { job: assign.job, name: assign.spec.name || assign.job, operator: "", once_bytes: NaN, update_bytes: NaN, minute_bytes: 0 };
-    const offer = known2?.jobs.find(({ job }) => job === assign.job) ?? nothing;
-    this.tell({ about: known2 ?? this.shown.about, offer });
+    const offer = known?.jobs.find(({ job }) => job === assign.job) ?? nothing;
+    this.tell({ about: known ?? this.shown.about, offer });
     if (offer.once_bytes <= this.later_bytes) return this.take();
     this.tell({ state: "asking", reason: say("why.asking", offer.name) });
   }
@@ -2341,7 +2235,7 @@ var Tab = class {
   }
   employ(assign) {
     const worker = new Worker(assign.job, assign.leader, assign.term);
-    this.kept.begin(assign.job);
+    this.parts.blobs.begin(assign.job);
     const job = { assign, worker, timers: /* @__PURE__ */ new Map(), trainer: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
     this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
@@ -2369,7 +2263,7 @@ var Tab = class {
         clearTimeout(job.timers.get(action.name));
         return;
       case "Record":
-        return console.info(`${action.kind}: ${action.reason}`);
+        return this.emit("record", { kind: action.kind, reason: action.reason });
       case "Prepare":
         return this.busy(job, () => this.prepare(job));
       case "Train":
@@ -2395,7 +2289,7 @@ var Tab = class {
       await job.trainer?.release();
       job.trainer = null;
       if (!this.blobs) throw new Error("there is no connection to the manager");
-      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, this.isGraphicsWanted, (reason) => this.tell({ reason }));
+      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, this.parts.engine, this.isGraphicsWanted, (reason) => this.tell({ reason }));
       if (job.isOver) return void await trainer.release();
       job.trainer = trainer;
       this.tell({ engine: trainer.engine });
@@ -2408,7 +2302,7 @@ var Tab = class {
     const { lease, epoch, version, batches } = action;
     this.tell({ epoch, version, done: 0, of: batches.length });
     try {
-      const trainer = loaded2(job, action.tensors.model);
+      const trainer = loaded(job, action.tensors.model);
       const { delta, examples: examples2, loss_sum, seconds } = await trainer.train(epoch, batches, action.rate, (done) => this.tell({ done }));
       this.tell({ examples: this.shown.examples + examples2, loss: loss_sum / examples2, engine: trainer.engine });
       this.post(job, { event: "Trained", lease, examples: examples2, loss_sum, seconds, tensors: { delta } });
@@ -2419,7 +2313,7 @@ var Tab = class {
   async evaluate(job, action) {
     const { lease, chunks, size } = action;
     try {
-      const { examples: examples2, metrics } = await loaded2(job, action.tensors.model).evaluate(chunks, size);
+      const { examples: examples2, metrics } = await loaded(job, action.tensors.model).evaluate(chunks, size);
       this.post(job, { event: "EvaluationDone", lease, examples: examples2, metrics });
     } catch (error) {
       this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
@@ -2437,10 +2331,18 @@ var Tab = class {
   }
   tell(news) {
     Object.assign(this.shown, news);
-    this.show({ ...this.shown });
+    this.emit("state", this.now);
+    if (news.offer) this.emit("offer", news.offer);
+    if (news.done !== void 0 || news.leases !== void 0) {
+      const { job, epoch, version, done, of, leases, examples: examples2, loss } = this.shown;
+      this.emit("progress", { job, epoch, version, done, of, leases, examples: examples2, loss });
+    }
+  }
+  emit(name, news) {
+    for (const hear2 of this.listeners[name]) hear2(news);
   }
 };
-function loaded2(job, model) {
+function loaded(job, model) {
   if (!job.trainer) throw new Error("the trainer is gone");
   if (model && model.length !== job.trainer.model.length) throw new Error(`a model of ${model.length} values, not ${job.trainer.model.length}`);
   if (model) job.trainer.model = model;
@@ -2458,5 +2360,210 @@ function inTheirWords(error) {
 function now_s() {
   return performance.now() / 1e3;
 }
-var tab = new Tab((shown) => postMessage(shown));
-addEventListener("message", ({ data }) => void tab.hear(data));
+
+// src/web/blob_store.ts
+var NAME = "shoal-blobs";
+var OTHERS_MAX_BYTES = 512 << 20;
+var CacheBlobs = class {
+  memory = /* @__PURE__ */ new Map();
+  /** What the job under way is made of. */
+  wanted = /* @__PURE__ */ new Set();
+  job = "";
+  async get(sha256) {
+    this.wanted.add(sha256);
+    const kept = this.memory.get(sha256);
+    if (kept) return kept;
+    const found = await open2().then((cache) => cache?.match(address(sha256)), () => void 0);
+    return found ? new Uint8Array(await found.arrayBuffer()) : null;
+  }
+  async put(sha256, blob) {
+    this.wanted.add(sha256);
+    const headers = { "content-length": String(blob.length) };
+    const store2 = async () => {
+      const cache = await open2();
+      if (!cache) throw new Error("no Cache Storage");
+      await cache.put(address(sha256), new Response(blob, { headers }));
+    };
+    try {
+      await this.makeRoom(OTHERS_MAX_BYTES);
+      await store2();
+    } catch {
+      try {
+        await this.makeRoom(0);
+        await store2();
+      } catch (error) {
+        console.info(`a blob stays in memory only: ${error}`);
+        this.memory.set(sha256, blob);
+      }
+    }
+  }
+  /** What it keeps is not what its hash says: a disk that failed, say. */
+  async drop(sha256) {
+    this.memory.delete(sha256);
+    await open2().then((cache) => cache?.delete(address(sha256)), () => void 0);
+  }
+  /** What other jobs were made of may go. A job that goes on after a rest finds what it had. */
+  begin(job) {
+    if (job === this.job) return;
+    this.job = job;
+    this.wanted.clear();
+    this.memory.clear();
+  }
+  async forget() {
+    this.begin("");
+    this.memory.clear();
+    await globalThis.caches?.delete(NAME).catch(() => false);
+  }
+  /** Drop the oldest blobs of other jobs until they take no more than this. */
+  async makeRoom(bytes) {
+    const cache = await open2();
+    if (!cache) return;
+    const others = [];
+    for (const request2 of await cache.keys()) {
+      if (this.wanted.has(new URL(request2.url).pathname.slice(PREFIX.length))) continue;
+      const size = Number((await cache.match(request2))?.headers.get("content-length") ?? 0);
+      others.push([request2, size]);
+    }
+    let total = others.reduce((sum, [, size]) => sum + size, 0);
+    for (const [request2, size] of others) {
+      if (total <= bytes) return;
+      await cache.delete(request2);
+      total -= size;
+    }
+  }
+};
+var PREFIX = "/blob/";
+function address(sha256) {
+  return `${PREFIX}${sha256}`;
+}
+async function open2() {
+  return globalThis.caches ? caches.open(NAME) : null;
+}
+
+// src/web/door.ts
+var WebDoor = class {
+  origin;
+  constructor(origin) {
+    this.origin = new URL(origin).origin;
+  }
+  /** The body is plain text to the browser, so that it asks nothing before a request to another site. */
+  post(path, body) {
+    return fetch(this.origin + path, { method: "POST", body });
+  }
+  socket(path) {
+    return new WebSocket(this.origin.replace(/^http/, "ws") + path);
+  }
+};
+
+// src/web/engine.ts
+var ENGINE_VERSION = "1.30.0";
+var BUILDS = { plain: "ort.wasm.min.mjs", graphics: "ort.jspi.min.mjs" };
+var WEBGPU = { name: "webgpu", preferredLayout: "NCHW" };
+var THREADS_MAX = 4;
+function engineOf(door) {
+  return `${door}/engine/${ENGINE_VERSION}/`;
+}
+var WebEngine = class {
+  /** `files`: the folder of the library's files. A page of another site can serve them itself. */
+  constructor(files) {
+    this.files = files;
+  }
+  files;
+  version = ENGINE_VERSION;
+  name = "WebAssembly";
+  arch = "wasm";
+  loaded = /* @__PURE__ */ new Map();
+  /** More than one only where the page is isolated from all others. */
+  get threads() {
+    const isIsolated = globalThis.crossOriginIsolated === true;
+    return isIsolated ? Math.max(1, Math.min(THREADS_MAX, Math.floor((navigator.hardwareConcurrency || 1) / 2))) : 1;
+  }
+  /** A build of the library, loaded once. */
+  load(build) {
+    const known = this.loaded.get(build) ?? import(
+      /* @vite-ignore */
+      `${this.files}${BUILDS[build]}`
+    ).then((ort) => {
+      ort.env.wasm.wasmPaths = this.files;
+      ort.env.wasm.numThreads = this.threads;
+      ort.env.logLevel = "error";
+      return ort;
+    });
+    this.loaded.set(build, known);
+    return known;
+  }
+  session(ort, graph, isGraphics = false) {
+    return ort.InferenceSession.create(graph, { executionProviders: isGraphics ? [WEBGPU, "wasm"] : ["wasm"] });
+  }
+  async whyNoGraphics() {
+    const { gpu } = navigator;
+    if (!gpu) return "no WebGPU in this browser";
+    if (!("Suspending" in WebAssembly)) return "no JSPI in this browser";
+    const adapter = await gpu.requestAdapter().catch(() => null);
+    return adapter ? "" : "no graphics processor";
+  }
+};
+
+// src/web/key_store.ts
+var BrowserKeys = class {
+  isExtractable = false;
+  name;
+  constructor(door) {
+    this.name = door === globalThis.location?.origin ? "identity" : `identity ${door}`;
+  }
+  async load() {
+    return await store("readonly", (kept) => kept.get(this.name)) ?? null;
+  }
+  async save(identity) {
+    await store("readwrite", (kept) => kept.put(identity, this.name));
+  }
+  async forget() {
+    await store("readwrite", (kept) => kept.delete(this.name));
+  }
+};
+function store(mode, act) {
+  return new Promise((resolve, reject) => {
+    const opening = indexedDB.open("shoal", 1);
+    opening.onupgradeneeded = () => opening.result.createObjectStore("kept");
+    opening.onerror = () => reject(opening.error);
+    opening.onsuccess = () => {
+      const asked2 = act(opening.result.transaction("kept", mode).objectStore("kept"));
+      asked2.onsuccess = () => resolve(asked2.result);
+      asked2.onerror = () => reject(asked2.error);
+    };
+  });
+}
+
+// src/web/index.ts
+function webParts(origin) {
+  const door = new WebDoor(origin);
+  return { door, keys: new BrowserKeys(door.origin), blobs: new CacheBlobs(), engine: new WebEngine(engineOf(door.origin)) };
+}
+
+// src/tab.ts
+var device = new Device(webParts(location.origin));
+device.on("state", (shown) => postMessage(shown));
+device.on("record", ({ kind, reason }) => console.info(`${kind}: ${reason}`));
+async function hear(said) {
+  switch (said.say) {
+    case "look":
+      return device.look(said.secret);
+    case "join":
+      return device.join(said.secret, said.wanted, said.about);
+    case "start":
+      return device.start(said.about);
+    case "take":
+      return device.take();
+    case "later":
+      return device.later(said.megabytes);
+    case "pause":
+      return device.pause(said.why);
+    case "graphics":
+      return device.graphics(said.isWanted);
+    case "stop":
+      return device.stop();
+    case "forget":
+      return device.forget();
+  }
+}
+addEventListener("message", ({ data }) => void hear(data));

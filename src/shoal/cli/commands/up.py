@@ -40,6 +40,7 @@ def up(
     browser_key: up_options.BrowserKey = None,
     browser_operator: up_options.BrowserOperator = "",
     browser_purpose: up_options.BrowserPurpose = "",
+    browser_origin: up_options.BrowserOrigin = None,
     disk_quota: up_options.DiskQuota = "",
     keep_jobs: up_options.KeepJobs = "",
     check_in: up_options.CheckIn = "",
@@ -87,6 +88,7 @@ def up(
         browser_key=browser_key,
         browser_operator=browser_operator,
         browser_purpose=browser_purpose,
+        browser_origin=",".join(browser_origin or ()),
     )
     _serve(options, has_console=console, json=json)
 

@@ -1,12 +1,14 @@
 // Blobs that this browser keeps by their hashes: across rests, jobs and reloads. Nothing here is believed unread: who
 // fetches a blob compares its hash, wherever it came from.
 
+import type { BlobStore } from "../parts.ts";
+
 const NAME = "shoal-blobs";
 /** What blobs of jobs other than the one under way may take. The oldest go first. */
 const OTHERS_MAX_BYTES = 512 << 20;
 
 /** Cache Storage, and memory where the browser refuses to store: in a private window, or on a full disk. */
-export class BlobStore {
+export class CacheBlobs implements BlobStore {
   private readonly memory = new Map<string, Uint8Array>();
   /** What the job under way is made of. */
   private readonly wanted = new Set<string>();

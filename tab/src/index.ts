@@ -1,0 +1,7 @@
+// What the package @shoal/worker is to a page or an app.
+
+export { Device, type Events, type Progress, type Shown } from "./device.ts";
+export { type About, type Identity, type Offer, RefusedHere } from "./identity.ts";
+export type { BlobStore, Build, Door, Engine, KeyStore, Parts, Socket } from "./parts.ts";
+export { BrowserKeys, CacheBlobs, ENGINE_VERSION, engineOf, WebDoor, WebEngine, webParts } from "./web/index.ts";
+export { type Around, type Allowed, whyRest } from "./rest.ts";

@@ -1,0 +1,70 @@
+// What a device needs of the world that it runs in: a way to the cluster's door, a place for its key, a place for files of
+// jobs, and an engine. A tab, a page of others and Node each have their own; `web` and `node` hold those of Shoal.
+
+import type { Identity } from "./identity.ts";
+
+/** The part of a WebSocket that a device uses: that of browsers has it, and that of the package ws. */
+export interface Socket {
+  binaryType: string;
+  readonly readyState: number;
+  onmessage: ((event: { data: unknown }) => unknown) | null;
+  onclose: ((event: { code: number; reason: string }) => unknown) | null;
+  send(data: string | Uint8Array): void;
+  close(code?: number, reason?: string): void;
+}
+
+/** The way to a cluster's door. */
+export interface Door {
+  /** As the manager shows it, such as `https://shoal.example:7075`. */
+  readonly origin: string;
+  /** Ask a question of JSON; what comes back is JSON too. */
+  post(path: string, body: string): Promise<{ ok: boolean; status: number; json(): Promise<unknown> }>;
+  socket(path: string): Socket;
+}
+
+/** Keeps who this device is. One device uses it at a time. */
+export interface KeyStore {
+  /** Keys are made so that this store can write them down; else no program can read them. */
+  readonly isExtractable: boolean;
+  load(): Promise<Identity | null>;
+  save(identity: Identity): Promise<void>;
+  forget(): Promise<void>;
+}
+
+/** Keeps files of jobs by their hashes. A device hashes what it gets from here, so a store may forget, but not lie. */
+export interface BlobStore {
+  get(sha256: string): Promise<Uint8Array | null>;
+  put(sha256: string, blob: Uint8Array): Promise<void>;
+  drop(sha256: string): Promise<void>;
+  /** Files that no longer belong to this job may go. */
+  begin(job: string): void;
+  forget(): Promise<void>;
+}
+
+/** Both compute by the processor; the second by the graphics processor too, and has no kernels for float64. */
+export type Build = "plain" | "graphics";
+
+/** ONNX Runtime, in one of its builds. */
+export interface Engine {
+  /** Of ONNX Runtime, as the manager shows it. */
+  readonly version: string;
+  /** What a person reads, such as "WebAssembly". */
+  readonly name: string;
+  /** What it computes on, such as "wasm" or "arm64". */
+  readonly arch: string;
+  readonly threads: number;
+  /** Why no graphics processor can be tried; empty if one can. */
+  whyNoGraphics(): Promise<string>;
+  /* eslint-disable @typescript-eslint/no-explicit-any */
+  /** The library: its `Tensor` and `InferenceSession`. */
+  load(build: Build): Promise<any>;
+  session(ort: any, graph: Uint8Array, isGraphics?: boolean): Promise<any>;
+  /* eslint-enable @typescript-eslint/no-explicit-any */
+}
+
+export interface Parts {
+  door: Door;
+  keys: KeyStore;
+  blobs: BlobStore;
+  engine: Engine;
+}
