@@ -11,12 +11,10 @@ const absWorkingDir = dirname(fileURLToPath(import.meta.url));
 const common = { absWorkingDir, bundle: true, format: "esm", target: "es2022", charset: "utf8", legalComments: "none" };
 
 if (page) {
-  await build({
-    ...common,
-    entryPoints: ["src/page.ts", "src/tab.ts"],
-    outdir: resolve(page),
-    banner: { js: "// Built from tab/src by `python tools/tasks.py tab`; do not edit." },
-  });
+  const banner = { js: "// Built from tab/src by `python tools/tasks.py tab`; do not edit." };
+  await build({ ...common, entryPoints: ["src/page.ts", "src/tab.ts"], outdir: resolve(page), banner });
+  // Not every browser takes a module for its service worker.
+  await build({ ...common, entryPoints: ["src/service.ts"], outdir: resolve(page), banner, format: "iife" });
 }
 
 // Tests in several processes build at once: each file is renamed into its place, so that none of them reads what another

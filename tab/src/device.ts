@@ -169,7 +169,7 @@ export class Device {
 
   private async lookAbout(secret: string): Promise<void> {
     const { identity } = this;
-    const news: Partial<Shown> = { node: identity?.node ?? "", cluster: identity?.cluster ?? "" };
+    const news: Partial<Shown> = { reason: "", node: identity?.node ?? "", cluster: identity?.cluster ?? "" };
     if (identity || secret) {
       try {
         news.about = await about(this.parts.door, secret, identity);

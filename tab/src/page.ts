@@ -42,7 +42,8 @@ function asked(now: Shown): string[] {
   const { about } = now;
   const cluster = about?.cluster || now.cluster;
   const lead = about?.operator ? say("lead.operator", cluster, about.operator) : cluster ? say("lead.cluster", cluster) : say("lead.unknown");
-  const jobs = about?.jobs.length ? about.jobs.map(moves) : [say("job.none")];
+  // A cluster that was not reached may have a job.
+  const jobs = !about ? [] : about.jobs.length ? about.jobs.map(moves) : [say("job.none")];
   return [lead, ...(about?.purpose ? [say("purpose", about.purpose)] : []), ...jobs];
 }
 
@@ -90,7 +91,7 @@ function draw(now: Shown): void {
   at("offer").hidden = now.state !== "asking";
   list("offered", now.offer ? [moves(now.offer)] : []);
   for (const id of ["figures", "progress", "more"]) at(id).hidden = now.state === "asking";
-  at("refusal").textContent = now.state === "refused" ? now.reason : "";
+  at("refusal").textContent = isAsked ? (now.reason && !navigator.onLine ? say("why.offline") : now.reason) : "";
   at("state").textContent = say(`state.${now.state}`);
   at("reason").textContent = now.reason;
   // Read aloud where something is the matter, not with every lease.
@@ -174,6 +175,9 @@ at("forget").onclick = () => {
 for (const id of ["allow-hidden", "allow-battery", "allow-metered"]) at(id).onchange = look;
 at("want-graphics").onchange = () => tell({ say: "graphics", isWanted: isTicked("want-graphics") });
 document.addEventListener("visibilitychange", look);
+addEventListener("online", () => {
+  if (shown?.state === "new") tell({ say: "look", secret });
+});
 // A page that goes away says goodbye, where the browser still lets it.
 addEventListener("pagehide", () => tell({ say: "stop" }));
 (navigator as unknown as { connection?: EventTarget }).connection?.addEventListener("change", look);
@@ -216,5 +220,8 @@ async function begin(): Promise<void> {
   if (held?.some(({ name }) => name === LOCK)) await waitForOther();
   hire();
 }
+
+// A page in a frame of another site is not one that a person installs.
+if (window.top === window) void navigator.serviceWorker?.register("/service.js").catch((error) => console.info(`not installable: ${error}`));
 
 void begin();

@@ -61,6 +61,7 @@ const EN = {
   "why.calling": "calling the cluster",
   "why.closed": "the connection was closed",
   "why.silent": "the cluster does not answer",
+  "why.offline": "This device is offline. This page asks the cluster again when it is online.",
   "why.unreachable": "the cluster cannot be reached",
   "why.no-job": "connected; there is no job for this device now",
   "why.no-other-job": "{0}; there is no other job for this device now",

@@ -26,6 +26,7 @@ def headers_of(origin: str, others: Collection[str] = ()) -> dict[str, str]:
     framers = " ".join(sorted(others)) or "'none'"
     policy = (
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; img-src 'self';"
+        " manifest-src 'self';"
         f" connect-src 'self' {sockets}; form-action 'none';"
         f" frame-ancestors {framers}; base-uri 'none'"
     )

@@ -57,6 +57,7 @@ var EN = {
   "why.calling": "calling the cluster",
   "why.closed": "the connection was closed",
   "why.silent": "the cluster does not answer",
+  "why.offline": "This device is offline. This page asks the cluster again when it is online.",
   "why.unreachable": "the cluster cannot be reached",
   "why.no-job": "connected; there is no job for this device now",
   "why.no-other-job": "{0}; there is no other job for this device now",
@@ -139,7 +140,7 @@ function asked(now) {
   const { about: about2 } = now;
   const cluster = about2?.cluster || now.cluster;
   const lead = about2?.operator ? say("lead.operator", cluster, about2.operator) : cluster ? say("lead.cluster", cluster) : say("lead.unknown");
-  const jobs = about2?.jobs.length ? about2.jobs.map(moves) : [say("job.none")];
+  const jobs = !about2 ? [] : about2.jobs.length ? about2.jobs.map(moves) : [say("job.none")];
   return [lead, ...about2?.purpose ? [say("purpose", about2.purpose)] : [], ...jobs];
 }
 function moves({ name, once_bytes, update_bytes, minute_bytes }) {
@@ -181,7 +182,7 @@ function draw(now) {
   at("offer").hidden = now.state !== "asking";
   list("offered", now.offer ? [moves(now.offer)] : []);
   for (const id of ["figures", "progress", "more"]) at(id).hidden = now.state === "asking";
-  at("refusal").textContent = now.state === "refused" ? now.reason : "";
+  at("refusal").textContent = isAsked ? now.reason && !navigator.onLine ? say("why.offline") : now.reason : "";
   at("state").textContent = say(`state.${now.state}`);
   at("reason").textContent = now.reason;
   at("reason").ariaLive = now.state === "working" ? "off" : "polite";
@@ -257,6 +258,9 @@ at("forget").onclick = () => {
 for (const id of ["allow-hidden", "allow-battery", "allow-metered"]) at(id).onchange = look;
 at("want-graphics").onchange = () => tell({ say: "graphics", isWanted: isTicked("want-graphics") });
 document.addEventListener("visibilitychange", look);
+addEventListener("online", () => {
+  if (shown?.state === "new") tell({ say: "look", secret });
+});
 addEventListener("pagehide", () => tell({ say: "stop" }));
 navigator.connection?.addEventListener("change", look);
 navigator.getBattery?.().then((found) => {
@@ -289,4 +293,5 @@ async function begin() {
   if (held?.some(({ name }) => name === LOCK)) await waitForOther();
   hire();
 }
+if (window.top === window) void navigator.serviceWorker?.register("/service.js").catch((error) => console.info(`not installable: ${error}`));
 void begin();

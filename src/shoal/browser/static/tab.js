@@ -57,6 +57,7 @@ var EN = {
   "why.calling": "calling the cluster",
   "why.closed": "the connection was closed",
   "why.silent": "the cluster does not answer",
+  "why.offline": "This device is offline. This page asks the cluster again when it is online.",
   "why.unreachable": "the cluster cannot be reached",
   "why.no-job": "connected; there is no job for this device now",
   "why.no-other-job": "{0}; there is no other job for this device now",
@@ -2047,7 +2048,7 @@ var Device = class {
   }
   async lookAbout(secret) {
     const { identity } = this;
-    const news = { node: identity?.node ?? "", cluster: identity?.cluster ?? "" };
+    const news = { reason: "", node: identity?.node ?? "", cluster: identity?.cluster ?? "" };
     if (identity || secret) {
       try {
         news.about = await about(this.parts.door, secret, identity);
