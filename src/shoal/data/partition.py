@@ -238,7 +238,7 @@ class Sizes(Partition):
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn(Partition):
+class DrawnRows(Partition):
     """Each device draws ``count`` rows with replacement: first a class, by its own shares from a symmetric Dirichlet
     distribution, then a row of that class (after Hsu et al. 2019). Several devices may have the same row."""
 
@@ -301,7 +301,7 @@ def by(column: str) -> Partition:
 def drawn(count: int, alpha: float) -> Partition:
     """``count`` rows for each device, drawn with replacement: its classes by shares from Dirichlet(alpha). For more
     devices than the examples are enough for: several of them may have the same row."""
-    return Drawn(count, alpha)
+    return DrawnRows(count, alpha)
 
 
 def sizes(power: float, base: Partition | None = None) -> Partition:

@@ -39,7 +39,7 @@ FLEET_PATIENCE = Patience(heartbeat_s=10.0, suspect_after_s=30.0, lost_after_s=6
 COHORT_FROM = 20_000
 CHECK_IN_S = 6 * 3600.0
 
-_EVENTS_BETWEEN_LOOKS = 2000
+_EVENTS_BETWEEN_LOOKS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

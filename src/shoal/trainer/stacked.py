@@ -102,7 +102,7 @@ class ModelStack:
     def _output(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         for name, layer in self._layers:
             if isinstance(layer, nn.Linear):
-                x = _Linear.apply(x, weights[f"{name}weight"], weights.get(f"{name}bias"))
+                x = _Linear.apply(x, weights[f"{name}weight"], weights.get(f"{name}bias"))  # type: ignore[no-untyped-call]
             elif isinstance(layer, nn.Flatten):
                 x = x.flatten(2)
             else:
