@@ -27,7 +27,7 @@ class Baseline:
     metric: str = "accuracy"
     #: Keys of the plan that differ from the other baselines'.
     plan: Mapping[str, Any] = field(default_factory=dict)
-    #: The paper's figures that ``baselines.published`` measures again, or why there are none to compare with.
+    #: The paper's figures that are measured again, or why there are none to compare with.
     published: str = ""
 
 

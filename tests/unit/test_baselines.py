@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from baselines.__main__ import LINES_MOST, NAMES, QUICK, row_of
+from baselines.dinh import DIMENSION, Synthetic, devices_rows
 from baselines.krum import Krum
 from baselines.power_of_choice import PowerOfChoice
-from baselines.published import crossing
+from baselines.published import crossing, is_inside
 from baselines.trimmed_mean import TrimmedMean
 from shoal.learning.algorithm import WaitingDevice
+from shoal.learning.estimate import Estimate
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -73,3 +75,24 @@ def test_power_of_choice_takes_those_with_the_highest_loss() -> None:
 def test_a_curve_crosses_between_two_versions() -> None:
     assert crossing([(1, 0.5), (2, 0.9), (3, 0.7), (4, 1.0)], 0.95) == pytest.approx(3.5)
     assert crossing([(1, 0.5), (2, 0.9)], 0.95) is None
+
+
+def test_a_figure_counts_only_inside_an_interval_that_says_something() -> None:
+    near = Estimate.of([98.0, 100.0, 103.0])
+    assert is_inside(100.0, near)
+    assert not is_inside(110.0, near)
+    assert not is_inside(100.0, Estimate.of([60.0, 100.0, 140.0])), "half of it is as long as the figure itself"
+    assert not is_inside(100.0, Estimate.of([100.0]))
+
+
+@pytest.mark.full
+def test_the_synthetic_set_is_the_published_one() -> None:
+    """The paper says how many examples its devices have: between 250 and 25,810."""
+    rows = devices_rows(0.5)
+    counts = [len(labels) for _, labels in rows]
+    assert (min(counts), max(counts), len(counts)) == (250, 25_810, 100)
+    task = Synthetic(seed=3)
+    train, test = task.examples("train"), task.examples("test")
+    assert len(train["y"]) + len(test["y"]) == sum(counts)
+    assert train["x"].shape[1] == DIMENSION
+    assert np.bincount(test["device"])[0] == counts[0] - int(0.9 * counts[0])
