@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dst.algorithms import algorithm_for
 from dst.any_plan import for_tabs
 from dst.case_faults import (
     FAULTS_UNTIL_S,
@@ -257,6 +258,7 @@ def _job(spec: JobSpec, stream: Stream) -> SimulatedJob:
         fetch_bytes=20_000,
         start_s=stream.between(0.1, 1.5),
         submit_s=stream.between(0.0, 3.0),
+        algorithm=algorithm_for(spec.plan),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from dst.case import GRAPHS, FuzzCase
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse
+from shoal.learning.algorithm_name import AlgorithmName
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.plan import Plan, Until
 from shoal.sim.faults import KINDS, Deaf, Mute, PartitionFault
@@ -54,6 +55,11 @@ def _is_coded(plan: Plan) -> bool:
     return plan.codec not in ("dense", "int16") and _form(plan) != "led"
 
 
+def _hooks(plan: Plan) -> frozenset[str]:
+    """The methods of the plan's algorithm."""
+    return AlgorithmName.parse(plan.algorithm).hooks if plan.algorithm else frozenset()
+
+
 PLAN_FEATURES = (
     PlanFeature("star", "topology", lambda plan: plan.topology == "star"),
     PlanFeature("tree", "topology", lambda plan: plan.topology == "tree"),
@@ -88,6 +94,9 @@ PLAN_FEATURES = (
     PlanFeature("equal devices", "weights", lambda plan: plan.weights == "device"),
     PlanFeature("several passes", "passes", lambda plan: plan.passes > 1),
     PlanFeature("updates of any length", "unusual", lambda plan: plan.accept_unusual),
+    PlanFeature("merge", "change", lambda plan: "merge" in _hooks(plan)),
+    PlanFeature("finish", "change", lambda plan: "finish" in _hooks(plan)),
+    PlanFeature("choose", "choice", lambda plan: "choose" in _hooks(plan)),
     PlanFeature("published", "published", lambda plan: plan.publish in ("every", "better")),
 )
 
@@ -219,6 +228,9 @@ _EXTRAS: dict[str, dict[str, Any]] = {
     "equal devices": {"weights": "device"},
     "several passes": {"local_epochs": 2},
     "updates of any length": {"accept_unusual": True},
+    "merge": {"algorithm": "drawn:DrawnAlgorithm merge"},
+    "finish": {"algorithm": "drawn:DrawnAlgorithm finish"},
+    "choose": {"algorithm": "drawn:DrawnAlgorithm choose"},
 }
 
 #: One answer for each question, by its place.

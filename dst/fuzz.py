@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from dst.algorithms import AskingOracle
 from dst.case import FuzzCase, case
 from dst.greedy_liar import GreedyLiar
 from dst.helper_oracle import HelperOracle
@@ -62,6 +63,8 @@ class CheckedRun(FuzzRun):
         hubs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_hub]
         tabs = [f"w{number}" for number, build in enumerate(what.builds, start=1) if build.is_browser]
         self.world.observers += [HubOracle(specs, hubs), TabOracle(specs, tabs), ShelfOracle(specs)]
+        self.asking = AskingOracle(specs)
+        self.world.observers.append(self.asking)
 
     def begin(self) -> None:
         super().begin()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dst.algorithms import wrong_count
 from dst.privacy_oracle import noise_at
 from dst.seal_oracle import sent_values
 from dst.sum_oracle import LeaderAt, SumOracle
@@ -93,6 +94,9 @@ class _Paper:
     turns: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     #: The mean of the versions up to each, where the plan has one.
     means: dict[int, VersionMean] = field(default_factory=dict)
+    #: How many versions the history up to each version made of updates, and up to the last.
+    made_until: dict[int, int] = field(default_factory=dict)
+    made: int = 0
 
     def __post_init__(self) -> None:
         self.outer = OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size)
@@ -174,6 +178,8 @@ class _Paper:
             before = self.mean
             self._step(list(group), term)
             self.version = version
+            self.made += 1
+            self.made_until[version] = self.made
             self.models[version] = self._moved_to(term, version) if self.knows_models else self.model
             self.means[version] = before.after(self.models[version].astype(np.float64), decay=self.spec.plan.ema)
             self.worked_out[version] = (self.model, self.outer)
@@ -188,6 +194,7 @@ class _Paper:
         self.version = max((known for known in self.worked_out if known <= version), default=0)
         first = (FIRST_MODEL, OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size))
         self.model, self.outer = self.worked_out.get(self.version, first)
+        self.made = self.made_until.get(self.version, 0)
         self.evaluated = {known: score for known, score in self.evaluated.items() if known <= version}
 
     def take_again(self, after: int, *, term: int) -> None:
@@ -200,6 +207,7 @@ class _Paper:
         self.means[version] = self.mean
         self.numbers[version] = self.version
         self.worked_out[version] = (self.model, self.outer)
+        self.made_until[version] = self.made
         self.version = version
 
     def _step(self, rows: list[Applied], term: int) -> None:
@@ -469,6 +477,8 @@ class HistoryOracle:
             raise Violation(
                 f"at {mark.at_s:.3f} s: the saved model is not what its history says: {model}, {paper.model}"
             )
+        if (problem := wrong_count(save, paper.spec.plan, made=paper.made)) is not None:
+            raise Violation(f"at {mark.at_s:.3f} s: {problem}")
         if paper.drift:
             paper.anchor(model)
             paper.anchor_mean(given)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dst.algorithms import asking_plan
 from dst.any_plan import (
     any_plan,
     chosen_for_plan,
@@ -103,6 +104,7 @@ PROFILES: dict[str, Profile] = {
             ("equal", sometimes(equal_plan)),
             ("passes", sometimes(passes_plan)),
             ("any length", sometimes(of_any_length_plan)),
+            ("algorithm", sometimes(asking_plan)),
         ),
         moments=(*MOMENTS, *SEAL_MOMENTS),
         hubs=0.35,

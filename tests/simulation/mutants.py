@@ -22,6 +22,8 @@ from dst.managers.remembered import SimRemembered
 from dst.managers.several import SeveralManagers
 from dst.managers.shared_store import SharedDisk, SharedStore, SimSeats, SimTenure
 from shoal.compress.sparse import Sparse
+from shoal.learning.algorithm import AlgorithmState
+from shoal.learning.algorithm_call import AlgorithmAnswer
 from shoal.learning.outer import OuterState
 from shoal.learning.pace import Buffered, Sync
 from shoal.learning.parameter_staleness import ParameterStaleness
@@ -51,6 +53,7 @@ from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks
+from shoal.roles.leader.weighing import UpdateRows
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.roles.manager import cluster_state, seat_watch
@@ -2312,7 +2315,52 @@ def helper_kept_by_another_manager() -> Patched:
     return patch.object(Referrals, "send_helpers", lambda self: None)
 
 
+@contextmanager
+def newest_state_after_a_takeover() -> Iterator[None]:
+    """Algorithms and takeovers: whoever leads next goes on with the newest state that the algorithm ever had, not with
+    that of its history."""
+    advance, restore = TrainingState.advance, TrainingState.restore
+    newest: dict[str, AlgorithmState] = {}
+
+    def remembered(self: TrainingState, answer: AlgorithmAnswer | None = None) -> list[Applied]:
+        rows = advance(self, answer)
+        if self.asked is not None:
+            newest[self._spec.job] = self.asked.state
+        return rows
+
+    def with_the_newest(self: TrainingState, *, tensors: Tensors, state: dict[str, Any]) -> None:
+        restore(self, tensors=tensors, state=state)
+        if self.asked is not None and self._spec.job in newest:
+            self.asked.restore(newest[self._spec.job])
+
+    with patch.object(TrainingState, "advance", remembered), patch.object(TrainingState, "restore", with_the_newest):
+        yield
+
+
+@contextmanager
+def merged_again_after_a_check_in() -> Iterator[None]:
+    """Algorithms and check-ins: the last update of a device that comes again is merged once more."""
+    add, on_ready = UpdateRows.add, Leader._on_ready
+    last: WeakKeyDictionary[UpdateRows, dict[str, tuple[Any, float, float]]] = WeakKeyDictionary()
+
+    def noted(self: UpdateRows, node: str, update: Any, *, weight: float, scale: float) -> None:
+        last.setdefault(self, {})[node] = (update, weight, scale)
+        add(self, node, update, weight=weight, scale=scale)
+
+    def merged_again(self: Leader, node: str, message: Ready) -> None:
+        asked = self._training.asked
+        if asked is not None and asked.rows is not None and node in last.get(asked.rows, {}):
+            update, weight, scale = last[asked.rows].pop(node)
+            add(asked.rows, node, update, weight=weight, scale=scale)
+        on_ready(self, node, message)
+
+    with patch.object(UpdateRows, "add", noted), patch.object(Leader, "_on_ready", merged_again):
+        yield
+
+
 OF_CROSSINGS: dict[str, Mutant] = _named(
+    newest_state_after_a_takeover,
+    merged_again_after_a_check_in,
     helper_kept_by_another_manager,
     helper_leads,
     helper_fills_a_job,
