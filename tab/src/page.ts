@@ -20,7 +20,10 @@ history.replaceState(null, "", location.pathname);
 
 let shown: Shown | null = null;
 let battery: { level: number; charging: boolean; addEventListener(name: string, hear: () => void): void } | null = null;
-let lock: { release(): Promise<void> } | null = null;
+interface ScreenLock { readonly released: boolean; release(): Promise<void> }
+let lock: ScreenLock | null = null;
+let isScreenWanted = false;
+let settled: Promise<void> = Promise.resolve();
 let isOn = false;
 /** Lets another tab of this browser take part. */
 let letGo: (() => void) | null = null;
@@ -107,18 +110,21 @@ function draw(now: Shown): void {
   at<HTMLProgressElement>("progress").value = now.done;
   at("stop").hidden = now.state === "stopped" || now.state === "asking";
   at("go-on").hidden = now.state !== "stopped";
-  void keepScreenOn(now.state === "working" && isOn);
+  keepScreenOn(now.state === "working" && isOn);
 }
 
-/** A phone that turns its screen off stops the page too. */
-async function keepScreenOn(wanted: boolean): Promise<void> {
-  const screen = (navigator as unknown as { wakeLock?: { request(kind: string): Promise<{ release(): Promise<void> }> } }).wakeLock;
-  if (wanted && !lock && screen && !document.hidden) {
-    lock = await screen.request("screen").catch(() => null);
-  } else if (!wanted && lock) {
-    await lock.release().catch(() => undefined);
-    lock = null;
-  }
+/** A phone that turns its screen off stops the page too. One request at a time: of two locks, one would never be released. */
+function keepScreenOn(wanted: boolean): void {
+  isScreenWanted = wanted;
+  settled = settled.then(settleScreen);
+}
+
+async function settleScreen(): Promise<void> {
+  const screen = (navigator as unknown as { wakeLock?: { request(kind: string): Promise<ScreenLock> } }).wakeLock;
+  // A browser releases it by itself while the page is hidden.
+  const held = lock?.released === false ? lock : null;
+  if (isScreenWanted && !held && screen && !document.hidden) lock = await screen.request("screen").catch(() => null);
+  else if (!isScreenWanted && held) await held.release().catch(() => undefined);
 }
 
 function around(): Around {
@@ -133,7 +139,6 @@ function around(): Around {
 
 function look(): void {
   const allowed = { hidden: isTicked("allow-hidden"), battery: isTicked("allow-battery"), metered: isTicked("allow-metered") };
-  if (document.hidden) lock = null;
   tell({ say: "pause", why: whyRest(around(), allowed) });
 }
 

@@ -124,6 +124,8 @@ history.replaceState(null, "", location.pathname);
 var shown = null;
 var battery = null;
 var lock = null;
+var isScreenWanted = false;
+var settled = Promise.resolve();
 var isOn = false;
 var letGo = null;
 function write() {
@@ -198,16 +200,17 @@ ${say("up", (now.up_bytes / 1e6).toFixed(1))}`;
   at("progress").value = now.done;
   at("stop").hidden = now.state === "stopped" || now.state === "asking";
   at("go-on").hidden = now.state !== "stopped";
-  void keepScreenOn(now.state === "working" && isOn);
+  keepScreenOn(now.state === "working" && isOn);
 }
-async function keepScreenOn(wanted) {
+function keepScreenOn(wanted) {
+  isScreenWanted = wanted;
+  settled = settled.then(settleScreen);
+}
+async function settleScreen() {
   const screen = navigator.wakeLock;
-  if (wanted && !lock && screen && !document.hidden) {
-    lock = await screen.request("screen").catch(() => null);
-  } else if (!wanted && lock) {
-    await lock.release().catch(() => void 0);
-    lock = null;
-  }
+  const held = lock?.released === false ? lock : null;
+  if (isScreenWanted && !held && screen && !document.hidden) lock = await screen.request("screen").catch(() => null);
+  else if (!isScreenWanted && held) await held.release().catch(() => void 0);
 }
 function around() {
   const link = navigator.connection;
@@ -220,7 +223,6 @@ function around() {
 }
 function look() {
   const allowed = { hidden: isTicked("allow-hidden"), battery: isTicked("allow-battery"), metered: isTicked("allow-metered") };
-  if (document.hidden) lock = null;
   tell({ say: "pause", why: whyRest(around(), allowed) });
 }
 function isTicked(id) {
