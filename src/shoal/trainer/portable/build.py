@@ -212,11 +212,11 @@ def _model(
 def _node(node: Node) -> onnx.NodeProto:
     made = helper.make_node(node.kind, node.inputs, node.outputs, **dict(node.attributes))
     if node.body is not None:
-        values = [
+        inputs, outputs = (
             [helper.make_tensor_value_info(name, ELEMENT[torch.float32], None) for name in names]
             for names in (node.body.inputs, node.body.outputs)
-        ]
-        body = helper.make_graph([_node(each) for each in node.body.nodes], "step", *values)
+        )
+        body = helper.make_graph([_node(each) for each in node.body.nodes], "step", inputs, outputs)
         made.attribute.append(helper.make_attribute("body", body))
     return made
 

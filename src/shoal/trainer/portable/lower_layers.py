@@ -19,6 +19,10 @@ _MANY_CHANNELS = 16
 #: Up to this many columns, a product of all pairs of columns is faster than a copy for each position of a kernel.
 _NARROW = 32
 
+#: Up to this many columns, the examples of each channel side by side are one product. Measured with 32 examples: 0.3 to
+#: 0.7 of the time with 2 to 8 columns, 1.2 with 16.
+_FEW = 8
+
 #: Where a slice that runs backwards ends: before the first value.
 _END = 1 << 31
 
@@ -122,7 +126,7 @@ def weight_gradient(
     places = math.prod(made)
     inner, outer = channels // groups, outs // groups
     if groups > 1 and inner == outer == 1 and rank == 2 and made[1] <= _NARROW:
-        return _depthwise_gradient(emit, x, gradient, wide, made, weight_shape, stride, dilation)
+        return _depthwise_gradient(emit, x, gradient, wide, gradient_shape, weight_shape, stride, dilation)
     gradient = emit.reshape(gradient, [examples, groups, outer, places])
     parts = []
     for place in itertools.product(*map(range, kernel)):
@@ -152,7 +156,7 @@ def _depthwise_gradient(
     x: Name,
     gradient: Name,
     wide: int,
-    made: Sequence[int],
+    gradient_shape: Sequence[int],
     weight_shape: Sequence[int],
     stride: Sequence[int],
     dilation: Sequence[int],
@@ -161,11 +165,17 @@ def _depthwise_gradient(
 
     For each row of the kernel, a product of all columns of the gradient with all columns of x has every pair of
     columns. The pairs that a column of the kernel joins lie on a diagonal, and a constant product adds them. That is
-    more arithmetic than needed, but copies x once for each row of the kernel and not once for each of its positions.
+    more arithmetic than needed, but copies x once for each row of the kernel and not once for each of its positions. In
+    small maps the rows of all examples are one product per channel, where otherwise each example has its own.
     """
     channels, _, high, across = weight_shape
-    rows, columns = made
-    turned = emit.transpose(gradient, [0, 1, 3, 2])
+    examples, _, rows, columns = gradient_shape
+    is_few = columns <= _FEW
+    if is_few:
+        x = emit.transpose(x, [1, 2, 0, 3])
+        turned = emit.reshape(emit.transpose(gradient, [1, 3, 2, 0]), [channels, columns, rows * examples])
+    else:
+        turned = emit.transpose(gradient, [0, 1, 3, 2])
     diagonals = np.zeros((columns, wide, across))
     for at in range(columns):
         for place in range(across):
@@ -174,8 +184,11 @@ def _depthwise_gradient(
     found = []
     for place in range(high):
         start = place * dilation[0]
-        seen = emit.slice(x, [start], [start + (rows - 1) * stride[0] + 1], [2], [stride[0]])
-        pairs = emit("ReduceSum", emit("MatMul", turned, seen), emit.ints(0), keepdims=0)
+        seen = emit.slice(x, [start], [start + (rows - 1) * stride[0] + 1], [1 if is_few else 2], [stride[0]])
+        if is_few:
+            pairs = emit("MatMul", turned, emit.reshape(seen, [channels, rows * examples, wide]))
+        else:
+            pairs = emit("ReduceSum", emit("MatMul", turned, seen), emit.ints(0), keepdims=0)
         found.append(
             emit.reshape(
                 emit("MatMul", emit.reshape(pairs, [channels, columns * wide]), adds), [channels, 1, 1, across]
