@@ -197,11 +197,16 @@ def drawn(seeds: int, *, within: float) -> dict[str, Any]:
     }
 
 
-def modelled(seed: int, *, within: float) -> dict[str, Any]:
+def modelled_contest(seed: int, *, within: float) -> dict[str, list[Task]]:
+    """Return the tasks of each profiler on the simulator's phones. The budget is a share of a full battery."""
     ground = Modelled(seed, TEACHERS + DEVICES)
     profilers = contenders(unit="J", energy=True, within=within)
     teach(profilers, ground.names[:TEACHERS], ground, BUDGET_J, first=8)
-    done = contest(profilers, ground.names[TEACHERS:], ground, BUDGET_J, requests=REQUESTS)
+    return contest(profilers, ground.names[TEACHERS:], ground, BUDGET_J, requests=REQUESTS)
+
+
+def modelled(seed: int, *, within: float) -> dict[str, Any]:
+    done = modelled_contest(seed, within=within)
     return told({name: score(tasks) for name, tasks in done.items()}, "energy_") | {
         "energy_is": "modelled",
         "energy_budget_j": BUDGET_J,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from papers.fleet import alike, late, long_tail, online, private, thresholds
+from papers.fleet import alike, budgets, late, long_tail, online, private, thresholds
 from papers.harness.rows import Experiment
 
 EXPERIMENTS = (
@@ -15,4 +15,5 @@ EXPERIMENTS = (
     Experiment(name="alike", figure="Figure 10", run=alike.run),
     Experiment(name="private", figure="Figure 11", run=private.run),
     Experiment(name="thresholds", figure="Figure 15", run=thresholds.run),
+    Experiment(name="budgets", figure="Figures 12 and 13, modelled", run=budgets.run),
 )

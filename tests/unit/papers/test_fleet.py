@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from papers.fleet import online, private, setting, stream, tables, thresholds
+from benchmarks.slo import modelled
+from benchmarks.slo_loop import contenders, drawn_contest, score
+from papers.fleet import budgets, online, private, setting, stream, tables, thresholds
 from papers.fleet.__main__ import PAPER
 from papers.fleet.asynchrony import Curve, Visit, play, strangers
 from papers.fleet.experiments import EXPERIMENTS
@@ -18,6 +20,7 @@ from papers.fleet.late import middle
 from papers.fleet.long_tail import LATE, row_of, with_stragglers
 from papers.fleet.moments import divergence
 from papers.fleet.network import accuracy, begin, gradient, gradients_by_example
+from papers.fleet.paper import BUDGETS
 from papers.fleet.rules import (
     RULES,
     Adaptive,
@@ -34,6 +37,7 @@ from papers.fleet.setting import D1, D2, RATE_OF_MEANS
 from papers.fleet.tagger import Tagger, f1
 from shoal.errors import Corrupt, Misuse
 from shoal.learning.staleness import inverse, none
+from shoal.scheduling.profile.conformal import WITHIN
 
 # The network and the data ----------------------------------------------------------------------------------------
 
@@ -424,3 +428,17 @@ def test_labels_are_counted_by_class() -> None:
     assert label_counts(np.array([0, 1, 1]), classes=4).tolist() == [1, 2, 0, 0]
     with pytest.raises(Misuse, match="labels of 3 classes"):
         label_counts(np.array([0, 3]), classes=3)
+
+
+# Figures 12 and 13 -----------------------------------------------------------------------------------------------
+
+
+def test_budgets_are_in_the_papers_units() -> None:
+    rows = {(row["unit"], row["profiler"]): row for row in budgets.run(quick=True)}
+    assert {unit for unit, _ in rows} == set(BUDGETS)
+    # In shares of the budget the same contest as of the benchmark.
+    seconds = score(drawn_contest(1, contenders(within=WITHIN))["iprof"]).p90
+    assert rows["seconds", "iprof"]["off"] == pytest.approx(3.0 * seconds)
+    energy = modelled(1, within=WITHIN)["energy_maui_p90_all"]
+    assert rows["battery", "maui"]["off"] == pytest.approx(0.075 * energy)
+    assert "| 3 s | MAUI | 2.7 s |" in tables.budgets({"budgets": list(rows.values())})
