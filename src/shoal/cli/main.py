@@ -28,6 +28,7 @@ from shoal.cli.commands import (
     logs,
     managers,
     model,
+    new,
     nodes,
     plan,
     questions,
@@ -85,6 +86,7 @@ def _add_feature(feature: str, panel: str, *, name: str | None = None) -> None:
 
 
 app.command(rich_help_panel=_START)(demo.demo)
+app.command(rich_help_panel=_START)(new.new)
 app.command(rich_help_panel=_START)(up.up)
 app.command(rich_help_panel=_START)(join.join)
 app.add_typer(token.app, name="token", rich_help_panel=_START)
