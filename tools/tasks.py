@@ -25,6 +25,7 @@ import house as figures_of
 import house_words
 import plan_table
 import reference as reference_page
+import release as rehearsal
 import site_pages
 import tab_contract
 import tab_graph_rules
@@ -57,6 +58,14 @@ LOCK_FILE = ROOT / "requirements" / "dev.lock"
 LOCK_HEADER = """\
 # Every package of a development environment but torch, with the hash of its file: for Linux on x86-64 and Python 3.11,
 # where CI runs. Written by `python tools/tasks.py lock`; elsewhere, use `pip install -e '.[dev]'`.
+"""
+
+#: What `release --rehearse` works with, in an environment of its own.
+RELEASE_LOCK_INPUT = ROOT / "requirements" / "release.in"
+RELEASE_LOCK_FILE = ROOT / "requirements" / "release.lock"
+RELEASE_LOCK_HEADER = """\
+# What a release is built, checked and served with, with the hash of each file: for Linux on x86-64 and Python 3.11.
+# Written by `python tools/tasks.py lock`.
 """
 
 #: What the Dockerfile installs beside torch: by the versions of the other lock, for both kinds of machines.
@@ -380,20 +389,35 @@ def busy(extra: Sequence[str]) -> int:
     return busy_tests.main(extra)
 
 
+def release(extra: Sequence[str]) -> int:
+    """--rehearse: every step of a release that needs no key, and a list of those that do; --json, --only, --out."""
+    return rehearsal.main(extra)
+
+
 def lock(extra: Sequence[str]) -> int:
-    """Write requirements/dev.lock: the newest of everything, by hash. Says nothing of where it came from."""
+    """Write requirements/*.lock: the newest of everything, by hash. Says nothing of where it came from. --release
+    writes only release.lock."""
     if importlib.util.find_spec("pip") is None:
         return not_installed("pip")
+    tools = (RELEASE_LOCK_FILE, RELEASE_LOCK_HEADER, "-r", str(RELEASE_LOCK_INPUT))
+    if list(extra) == ["--release"]:
+        return write_lock(*tools)
+    development = (LOCK_FILE, LOCK_HEADER, "-r", str(LOCK_INPUT), ".[dev]", *extra)
+    return write_lock(*development) or lock_image() or write_lock(*tools)
+
+
+def write_lock(target: Path, header: str, *wanted: str) -> int:
+    """Write the newest versions of what is wanted and of what that asks for, with the hash of each file."""
     with tempfile.TemporaryDirectory(prefix="shoal-lock-") as scratch:
         report = Path(scratch) / "report.json"
         resolving = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(report))
-        code = module("pip", "install", *resolving, "-r", str(LOCK_INPUT), ".[dev]", *extra)
+        code = module("pip", "install", *resolving, *wanted)
         if code != 0:
             return code
         lines = sorted(filter(None, map(locked, json.loads(report.read_text())["install"])), key=str.lower)
-    LOCK_FILE.write_text(LOCK_HEADER + "".join(lines))
-    print(f"wrote {LOCK_FILE.relative_to(ROOT)}, {len(lines)} packages", flush=True)
-    return lock_image()
+    target.write_text(header + "".join(lines))
+    print(f"wrote {target.relative_to(ROOT)}, {len(lines)} packages", flush=True)
+    return 0
 
 
 def lock_image() -> int:
@@ -536,6 +560,7 @@ TASKS: dict[str, Runner] = {
     "security": security,
     "test": test,
     "lock": lock,
+    "release": release,
     "floors": floors,
     "gate": gate,
     "full": full,

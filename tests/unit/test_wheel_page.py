@@ -12,6 +12,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+import yaml
 
 from shoal.version import __version__
 
@@ -70,6 +71,7 @@ def test_a_wheel_that_knows_no_repository_has_no_link_that_leads_nowhere(tmp_pat
 
 
 def test_the_release_says_where_it_is_built_from() -> None:
-    release = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
-    build = release[release.index("hatchling build") :].splitlines()[1]
-    assert 'SHOAL_REPOSITORY: "${{ github.server_url }}/${{ github.repository }}"' in build
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
+    build = release["jobs"]["build"]
+    assert build["env"]["SHOAL_REPOSITORY"] == "${{ github.server_url }}/${{ github.repository }}"
+    assert any("tasks.py release --rehearse --closed" in step.get("run", "") for step in build["steps"])
