@@ -98,7 +98,7 @@ def best_plan(scale: Scale, *, seed: int, feedback: bool = False) -> Plan:
         lease_batches=scale.lease_batches,
         learning_rate=0.1,
         momentum=0.5,
-        nesterov=True,
+        outer="nesterov",
         **_common(scale.devices, seed),
     )
 

@@ -37,7 +37,7 @@ LONG_LEASES: dict[str, Any] = {
     "lease_batches": 40,
     "learning_rate": 0.05,
     "momentum": 0.5,
-    "nesterov": True,
+    "outer": "nesterov",
 }
 PLANS: dict[str, dict[str, Any]] = {
     "sparse": {**LONG_LEASES, "codec": "top10%+ef+4bit"},

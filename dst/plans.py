@@ -84,7 +84,8 @@ def coded(plan: Plan, stream: Stream) -> Plan:
         codec=stream.pick(("dense", "bf16", "top100%", "top30%", "top60%+4bit")),
         codec_down=stream.pick(("dense", "bf16", "fp16", "top10%", "top30%+4bit", "top60%+8bit")),
         outer_rate=stream.pick((1.0, 0.7)),
-        nesterov=stream.happens(0.3),
+        outer="nesterov" if stream.happens(0.3) else "sgd",
+        nesterov=False,
         cohort=stream.pick((0, 0, 2, 3)) if plan.pace == "sync" else 0,
     )
 

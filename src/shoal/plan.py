@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.compress.codec import Codec
+from shoal.deprecated import NESTEROV, warn_of
 from shoal.errors import Misuse
 from shoal.learning.algorithm_name import AlgorithmName
 from shoal.learning.decay_skips import DecaySkips
@@ -180,7 +181,7 @@ class Plan:
     #: The size of the leader's step: along the mean update, or in every value if ``outer`` is adaptive. The default
     #: fits ``outer`` (``RATES``). DiLoCo takes many batches per lease, nesterov, 0.7 and momentum 0.9.
     outer_rate: float = _UNSAID
-    #: The same as ``outer = "nesterov"``.
+    #: Deprecated: write ``outer = "nesterov"``.
     nesterov: bool = False
     #: Leases per version, which go to the workers that waited longest. 0 means one for each worker that is ready.
     cohort: int = 0
@@ -214,7 +215,7 @@ class Plan:
     #: The metric that compares versions. The default is accuracy if the job has it, else loss.
     judged_by: str = ""
 
-    #: The leader's step (``learning.outer``). The default is ``sgd``, or ``nesterov`` if that key is set.
+    #: The leader's step (``learning.outer``). The default is ``sgd``.
     outer: str = ""
     outer_beta2: float = BETA2
     outer_epsilon: float = EPSILON
@@ -494,7 +495,11 @@ class Plan:
 
     def _settle_outer(self) -> None:
         """Fill in what was left out about the leader's step."""
-        outer = "nesterov" if self.nesterov and self.outer in ("", "sgd") else self.outer or "sgd"
+        outer = self.outer or "sgd"
+        if self.nesterov and outer == "sgd":
+            # A plan that was settled before has "nesterov" in both. The callers: __post_init__, __init__, a person.
+            warn_of(NESTEROV, callers=3)
+            outer = "nesterov"
         _check_choice("outer", outer, OUTER_KINDS)
         object.__setattr__(self, "outer", outer)
         object.__setattr__(self, "nesterov", outer == "nesterov" or self.nesterov)

@@ -135,7 +135,7 @@ PLANS = st.builds(
     codec=st.sampled_from(("dense", "bf16", "top1%+ef+4bit")),
     codec_down=st.sampled_from(("", "top5%")),
     outer_rate=st.floats(0.1, 2),
-    nesterov=st.booleans(),
+    outer=st.sampled_from(("sgd", "nesterov")),
     buffer=st.integers(1, 1 << 40),
     # The others are not for every topology, or need labels, which only devices with examples of their own report.
     staleness=st.sampled_from(STALENESS[:-2]),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import shoal.plan as plans
+from shoal.deprecated import DeprecatedWarning
 from shoal.errors import Misuse
 from shoal.learning.outer_rule import OUTER_KINDS
 from shoal.plan import CHOICES, Plan, Until, parse_workers
@@ -155,9 +156,11 @@ def test_the_outer_step_has_numbers_that_suit_it_unless_they_are_said() -> None:
 
 
 def test_nesterov_may_be_said_in_two_ways() -> None:
-    assert Plan(nesterov=True) == Plan(outer="nesterov")
+    with pytest.warns(DeprecatedWarning, match="write outer = 'nesterov'"):
+        assert Plan(nesterov=True) == Plan(outer="nesterov")
     assert Plan(outer="nesterov").nesterov
-    assert replace(Plan(), nesterov=True).outer == "nesterov"
+    with pytest.warns(DeprecatedWarning):
+        assert replace(Plan(), nesterov=True).outer == "nesterov"
     with pytest.raises(Misuse, match=r"outer = 'adam': this outer step does not look ahead. Leave nesterov out"):
         Plan(outer="adam", nesterov=True)
 

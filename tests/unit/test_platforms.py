@@ -28,6 +28,17 @@ def test_the_classifiers_name_the_versions_and_systems_of_the_matrix() -> None:
     assert _named("Operating System :: ") == ["POSIX :: Linux"]
 
 
+def test_the_readme_names_what_no_workflow_runs() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    untested = text.partition("**Not tested: ")[2].partition("**")[0]
+    systems = {runner.partition("-")[0] for runner in MATRIX["runner"]}
+    for name, runner in (("macOS", "macos"), ("Windows", "windows")):
+        assert (name in untested) is (runner not in systems)
+    *_, last = MATRIX["python"]
+    following = f"Python 3.{int(last.partition('.')[2]) + 1}"
+    assert following in untested
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
 def test_the_documents_promise_no_more(page: str) -> None:
     *first, last = MATRIX["python"]

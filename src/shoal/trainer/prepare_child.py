@@ -15,12 +15,14 @@ import json
 import sys
 import tempfile
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from shoal.deprecated import DeprecatedWarning
 from shoal.errors import Misuse
 from shoal.plan import Plan
 from shoal.store.readable import write_readable
@@ -165,6 +167,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="ignore what was prepared before")
     given = parser.parse_args()
     report = reporting("shoal-prepare")
+    _report_deprecated(report)
     with tempfile.TemporaryDirectory(prefix="shoal-prepare-") as directory:
         try:
             prepared = _cached(given, Path(directory).resolve(), report)
@@ -175,6 +178,19 @@ def main() -> int:
             return 1
     report({"prepared": prepared.to_plain()})
     return 0
+
+
+def _report_deprecated(report: Report) -> None:
+    """Report what a task's plan should no longer use as a note: nobody reads the standard error of this process."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, DeprecatedWarning):
+            report({"step": "note", "told": str(message)})
+        else:
+            shown(message, category, *where)
+
+    warnings.showwarning = show
 
 
 def _cached(given: argparse.Namespace, directory: Path, report: Report) -> PreparedJob:

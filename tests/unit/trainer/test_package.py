@@ -26,13 +26,13 @@ def test_what_is_typed_counts_and_the_rest_is_the_tasks() -> None:
     [
         (Plan(), {"outer": "adamw"}, ("adamw", 1e-3, 0.9)),
         (Plan(outer="adamw"), {"outer": "sgd"}, ("sgd", 1.0, 0.9)),
-        (Plan(nesterov=True), {"outer": "adagrad"}, ("adagrad", 1e-3, 0.0)),
-        (Plan(outer="adagrad"), {"nesterov": True}, ("nesterov", 1.0, 0.9)),
+        (Plan(outer="nesterov"), {"outer": "adagrad"}, ("adagrad", 1e-3, 0.0)),
+        (Plan(outer="adagrad"), {"outer": "nesterov"}, ("nesterov", 1.0, 0.9)),
         (Plan(outer="adam", pace="async"), {"outer": "yogi"}, ("yogi", 1e-3, 0.0)),
         # A number that the task's plan says on purpose stays.
         (Plan(outer="adam", outer_rate=0.02, momentum=0.8), {"outer": "yogi"}, ("yogi", 0.02, 0.8)),
         (Plan(), {"outer": "adam", "outer_rate": 0.03, "momentum": 0.7}, ("adam", 0.03, 0.7)),
-        (Plan(nesterov=True, outer_rate=0.7), {"nesterov": False}, ("sgd", 0.7, 0.9)),
+        (Plan(outer="nesterov", outer_rate=0.7), {"outer": "sgd"}, ("sgd", 0.7, 0.9)),
     ],
 )
 def test_another_outer_step_brings_the_numbers_that_suit_it(
