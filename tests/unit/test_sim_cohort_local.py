@@ -116,7 +116,7 @@ class Played:
     world: World
     seen: Seen
     model: np.ndarray
-    accuracy: float | None
+    accuracy: float
 
     @property
     def bytes(self) -> int:
@@ -165,7 +165,8 @@ def played(
         assert newest is not None
         views = world.home.manager.job_views("job") if world.home is not None else ()
         progress = views[0].progress if views else None
-        accuracy = progress.accuracy if progress is not None else None
+        # A job that failed may have none.
+        accuracy = (progress.accuracy if progress is not None else None) or 0.0
         return Played(
             world, seen, np.concatenate([newest.tensors[name].ravel() for name in sorted(newest.tensors)]), accuracy
         )
@@ -190,15 +191,10 @@ def both(ready: dict[bool, ReadyTask]) -> dict[tuple[bool, int], Played]:
 
 
 def test_rows_take_the_time_and_the_bytes_of_full_devices(both: dict[tuple[bool, int], Played]) -> None:
-    for_time, for_bytes = (
-        {
-            is_cohort: sum(of(each) for (kind, _), each in both.items() if kind is is_cohort)
-            for is_cohort in (False, True)
-        }
-        for of in (lambda each: each.world.kernel.now_s, lambda each: each.bytes)
-    )
-    assert for_time[True] == pytest.approx(for_time[False], rel=0.02)
-    assert for_bytes[True] == pytest.approx(for_bytes[False], rel=0.02)
+    rows, full = ([each for (kind, _), each in both.items() if kind is is_cohort] for is_cohort in (True, False))
+    seconds = [sum(each.world.kernel.now_s for each in kind) for kind in (rows, full)]
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.02)
+    assert sum(each.bytes for each in rows) == pytest.approx(sum(each.bytes for each in full), rel=0.02)
     for (is_cohort, _), each in both.items():
         assert each.seen.updates >= 10 * 20
         assert each.world.cohort is None or is_cohort
