@@ -141,6 +141,7 @@ _DECIDED = frozenset(
     (
         *("data", "pace", "momentum", "outer", "outer_rate", "until", "weights", "cohort", "sampling", "algorithm"),
         *("codec", "codec_down", "clip_mean", "ema", "schedule", "weight_decay", "local_epochs", "batch_size"),
+        "lease_batches",
     )
 )
 
