@@ -86,7 +86,7 @@ def test_a_node_agent_trains_beside_an_agent_reconnects_and_leaves(tmp_path: Pat
                 assert view.facts.browser.startswith("Node ")
                 assert view.facts.onnx
                 job = await site.operator.prepare_and_submit(
-                    CLOUDS, kwargs={"count": 4000}, plan={**PLAN, "until": {"epochs": 40}}, portable=True
+                    CLOUDS, kwargs={"count": 4000}, plan={**PLAN, "until": {"epochs": 10_000}}, portable=True
                 )
                 await site.works(job, "attic")
                 # Another process with the same key is refused before it dials.
@@ -114,9 +114,14 @@ def test_a_node_agent_trains_beside_an_agent_reconnects_and_leaves(tmp_path: Pat
                 merged = by(site, job, "attic")
                 await site.until("it trains again", lambda: at_least(site, job, "attic", merged + 4))
                 assert {path: path.stat().st_ino for path in blobs} == blobs
-                await site.ended(job)
-            site.exactly_once(job, batches=250, epochs=40)
-            assert {row.node for row in site.history(job)[0]} == {"attic", "onnx-0"}
+                await site.operator.stop(job)
+                await site.ended(job, "stopped")
+            rows, audits = site.history(job)
+            assert {row.node for row in rows} == {"attic", "onnx-0"}
+            assert len(rows) == len({(row.epoch, row.batch) for row in rows})
+            whole = [audit for audit in audits if audit.epoch < max(row.epoch for row in rows)]
+            assert whole
+            assert all((audit.batches, audit.distinct) == (250, 250) for audit in whole)
             assert (site.evaluations(job)[-1].accuracy or 0.0) >= 0.95
 
     run(story())

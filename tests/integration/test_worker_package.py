@@ -36,6 +36,7 @@ CLOUDS = str(HERE / "clouds_task.py")
 #: A page as somebody else writes it. `#DOOR` is the door; the secret comes from the test.
 PAGE = """<!doctype html>
 <title>Help us</title>
+<link rel="icon" href="data:,">
 <script type="importmap">{ "imports": { "@shoal/worker": "/node_modules/@shoal/worker/dist/index.js" } }</script>
 <script type="module">
 import { Device, webParts } from "@shoal/worker";
