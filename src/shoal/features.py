@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,9 @@ def described() -> tuple[Feature, ...]:
 
 
 def _points() -> Iterator[EntryPoint]:
+    # It takes 2 MB, and an agent that uses no feature never asks.
+    from importlib.metadata import EntryPoint, entry_points
+
     for name, value in OWN.items():
         yield EntryPoint(name=name, value=value, group=GROUP)
     own = set(OWN.items())
