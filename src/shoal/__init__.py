@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from shoal.api import fit, job, jobs, load, submit
     from shoal.ask import evaluate, tally
     from shoal.callbacks import STOP, Callback
+    from shoal.data.raw_columns import column
     from shoal.experiments import compare, simulate
     from shoal.handle import Job
     from shoal.history import History
@@ -46,6 +47,7 @@ __all__ = [
     "accuracy",
     "auc",
     "callbacks",
+    "column",
     "compare",
     "confusion",
     "data",
@@ -83,6 +85,7 @@ _HOME = {
     "Until": "shoal.plan",
     "accuracy": "shoal.until",
     "auc": "shoal.metrics",
+    "column": "shoal.data.raw_columns",
     "compare": "shoal.experiments",
     "confusion": "shoal.metrics",
     "endless": "shoal.until",

@@ -8,13 +8,15 @@ import json
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from shoal.data.raw_columns import checked_columns
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor, nn
 
+    from shoal.data.raw_columns import RawColumn
     from shoal.plan import Plan
     from shoal.trainer.lease import TaskLease
 
@@ -45,6 +47,11 @@ class Task:
     #: How this task is trained, unless the person who starts the job says otherwise.
     plan: ClassVar[Plan | None] = None
 
+    #: The columns of the rows that devices have with ``data = "local"``: ``{"x": shoal.column("uint8", (28, 28)),
+    #: "y": shoal.column("int64")}``. Any device then reads them from its folder, and ``collate`` (or ``batch``) turns
+    #: them into a batch; without, ``examples("train")`` is called on the device, which needs PyTorch.
+    columns: ClassVar[Mapping[str, RawColumn]] = {}
+
     _arguments: dict[str, Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -57,6 +64,8 @@ class Task:
         for name, value in vars(cls).items():
             if not name.startswith("_"):
                 _check_known(cls, name, value)
+            if name == "columns" and not isinstance(value, property):
+                checked_columns(value)
 
     def __init__(self) -> None:
         """Nothing to do; here so that a task without a constructor refuses arguments."""
@@ -83,7 +92,8 @@ class Task:
 
         With ``data = "local"`` each device is asked for its own ``"train"`` examples before every lease: they may grow,
         and new ones come last. Read them cheaply (a mapped array, or a Dataset whose rows are read one by one). The
-        ``"test"`` examples are still those of the machine that starts the job; None if there are none.
+        ``"test"`` examples are still those of the machine that starts the job; None if there are none. A task with
+        ``columns`` is asked for ``"test"`` only, except on a device without a folder of rows.
         """
         raise NotImplementedError(
             f"{type(self).__name__} does not say what to learn from: define examples(self, split)"

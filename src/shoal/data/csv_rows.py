@@ -40,6 +40,11 @@ class CsvRows:
             first = dict(zip(self._names, self._fields(1)[1], strict=False))
             self._types = {name: float if _is_number(first.get(name, "")) else str for name in wanted}
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the first line."""
+        return list(self._names)
+
     def __len__(self) -> int:
         return max(0, self._count)
 
