@@ -136,7 +136,7 @@ class LocalTraining(TorchTraining):
         return self._divided[int(node[1:]) - 1]
 
     def begin(self, node: str, *, seen: int) -> None:
-        from shoal.trainer.local_examples import RowsOfSet
+        from shoal.trainer.own_examples import RowsOfSet
 
         examples = RowsOfSet(self._stored, self._rows(node), seen=seen)
         self._sides[node] = self._torch.side_of(examples, noise=self._noise)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.trainer.local_examples import OwnExamples
 from shoal.trainer.optimisers import InnerOptimiser
+from shoal.trainer.own_examples import OwnExamples
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,66 +1,30 @@
-"""A device's own examples, counted before every lease, since there may be new ones.
-
-``LocalExamples`` are what the task gives on a device. ``RowsOfSet`` are rows of a stored set, for a simulated device.
-"""
+"""A device's own examples as the task's code gives them there. Imports torch."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from shoal.scheduling.batches import epoch_order, mix
+from shoal.data.raw_columns import RawColumn, checked_columns
+from shoal.data.raw_values import fitted_rows
 from shoal.task import Task
 from shoal.trainer.arrays import columns_of, is_read_by_row, rows_of
 from shoal.trainer.columns import Rows, length_of, picked
-from shoal.trainer.shards import Examples
-
-#: Rows of a stored set are copied in spans of this length.
-ROWS_AT_ONCE = 1024
+from shoal.trainer.own_examples import FolderExamples, OwnExamples
+from shoal.trainer.protocol import TrainerSettings
 
 
-class OwnExamples(ABC):
-    """Examples of which the newest come last, and how many of them were trained on."""
+def examples_here(task: Task, settings: TrainerSettings) -> OwnExamples:
+    """Return the device's own examples: rows of its folder if the task declares columns, else what its code gives.
 
-    def __init__(self, *, seen: int) -> None:
-        """Begin with ``seen`` examples that an earlier process has trained on."""
-        #: How many there were when a lease was last trained.
-        self._seen = seen
-        self._count = 0
-
-    @abstractmethod
-    def look(self) -> int:
-        """Count the examples again. Return how many there are now."""
-
-    @abstractmethod
-    def take(self, indices: np.ndarray) -> Rows:
-        """Return the rows with these numbers."""
-
-    def take_parts(self, parts: Sequence[np.ndarray]) -> Iterator[Rows]:
-        """Yield the rows of each part. A user's own set is read part by part, since it may draw random numbers."""
-        return map(self.take, parts)
-
-    def _counted(self, count: int) -> int:
-        self._count = count
-        # A device may drop old examples: then all that are left were seen.
-        self._seen = min(self._seen, count)
-        return count
-
-    def fresh(self) -> np.ndarray:
-        """Return the examples that came since the last lease, the newest last, and mark them as seen."""
-        since, self._seen = self._seen, self._count
-        return np.arange(since, self._count)
-
-    def chosen(self, count: int, fresh: np.ndarray, *, seed: int, epoch: int, lease: int) -> np.ndarray:
-        """Return ``count`` examples, or all there are: first the fresh ones from the newest on, then others in an order
-        that the seed sets."""
-        count = min(count, self._count)
-        newest = fresh[::-1][:count]
-        order = epoch_order(self._count, seed=mix(seed, epoch), epoch=lease)
-        others = order[~np.isin(order, newest)][: count - len(newest)]
-        return np.concatenate((newest, others)).astype(np.int64)
+    A device without a folder, such as a worker of ``shoal.fit``, asks the task's code in any case.
+    """
+    columns = checked_columns(task.columns)
+    if columns and settings.local_folder:
+        return FolderExamples(settings.local_folder, columns, seen=settings.local_seen)
+    return LocalExamples(task, columns, seen=settings.local_seen)
 
 
 class LocalExamples(OwnExamples):
@@ -69,9 +33,10 @@ class LocalExamples(OwnExamples):
     Reads only the rows of a lease from a Dataset, but reads all of an iterable without a length before every lease.
     """
 
-    def __init__(self, task: Task, *, seen: int = 0) -> None:
+    def __init__(self, task: Task, declared: Mapping[str, RawColumn] | None = None, *, seen: int = 0) -> None:
         super().__init__(seen=seen)
         self._task = task
+        self._declared = declared or {}
         #: Examples that the task gave as columns, or `None` if they are read row by row.
         self._columns: Rows | None = None
         self._dataset: Any = None
@@ -86,30 +51,7 @@ class LocalExamples(OwnExamples):
 
     def take(self, indices: np.ndarray) -> Rows:
         if self._columns is not None:
-            return picked(self._columns, indices)
-        return rows_of(map(self._dataset.__getitem__, indices.tolist()))
-
-
-class RowsOfSet(OwnExamples):
-    """Some rows of a stored set, as one device's own examples."""
-
-    def __init__(self, stored: Examples, rows: np.ndarray, *, seen: int = 0) -> None:
-        super().__init__(seen=seen)
-        self._stored = stored
-        self._rows = rows
-
-    def look(self) -> int:
-        return self._counted(len(self._rows))
-
-    def take(self, indices: np.ndarray) -> Rows:
-        return self._stored.take(self._rows[indices])
-
-    def take_parts(self, parts: Sequence[np.ndarray]) -> Iterator[Rows]:
-        # Several at once: a look into a set of many shards costs more than the rows of a small batch.
-        many = max(1, ROWS_AT_ONCE // max(1, max(map(len, parts), default=1)))
-        for first in range(0, len(parts), many):
-            some = parts[first : first + many]
-            taken, start = self.take(np.concatenate(some)), 0
-            for part in some:
-                yield {name: column[start : start + len(part)] for name, column in taken.items()}
-                start += len(part)
+            rows = picked(self._columns, indices)
+        else:
+            rows = rows_of(map(self._dataset.__getitem__, indices.tolist()))
+        return dict(fitted_rows(rows, self._declared)) if self._declared else rows

@@ -16,12 +16,15 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from shoal.data.raw_columns import RawColumn, checked_columns
+from shoal.data.raw_values import made_up_rows
 from shoal.deprecated import DeprecatedWarning
 from shoal.errors import Misuse
 from shoal.plan import Plan
@@ -86,8 +89,17 @@ def prepare(
     manifests = {"train": NO_EXAMPLES} | {split: _split(task, split, out / "shards", report) for split in splits}
     if not manifests["train"].examples and not is_local:
         raise Misuse(f"{type(task).__name__}.examples('train') holds no examples")
-    cost = _cost(task, model, placed, manifests[splits[0]], out / "shards")
-    _try(task, model, placed, manifests, seed=seed, directory=out / "shards", report=report)
+    sets = {
+        split: Examples([out / "shards" / shard.sha256 for shard in each.shards]) for split, each in manifests.items()
+    }
+    columns = checked_columns(task.columns) if is_local else {}
+    if columns and len(sets["test"]):
+        _check_held_out(type(task).__name__, sets["test"], columns)
+    elif columns:
+        # Only devices have examples. The task's code can be tried all the same.
+        sets["test"] = Examples.of(made_up_rows(columns))
+    cost = _cost(task, model, placed, sets[splits[0]])
+    _try(task, model, placed, sets, seed=seed, report=report)
     for split, manifest in manifests.items():
         _write_json(out / key / f"{split}.json", manifest.to_plain())
     return PreparedJob(
@@ -107,14 +119,12 @@ def _try(
     task: Task,
     model: nn.Module,
     placed: Placed,
-    manifests: dict[str, Manifest],
+    sets: Mapping[str, Examples],
     *,
     seed: int,
-    directory: Path,
     report: Report,
 ) -> None:
     """Try one batch, so that a mistake in the task's code is found here and not on every device."""
-    sets = {split: Examples([directory / shard.sha256 for shard in m.shards]) for split, m in manifests.items()}
     # A split that is empty here, such as the devices' own examples, is replaced by the other one.
     train, test = (sets[split] if len(sets[split]) else sets[other] for split, other in (_SPLITS, _SPLITS[::-1]))
     if not len(train):
@@ -126,10 +136,22 @@ def _try(
     try_batch(task, model, placed, train=train, test=test, batch_size=batch_size, seed=seed)
 
 
-def _cost(task: Task, model: nn.Module, placed: Placed, manifest: Manifest, directory: Path) -> float:
+def _check_held_out(name: str, held_out: Examples, columns: Mapping[str, RawColumn]) -> None:
+    """Refuse held-out examples that are not what the devices' rows are declared to be."""
+    found = held_out.take(np.arange(1))
+    for each in columns.keys() | found.keys():
+        column = found.get(each)
+        here = f"{column.dtype} {list(column.shape[1:])}" if isinstance(column, np.ndarray) else "no array"
+        declared = columns.get(each)
+        is_same = isinstance(column, np.ndarray) and declared is not None and column.dtype == declared.dtype
+        if not is_same or column.shape[1:] != declared.shape:
+            told = declared if declared is not None else "no such column"
+            raise Misuse(f"{name}.examples('test') has {each} as {here}, and columns says {told}")
+
+
+def _cost(task: Task, model: nn.Module, placed: Placed, first: Examples) -> float:
     """Return what one example costs, from the first two, or 0 if it cannot be measured: the job can run without it."""
     try:
-        first = Examples([directory / manifest.shards[0].sha256])
         # A set of one example gives that one twice.
         return gmacs_per_example(task, model, placed, first.take(np.arange(2) % len(first)), examples=2)
     except Exception as error:

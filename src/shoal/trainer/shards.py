@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -220,6 +220,15 @@ class Examples:
         examples = cls([])
         examples._shards = [None] * len(rows)
         examples._begin(rows)
+        return examples
+
+    @classmethod
+    def of(cls, rows: Mapping[str, Array]) -> Examples:
+        """Make a set of rows that are in memory, each column of one shape."""
+        examples = cls([])
+        columns = examples._fitting({name: Plain(column) for name, column in rows.items()})
+        examples._shards = [columns]
+        examples._begin([_rows_in(columns)])
         return examples
 
     def _begin(self, rows: Sequence[int]) -> None:

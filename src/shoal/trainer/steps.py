@@ -24,8 +24,7 @@ from torch import nn
 from shoal.data.local import LOCAL_VARIABLE, PART_VARIABLE
 from shoal.errors import Misuse
 from shoal.learning.metrics import MetricSum, merge_all
-from shoal.learning.similarity import capped_counts, noisy_counts
-from shoal.scheduling.batches import epoch_order, mix
+from shoal.scheduling.batches import mix
 from shoal.task import Task
 from shoal.trainer.arrays import rows_to_torch
 from shoal.trainer.base import load_base
@@ -37,25 +36,23 @@ from shoal.trainer.frozen_guard import FrozenGuard
 from shoal.trainer.importer import make_task
 from shoal.trainer.judging import loss_of, metrics_of
 from shoal.trainer.lease import TaskLease
-from shoal.trainer.local_examples import LocalExamples, OwnExamples
+from shoal.trainer.local_examples import examples_here
 from shoal.trainer.local_lease import DeviceLease, DeviceResult, OpenLease
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
+from shoal.trainer.own_examples import OwnExamples
+from shoal.trainer.own_lease import LabelCounts, choose_rows
 from shoal.trainer.placement import Placed, place, placed_again, to_training
 from shoal.trainer.plain_step import leave_change, take_step
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
-from shoal.trainer.shards import Examples, labels_of
+from shoal.trainer.shards import Examples
 from shoal.trainer.shared import SharedVectors
 from shoal.trainer.stacked import ModelStack, sizes_fit
-from shoal.wire.limits import LABELS_MAX
 
 #: Leases that are trained both ways to learn whether a stack is worth it.
 TRIED = 8
 #: Fewer are trained one by one: a stack would gain next to nothing.
 STACKED_LEAST = 4
-
-#: New examples are evaluated in spans of this number of batches.
-JUDGED_BATCHES = 8
 
 #: The seed of evaluation: with separate generators, the same model and range give the same results on any device.
 _EVALUATION = 0x6576616C
@@ -130,7 +127,7 @@ class TorchTrainer:
         self._own_first = shared.own_after.copy()
         trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._trainable = trainable
-        own = LocalExamples(self._task, seen=settings.local_seen) if settings.is_local else None
+        own = examples_here(self._task, settings) if settings.is_local else None
         self._side = DeviceSide(own, InnerOptimiser(self._task, self._model, trainable, settings))
         #: Called instead of the model.
         self._forward: nn.Module = torch.compile(self._model) if settings.compile else self._model  # type: ignore[assignment]
@@ -315,48 +312,36 @@ class TorchTrainer:
         local, settings = self._side.examples, self._settings
         if local is None:
             raise Misuse("this job's examples are not the device's own")
-        held = local.look()
-        if not held:
-            raise Misuse(f"{type(self._task).__name__}.examples('train') holds no examples on this device yet")
         at = (told.epoch if epoch is None else epoch, lease)
-        fresh = local.fresh()
-        judged = fresh[::-1][:examples]
-        # Without gradients more examples fit into the memory of a batch.
-        at_once = JUDGED_BATCHES * settings.batch_size
-        spans = [judged[start : start + at_once] for start in range(0, len(judged), at_once)]
-        fresh_metrics = self._judge(((local.take(span), len(span), at) for span in spans), told)
-        chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=at[0], lease=lease)
-        passes = list(passes_over(chosen, settings.passes, settings.batch_size, seeds=(settings.seed, *at)))
+        chosen = choose_rows(local, settings, epoch=at[0], lease=lease, examples=examples)
+        if chosen is None:
+            raise Misuse(f"{type(self._task).__name__} has no examples on this device yet")
+        fresh_metrics = self._judge(((local.take(span), len(span), at) for span in chosen.judged), told)
         return OpenLease(
             side=self._side,
             told=told,
             epoch=at[0],
             lease=lease,
-            held=held,
-            judged=len(judged),
+            held=chosen.held,
+            judged=sum(map(len, chosen.judged)),
             fresh_metrics=fresh_metrics,
-            examples=len(chosen),
-            parts=[part for batches in passes for part in batches],
-            first_pass=len(passes[0]),
+            examples=chosen.examples,
+            parts=chosen.parts,
+            first_pass=chosen.first_pass,
         )
 
     def _learn(self, opened: OpenLease, told: TaskLease) -> TrainResult:
         """Train an opened lease."""
-        settings, counts = self._settings, np.zeros(0, np.int64)
+        settings, counts = self._settings, LabelCounts(self._settings, first_pass=opened.first_pass)
 
         def taken() -> Iterator[tuple[Any, tuple[int, ...]]]:
-            nonlocal counts
-            for step, (rows, at) in enumerate(opened.rows()):
-                if settings.share_labels and step < opened.first_pass:
-                    counts = _added(counts, labels_of(rows))
+            for rows, at in opened.rows():
+                counts.add(rows)
                 yield rows, at
 
         # Report the loss as if the lease had seen each example once.
         loss_sum = self._run(taken(), [len(part) for part in opened.parts], told) / settings.passes
-        if settings.labels_epsilon and counts.size:
-            counts = noisy_counts(counts, epsilon=settings.labels_epsilon, generator=self._side.noise())
-            counts = capped_counts(counts, most=opened.examples)
-        labels = tuple(max(0, round(float(count))) for count in counts)
+        labels = counts.told(self._side.noise(), most=opened.examples)
         finite = self._leave_update(loss_sum)
         return opened.result(loss_sum, finite=finite, labels=labels, logged=told.logged.others())
 
@@ -476,15 +461,6 @@ class TorchTrainer:
         return move(self._task.collate(rows_to_torch(rows), training=training), self._device)
 
 
-def passes_over(
-    chosen: np.ndarray[Any, Any], passes: int, size: int, *, seeds: tuple[int, ...]
-) -> Iterator[list[np.ndarray[Any, Any]]]:
-    """Yield the batches of each pass over a lease's examples: the first in their order, the others mixed anew."""
-    for number in range(passes):
-        order = chosen[epoch_order(len(chosen), seed=mix(*seeds), epoch=number)] if number else chosen
-        yield [order[start : start + size] for start in range(0, len(order), size)]
-
-
 def window_shares(counts: Sequence[int], accumulate: int) -> list[float]:
     """Return each batch's share in the mean over its window's examples. The last window may have fewer batches."""
     windows = [counts[start : start + accumulate] for start in range(0, len(counts), accumulate)]
@@ -493,15 +469,6 @@ def window_shares(counts: Sequence[int], accumulate: int) -> list[float]:
 
 def _threads(count: int) -> str:
     return f"{count} thread{'' if count == 1 else 's'}"
-
-
-def _added(counts: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
-    """Add the labels of some more examples to the counts. Ignores values that are not classes."""
-    if y is None or not len(y) or not 0 <= y.min() <= y.max() < LABELS_MAX:
-        return counts
-    more = np.bincount(y.astype(np.int64), minlength=counts.size)
-    more[: counts.size] += counts
-    return more
 
 
 def _same(ones: Sequence[DeviceResult], others: Sequence[DeviceResult]) -> bool:

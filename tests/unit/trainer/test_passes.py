@@ -15,10 +15,11 @@ from torch import nn
 from shoal.scheduling.batches import epoch_order, mix
 from shoal.trainer.flat import read_into
 from shoal.trainer.importer import make_task
+from shoal.trainer.own_lease import passes_over
 from shoal.trainer.placement import place
 from shoal.trainer.protocol import TrainerSettings, TrainResult
 from shoal.trainer.shared import SharedVectors
-from shoal.trainer.steps import TorchTrainer, build_model, passes_over
+from shoal.trainer.steps import TorchTrainer, build_model
 
 pytestmark = pytest.mark.timeout(120)
 

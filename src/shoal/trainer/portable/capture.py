@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from shoal import metrics as task_metrics
+from shoal.data.raw_columns import checked_columns
+from shoal.data.raw_values import made_up_rows
 from shoal.errors import Misuse
 from shoal.learning.metrics import lower_is_better
 from shoal.plan import Plan
@@ -28,7 +30,7 @@ from shoal.trainer.portable.graphs_file import Graphs, Metric
 from shoal.trainer.portable.refusal import Unportable, in_words
 from shoal.trainer.portable.rules import Adagrad, Adam, Grouped, RmsProp, Sgd, StepRule
 from shoal.trainer.portable.trace import trace_evaluation, trace_step
-from shoal.trainer.portable.verify import Verifier
+from shoal.trainer.portable.verify import Verifier, flat_of
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shards import Examples
 
@@ -60,7 +62,11 @@ def capture(
     """Return the graphs of a task, verified. Raises Unportable. Only benchmarks leave out the evaluation. ``tell``
     hears what is being done: a large model takes minutes."""
     _check_plan(task, placed, settings)
+    columns = checked_columns(task.columns) if settings.is_local else {}
     rule, rate, weight_decay = rule_of(task, model, settings, placed)
+    if columns:
+        # No row of a device is here. The shapes are declared, and the values make no difference to a graph.
+        train = test if len(test) else Examples.of(made_up_rows(columns))
     rows = Rows(train)
     held_out = Rows(test if len(test) else train)
 
@@ -102,6 +108,8 @@ def capture(
         metrics=tuple(found),
         proof=proof,
         error=verifier.error,
+        columns=columns,
+        own=flat_of(placed.own).astype(np.float32),
     )
 
 
@@ -146,7 +154,7 @@ def rule_of(task: Task, model: nn.Module, settings: TrainerSettings, placed: Pla
     decay = max(float(group["weight_decay"]) for group in groups)
     rule = _rule(optimiser, groups[0])
     runs: list[tuple[int, float, float]] = []
-    for tensor, where in placed.shared.values():
+    for tensor, where in (*placed.shared.values(), *placed.own.values()):
         if where != "parameter":
             continue
         group = stepped[id(tensor)]
@@ -258,13 +266,16 @@ def _chance() -> tuple[Any, ...]:
 def _check_plan(task: Task, placed: Placed, settings: TrainerSettings) -> None:
     if task._overrides("train"):
         raise Unportable("the task trains by a loop of its own (Task.train)")
-    if settings.is_local:
-        raise Unportable("each device has its own examples, which the task's code reads there")
+    if settings.is_local and not task.columns:
+        raise Unportable(
+            "each device has its own examples, which the task's code reads there: declare what rows they have, such as"
+            ' columns = {"x": shoal.column("uint8", (28, 28)), "y": shoal.column("int64")}'
+        )
     if settings.accumulate != 1:
         raise Unportable(f"accumulate = {settings.accumulate}: a graph takes a step for each batch")
     if settings.precision != "float32":
         raise Unportable(f"precision = {settings.precision!r}: graphs compute in float32")
-    for name, (tensor, _) in placed.shared.items():
+    for name, (tensor, _) in (placed.shared | placed.own).items():
         if tensor.dtype != torch.float32:
             raise Unportable(f"{name} is {tensor.dtype}; graphs train only float32")
     for name, tensor in placed.frozen.items():

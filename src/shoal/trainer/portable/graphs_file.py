@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from shoal.data.raw_columns import RawColumns, columns_from_plain, columns_to_plain
 from shoal.errors import Corrupt
 from shoal.learning.metrics import KINDS, METRICS_MAX, MetricSum
 from shoal.trainer.launch import opened
@@ -65,6 +66,10 @@ class Graphs:
     proof: Proof
     #: The largest distance from PyTorch's update that the capture measured, as a part of its length.
     error: float = 0.0
+    #: The columns of devices' own rows. Empty if the job trains on shared examples.
+    columns: RawColumns = field(default_factory=dict)
+    #: Each device's own part of the first model, flat. Empty if all of it is shared.
+    own: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def write(self, file: BinaryIO) -> None:
         plain = {
@@ -83,12 +88,15 @@ class Graphs:
                 "stride": self.proof.stride,
             },
         }
+        # Left out if empty, so that the file of a job with shared examples is what it was.
+        plain |= {"columns": columns_to_plain(self.columns)} if self.columns else {}
         arrays = {
             "train": np.frombuffer(self.train, np.uint8),
             "evaluate": np.frombuffer(self.evaluate, np.uint8),
             "proof": self.proof.change,
         }
         arrays |= {f"column.{name}": np.ascontiguousarray(column) for name, column in self.proof.columns.items()}
+        arrays |= {"own": self.own} if self.own.size else {}
         tensors.write(file, arrays, {_NOTE: json.dumps(plain)})
 
     @classmethod
@@ -127,6 +135,8 @@ class Graphs:
                     stride=_whole(proof["stride"], 1 << 40),
                     change=np.array(arrays["proof"], np.float32),
                 ),
+                columns=columns_from_plain(plain.get("columns", [])),
+                own=np.array(arrays["own"], np.float32).reshape(-1) if "own" in arrays else np.zeros(0, np.float32),
             )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise Corrupt(f"this file does not hold the graphs of a job: {error}") from None

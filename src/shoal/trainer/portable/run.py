@@ -46,9 +46,11 @@ class StepRun:
         self._parameters = 0
         self._kept: list[Array] = []
         self.count = 0
+        #: The device's own part of the model, if it has one. Each step replaces it.
+        self.own: Array | None = None
 
     def begin(self, parameters: int) -> None:
-        """Start with a new optimiser state."""
+        """Start with a new optimiser state. ``parameters``: how many are trained, shared and own."""
         self._parameters = parameters
         self._kept = [np.zeros(parameters, np.float32) for _ in range(self._states)]
         self.count = 0
@@ -65,6 +67,7 @@ class StepRun:
         self.count += 1
         given = {
             "vector": vector,
+            **({"own": self.own} if self.own is not None else {}),
             **{f"state{number}": state for number, state in enumerate(self._kept)},
             "count": np.float32(self.count),
             # Graphs of earlier releases take it in float64.
@@ -75,6 +78,8 @@ class StepRun:
             **draws,
         }
         after, *states, loss = self._graph.run(given)
+        if self.own is not None:
+            self.own, *states = states
         self._kept = states
         return after, float(loss)
 

@@ -74,13 +74,14 @@ def trace_step(
     model = copy.deepcopy(model)
     placed = _same_places(placed, model)
     to_training(model, placed)
-    names = list(placed.shared)
-    kinds = {name: kind for name, (_, kind) in placed.shared.items()}
-    parameters = [name for name in names if kinds[name] == "parameter"]
-    count = sum(placed.shared[name][0].numel() for name in parameters)
+    trained = placed.shared | placed.own
+    kinds = {name: kind for name, (_, kind) in trained.items()}
+    parameters = [name for name in trained if kinds[name] == "parameter"]
+    counts = [_parameters_in(each) for each in (placed.shared, placed.own)]
+    count = sum(counts)
     state = [f"state{number}" for number in range(rule.states)]
     inputs: Inputs = {
-        "vector": _flat(placed),
+        **_vectors(placed),
         **{name: torch.zeros(count) for name in state},
         "count": torch.ones(()),
         "rate": torch.tensor(0.1),
@@ -91,7 +92,7 @@ def trace_step(
 
     def step(*given: Tensor) -> tuple[Tensor, ...]:
         by_name = dict(zip(inputs, given, strict=True))
-        values = _values(by_name["vector"], placed)
+        values = _values(by_name, placed)
         leaves = {
             name: value.detach().requires_grad_(True) if kinds[name] == "parameter" else value.clone()
             for name, value in values.items()
@@ -105,7 +106,9 @@ def trace_step(
         if clip:
             # The same formula as torch.nn.utils.clip_grad_norm_.
             flat = flat * (clip / (flat.square().sum().sqrt() + 1e-6)).clamp(max=1.0)
-        before = by_name["vector"][:count]
+        before = by_name["vector"][: counts[0]]
+        if placed.own:
+            before = torch.cat([before, by_name["own"][: counts[1]]])
         after, states = rule.step(
             before,
             flat,
@@ -114,10 +117,14 @@ def trace_step(
             rate=by_name["rate"],
             weight_decay=by_name["weight_decay"],
         )
-        buffers = [leaves[name].detach().reshape(-1) for name in names if kinds[name] == "buffer"]
-        return (torch.cat([after, *buffers]), *states, loss.detach())
+        afters = after.split(counts) if placed.own else (after,)  # type: ignore[no-untyped-call]
+        next_ = [
+            torch.cat([part, *(leaves[name].detach().reshape(-1) for name in tensors if kinds[name] == "buffer")])
+            for part, tensors in zip(afters, (placed.shared, placed.own), strict=False)
+        ]
+        return (*next_, *states, loss.detach())
 
-    outputs = ("vector_next", *(f"{name}_next" for name in state), "loss")
+    outputs = (*(f"{name}_next" for name in (*_vectors(placed), *state)), "loss")
     return Traced(graph=_traced(step, inputs), inputs=inputs, outputs=outputs)
 
 
@@ -126,14 +133,14 @@ def trace_evaluation(judge: Judge, model: nn.Module, placed: Placed, columns: Ma
     model = copy.deepcopy(model).eval()
     placed = _same_places(placed, model)
     inputs: Inputs = {
-        "vector": _flat(placed),
+        **_vectors(placed),
         **{f"column.{name}": column for name, column in columns.items()},
         **_base(placed),
     }
 
     def evaluate(*given: Tensor) -> Tensor:
         by_name = dict(zip(inputs, given, strict=True))
-        values = _values(by_name["vector"], placed)
+        values = _values(by_name, placed)
         with torch.no_grad(), _reparametrize_module(model, values | _rest(model, placed, by_name), tie_weights=True):
             sums: Sequence[Tensor] = judge(model, _columns(by_name))
             return torch.stack([torch.as_tensor(each).reshape(()).float() for each in sums])
@@ -146,20 +153,30 @@ def trace_evaluation(judge: Judge, model: nn.Module, placed: Placed, columns: Ma
 
 def _same_places(placed: Placed, model: nn.Module) -> Placed:
     """Return the placement of a model's tensors for a copy of the model."""
-    if placed.own:
-        raise Unportable(f"{next(iter(placed.own))} is each device's own part of the model")
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    shared = {name: (tensors[name], kind) for name, (_, kind) in placed.shared.items()}
+    shared, own = (
+        {name: (tensors[name], kind) for name, (_, kind) in each.items()} for each in (placed.shared, placed.own)
+    )
     frozen = {name: tensors[name] for name in placed.frozen}
     # Modules with frozen running means, found by the names of the means.
     owners = {name.rpartition(".")[0] for name, tensor in frozen.items() if not isinstance(tensor, nn.Parameter)}
     modules = dict(model.named_modules())
     still = tuple(modules[name] for name in sorted(owners)) if placed.still else ()
-    return Placed(shared, frozen, {}, still)
+    return Placed(shared, frozen, own, still)
 
 
-def _flat(placed: Placed) -> Tensor:
-    return torch.cat([tensor.detach().reshape(-1) for tensor, _ in placed.shared.values()])
+def _vectors(placed: Placed) -> Inputs:
+    """Return what is trained as flat vectors: the shared ``vector``, and the device's ``own`` if there is one."""
+    parts = {"vector": placed.shared, "own": placed.own}
+    return {
+        name: torch.cat([tensor.detach().reshape(-1) for tensor, _ in tensors.values()])
+        for name, tensors in parts.items()
+        if tensors
+    }
+
+
+def _parameters_in(tensors: Mapping[str, tuple[Tensor, str]]) -> int:
+    return sum(tensor.numel() for tensor, kind in tensors.values() if kind == "parameter")
 
 
 def _base(placed: Placed) -> Inputs:
@@ -170,16 +187,23 @@ def _columns(inputs: Inputs) -> dict[str, Tensor]:
     return {name.removeprefix("column."): value for name, value in inputs.items() if name.startswith("column.")}
 
 
-def _values(vector: Tensor, placed: Placed) -> dict[str, Tensor]:
-    tensors = {name: tensor for name, (tensor, _) in placed.shared.items()}
-    pieces = vector.split([tensor.numel() for tensor in tensors.values()])  # type: ignore[no-untyped-call]
-    return {name: piece.view(tensors[name].shape) for name, piece in zip(tensors, pieces, strict=True)}
+def _values(inputs: Inputs, placed: Placed) -> dict[str, Tensor]:
+    """Cut the vectors into tensors by name."""
+    values: dict[str, Tensor] = {}
+    for vector, tensors in (("vector", placed.shared), ("own", placed.own)):
+        if tensors:
+            sizes = [tensor.numel() for tensor, _ in tensors.values()]
+            pieces = inputs[vector].split(sizes)  # type: ignore[no-untyped-call]
+            shaped = zip(tensors.items(), pieces, strict=True)
+            values |= {name: piece.view(tensor.shape) for (name, (tensor, _)), piece in shaped}
+    return values
 
 
 def _rest(model: nn.Module, placed: Placed, inputs: Inputs) -> dict[str, Tensor]:
     """Return the tensors that are in no vector: the frozen base from its inputs, and the task's counters and tables."""
     frozen = {name: inputs[f"base.{name}"] for name in placed.frozen if f"base.{name}" in inputs}
-    others = {name: buffer.clone() for name, buffer in model.named_buffers() if name not in placed.shared | frozen}
+    placed_names = placed.shared.keys() | placed.own.keys() | frozen.keys()
+    others = {name: buffer.clone() for name, buffer in model.named_buffers() if name not in placed_names}
     return frozen | others
 
 

@@ -67,10 +67,13 @@ class Verifier:
         self._placed = placed
         self._settings = settings
         self._rule = rule
-        self._vector = np.concatenate(
-            [tensor.detach().numpy().reshape(-1) for tensor, _ in placed.shared.values()]
-        ).astype(np.float32)
-        self._parameters = sum(tensor.numel() for tensor, kind in placed.shared.values() if kind == "parameter")
+        self._vector, self._own = (flat_of(each).astype(np.float32) for each in (placed.shared, placed.own))
+        self._trained = placed.shared | placed.own
+        #: Which values of the vector, and of the own part behind it, are parameters.
+        self._are_parameters = np.concatenate(
+            [np.full(tensor.numel(), kind == "parameter") for tensor, kind in self._trained.values()]
+        )
+        self._parameters = int(self._are_parameters.sum())
         self._base = {f"base.{name}": tensor.detach().numpy() for name, tensor in placed.frozen.items()}
         #: The largest error of an update that was compared.
         self.error = 0.0
@@ -96,6 +99,7 @@ class Verifier:
         decay = self._weight_decay
         ours = StepRun(graph, self._rule.states)
         ours.begin(self._parameters)
+        ours.own = self._own if self._own.size else None
         # A step that changes no weights, so that the second begins with an optimiser state.
         vector, _ = ours.step(self._vector, warm, rate=0.0, weight_decay=decay, draws=drawn[0])
         vector, loss = ours.step(vector, columns, rate=_RATE, weight_decay=decay, draws=drawn[1])
@@ -103,12 +107,13 @@ class Verifier:
         control.step(warm, rate=0.0, draws=drawn[0])
         exact = control.step(columns, rate=_RATE, draws=drawn[1])
         theirs = control.vector()
-        first = self._vector.astype(np.float64)
+        first = np.concatenate([self._vector, self._own]).astype(np.float64)
+        after = vector if ours.own is None else np.concatenate([vector, ours.own])
         told = control.telling()
-        move, gap = (theirs - first) * told, (vector.astype(np.float64) - theirs) * told
+        move, gap = (theirs - first) * told, (after.astype(np.float64) - theirs) * told
         found = self._tensor_errors(move, gap)
         worst = max(found, key=lambda name: found[name])
-        error = _norm(gap[: self._parameters]) / max(_norm(move[: self._parameters]), 1e-30)
+        error = _norm(gap[self._are_parameters]) / max(_norm(move[self._are_parameters]), 1e-30)
         agrees = (
             error <= LARGEST_ERROR
             and found[worst] <= _LARGEST_OF_TENSOR
@@ -127,7 +132,7 @@ class Verifier:
     def _tensor_errors(self, move: np.ndarray[Any, Any], gap: np.ndarray[Any, Any]) -> dict[str, float]:
         """Return the error of each tensor, relative to its size or to a floor: a part of the mean of its kind."""
         spans, place_ = {}, 0
-        for name, (tensor, kind) in self._placed.shared.items():
+        for name, (tensor, kind) in self._trained.items():
             spans[name] = (slice(place_, place_ + tensor.numel()), kind)
             place_ += tensor.numel()
         found: dict[str, float] = {}
@@ -141,7 +146,8 @@ class Verifier:
         """Return a first step as PyTorch takes it, small enough to send. Values that cannot be compared are NaN."""
         theirs = Reference(self._task, self._model, self._settings)
         loss = theirs.step(columns, rate=_RATE, draws=draws)
-        change = np.where(theirs.telling(), theirs.vector() - self._vector, np.nan)
+        size = self._vector.size
+        change = np.where(theirs.telling()[:size], theirs.vector()[:size] - self._vector, np.nan)
         stride = -(-change.size // _PROOF_VALUES)
         return Proof(
             columns=columns,
@@ -161,7 +167,7 @@ class Verifier:
         for size in (_PROOF_EXAMPLES, 1, min(self._settings.batch_size, 64)):
             columns = rows.take(size)
             drawn = draw_all(built.draws, size, _SEED)
-            given = {"vector": self._vector, **columns_of(columns), **drawn}
+            given = {"vector": self._vector, "own": self._own, **columns_of(columns), **drawn}
             sums = metric_sums(metrics, sums_of(graph.run(given)))
             with torch.no_grad(), Drawing(drawn):
                 batch = self._task.collate(_rows(_tensors(columns)), training=False)
@@ -177,6 +183,12 @@ def _check_same(one: MetricSum, other: MetricSum) -> None:
         raise Unportable(f"its evaluation gives {one} where PyTorch gives {other}")
 
 
+def flat_of(tensors: Mapping[str, tuple[Tensor, Any]]) -> np.ndarray[Any, Any]:
+    """Return tensors end to end."""
+    parts = [tensor.detach().numpy().reshape(-1) for tensor, _ in tensors.values()]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
 #: Where torch's optimisers keep the mean or the sum of squared gradients.
 _SQUARES = ("exp_avg_sq", "square_avg", "sum")
 
@@ -190,6 +202,7 @@ class Reference:
         self._task = task
         self._model = copy.deepcopy(model).double()
         self._placed = place(task, self._model)
+        self._trained = self._placed.shared | self._placed.own
         self._settings = settings
         trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._trainable = trainable
@@ -230,7 +243,7 @@ class Reference:
         """Return which values of the vector can be compared. Adam and its kin divide a gradient by its own size: where
         that is tiny, the step is rounding."""
         parts = []
-        for tensor, _ in self._placed.shared.values():
+        for tensor, _ in self._trained.values():
             state = self._optimiser.state.get(tensor, {})
             square = next((state[name] for name in _SQUARES if name in state), None)
             size = square.sqrt() if square is not None else None
@@ -242,14 +255,14 @@ class Reference:
         if not any(name in state for state in self._optimiser.state.values() for name in _SQUARES):
             return np.asarray(sizes > 0)
         steps = np.concatenate(
-            [np.full(tensor.numel(), kind == "parameter") for tensor, kind in self._placed.shared.values()]
+            [np.full(tensor.numel(), kind == "parameter") for tensor, kind in self._trained.values()]
         )
         usual = float(np.sqrt(np.mean(sizes[steps] ** 2)))
         found = sizes > _TELLING * usual
         return np.asarray(found | ~steps)
 
     def vector(self) -> np.ndarray[Any, Any]:
-        return np.concatenate([tensor.detach().numpy().reshape(-1) for tensor, _ in self._placed.shared.values()])
+        return flat_of(self._trained)
 
 
 class Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
