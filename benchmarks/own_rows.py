@@ -1,0 +1,237 @@
+"""Devices of several kinds learn one model, each from rows of its own that stay with it.
+
+Each device has digits that no other has, and most of them of few classes. They train one job with ``data = "local"``,
+and then one that is private as well.
+
+    python -m benchmarks.own_rows [--quick] --json
+
+``accuracy``, ``private_accuracy``: of the last version, on held-out digits. ``private_epsilon``: what the device that
+took part most often used of its privacy budget. ``accounts_agree``: the devices' accounts say the same as the leader's.
+``examples_sent``: rows of devices that are found in anything that the manager, which leads the jobs, stored or logged:
+files, versions, records. ``batches_lost``, ``batches_twice``: leases, from the audit of the history.
+``kinds_of_device``: kinds whose updates are in the history of both jobs.
+
+``--quick`` has made-up digits, three devices and fewer epochs. Needs the extra ``export``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import math
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from unittest import mock
+
+import numpy as np
+
+import shoal
+from shoal.data.local import LOCAL_VARIABLE
+from shoal.data.made_up_digits import made_up_digits
+from shoal.runtime.local import LocalCluster
+from shoal.runtime.operator import Operator
+from shoal.runtime.paths import Paths
+from shoal.runtime.privacy_accounts import accounts
+from shoal.store.registry import Registry
+from shoal.wire.messages import JobView
+from testbed.chaos.kit import lost_and_twice
+from testbed.results import finish, say
+
+TASK = Path(__file__).with_name("own_rows_task.py")
+LIMIT_S = 1800.0
+_POLL_S = 0.5
+
+Rows: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
+# Kinds of device ----------------------------------------------------------------------------------------
+
+
+async def onnx_agent(cluster: LocalCluster, name: str, rows: Rows, folder: Path) -> None:
+    """An agent that trains by the job's graphs, with its rows in an archive."""
+    await _agent(cluster, name, rows, folder, engine="onnx")
+
+
+async def torch_agent(cluster: LocalCluster, name: str, rows: Rows, folder: Path) -> None:
+    """An agent with PyTorch."""
+    await _agent(cluster, name, rows, folder, engine="torch")
+
+
+async def _agent(cluster: LocalCluster, name: str, rows: Rows, folder: Path, *, engine: str) -> None:
+    folder.mkdir()
+    x, y = rows
+    np.savez(folder / "digits.npz", x=x, y=y)
+    for path in (folder, folder / "digits.npz"):
+        # A trainer is another user where the agent is root.
+        path.chmod(0o755)
+    with mock.patch.dict(os.environ, {LOCAL_VARIABLE: str(folder)}):
+        await cluster.start_agent(name, "--engine", engine, "--threads", "1")
+
+
+#: How a device of each kind is started, with rows that no other has.
+Start: TypeAlias = Callable[[LocalCluster, str, Rows, Path], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    start: Start
+    devices: int
+
+
+KINDS = (Kind("onnx", onnx_agent, 2), Kind("torch", torch_agent, 1))
+
+
+# Rows ---------------------------------------------------------------------------------------------------
+
+
+def digits_of(devices: int, *, made_up: bool) -> list[Rows]:
+    """Divide the digits: no two devices have a row in common, and each has most of its rows of few classes."""
+    x, y = made_up_digits("train") if made_up else shoal.data.mnist("train")
+    partition = shoal.data.dirichlet(0.5, least=500)
+    return [(x[rows, 0], y[rows]) for rows in partition.rows(y, devices, seed=1)]
+
+
+def found_rows(everywhere: Iterator[bytes], owned: list[Rows]) -> int:
+    """Return how many of the devices' pictures are somewhere in these bytes.
+
+    Looks for the eight pixels of each picture of which most are not blank, at every place, and there for all of it.
+    """
+    pictures = np.concatenate([x.reshape(len(x), -1) for x, _ in owned])
+    best = (pictures.reshape(len(pictures), -1, 8) > 0).sum(-1).argmax(1)
+    keys = np.ascontiguousarray(pictures).view("<u8")[np.arange(len(pictures)), best]
+    by_key: dict[int, list[int]] = {}
+    for number, key in enumerate(keys.tolist()):
+        by_key.setdefault(key, []).append(number)
+    sent: set[int] = set()
+    for content in everywhere:
+        for shift in range(8):
+            words = np.frombuffer(content, "<u8", max(0, len(content) - shift) // 8, offset=shift if content else 0)
+            for word in np.flatnonzero(np.isin(words, keys)).tolist():
+                for number in by_key[int(words[word])]:
+                    start = shift + 8 * (word - int(best[number]))
+                    if start >= 0 and content[start : start + pictures.shape[1]] == pictures[number].tobytes():
+                        sent.add(number)
+    return len(sent)
+
+
+def kept_by_manager(home: Path) -> Iterator[bytes]:
+    """Yield every file of the manager's, who leads the jobs and whose store has each version."""
+    devices = home / "devices"
+    for path in home.rglob("*"):
+        if path.is_file() and not path.is_relative_to(devices):
+            yield path.read_bytes()
+
+
+# Jobs ---------------------------------------------------------------------------------------------------
+
+
+async def ended(operator: Operator, job: str) -> JobView:
+    until_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < until_s:
+        (view,) = (await operator.status(job)).jobs
+        if view.state.is_ended:
+            return view
+        await asyncio.sleep(_POLL_S)
+    raise TimeoutError(f"the job is not over after {LIMIT_S:g} s")
+
+
+async def trained(operator: Operator, plan: dict[str, Any], *, made_up: bool) -> JobView:
+    job = await operator.prepare_and_submit(str(TASK), kwargs={"made_up": made_up}, plan=plan, portable=True)
+    view = await ended(operator, job)
+    say(f"{job}: {view.state}, {view.reason}")
+    return view
+
+
+def kinds_in(paths: Paths, job: str) -> set[str]:
+    with contextlib.closing(Registry(paths.registry)) as registry:
+        return {row.node.partition("-")[0] for row in registry.applied(job)}
+
+
+def audited(paths: Paths, job: str) -> tuple[int, int]:
+    """Return how many leases were lost, and how many came into the history twice."""
+    with contextlib.closing(Registry(paths.registry)) as registry:
+        rows = registry.applied(job)
+        epochs, of_epoch = 1 + max(row.epoch for row in rows), 1 + max(row.batch for row in rows)
+        return lost_and_twice(registry, job, batches=epochs * of_epoch)
+
+
+def accounts_agree(cluster: LocalCluster, view: JobView) -> bool:
+    """Whether the device that took part most often says of that what the leader says."""
+    progress = view.progress
+    if progress is None:
+        return False
+    own = [
+        account
+        for name in cluster.agents
+        for account in accounts(cluster.agent_home(name) / "node")
+        if account.job == view.job
+    ]
+    often = max((account.participations for account in own), default=0)
+    epsilon = max((account.epsilon for account in own), default=0.0)
+    return often == progress.participations_worst and math.isclose(epsilon, progress.epsilon_worst, rel_tol=1e-6)
+
+
+async def measure(home: Path, *, quick: bool) -> dict[str, Any]:
+    count = sum(kind.devices for kind in KINDS)
+    owned = digits_of(count, made_up=quick)
+    home.chmod(0o755)
+    async with LocalCluster(workers=0, home=home / "home") as cluster, Operator.open(cluster.home) as operator:
+        paths, rows = Paths(cluster.home), iter(owned)
+        for kind in KINDS:
+            for number in range(kind.devices):
+                name = f"{kind.name}-{number}"
+                await kind.start(cluster, name, next(rows), home / name)
+        plan: dict[str, Any] = {"workers_min": count, "until": {"epochs": 8 if quick else 25}}
+        open_ = await trained(operator, plan, made_up=quick)
+        often = 40 if quick else 200
+        private = await trained(
+            operator,
+            {
+                **plan,
+                "trust": "private(60, 1e-4)",
+                "cohort": count,
+                "clip_update": 1.0,
+                "participations": often,
+                "epoch_leases": count * 10,
+                "until": {"epochs": often // 10},
+            },
+            made_up=quick,
+        )
+        audits = [audited(paths, view.job) for view in (open_, private)]
+        kinds = kinds_in(paths, open_.job) & kinds_in(paths, private.job)
+        agree = accounts_agree(cluster, private)
+        sent = found_rows(kept_by_manager(cluster.home), owned)
+    assert open_.progress is not None
+    assert private.progress is not None
+    return {
+        "devices": count,
+        "accuracy": open_.progress.accuracy or 0.0,
+        "private_accuracy": private.progress.accuracy or 0.0,
+        "private_epsilon": private.progress.epsilon_worst,
+        "examples_sent": sent,
+        "batches_lost": sum(lost for lost, _ in audits),
+        "batches_twice": sum(twice for _, twice in audits),
+        "accounts_agree": agree,
+        "kinds_of_device": len(kinds),
+        "kinds": sorted(kinds),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Devices of several kinds, each with rows of its own.")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object; always so")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="shoal-own-rows-") as scratch:
+        finish(asyncio.run(measure(Path(scratch), quick=given.quick)))
+
+
+if __name__ == "__main__":
+    main()
