@@ -6,8 +6,8 @@ joined and without a job, once it has sent a few heartbeats; resident (every pag
 shared with other processes counted in parts). Imports: which heavy modules the running agent has loaded.
 
 ``--onnx`` measures a device without PyTorch instead, with Shoal's bytecode written as pip does: idle, and agent and
-trainer together while they train LeNet on 192 drawn examples and on MNIST. Resident memory is the sum of both processes:
-pages that both map count twice. Proportional memory counts them once. ``anonymous`` is what no file backs, and what the
+trainer together while they train LeNet on 192 drawn examples and on MNIST. Resident memory is the sum of both
+processes: pages that both map count twice. Proportional memory counts them once. ``anonymous`` is what no file backs, and what the
 kernel cannot drop without swap.
 
     python -m benchmarks.agent_footprint --json
