@@ -7,8 +7,8 @@ shared with other processes counted in parts). Imports: which heavy modules the 
 
 ``--onnx`` measures a device without PyTorch instead, with Shoal's bytecode written as pip does: idle, and agent and
 trainer together while they train LeNet on 192 drawn examples and on MNIST. Resident memory is the sum of both
-processes: pages that both map count twice. Proportional memory counts them once. ``anonymous`` is what no file backs, and what the
-kernel cannot drop without swap.
+processes: pages that both map count twice. Proportional memory counts them once. ``anonymous`` is what no file backs,
+and what the kernel cannot drop without swap.
 
     python -m benchmarks.agent_footprint --json
     python -m benchmarks.agent_footprint --onnx --json
