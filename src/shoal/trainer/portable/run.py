@@ -23,7 +23,8 @@ class GraphRun:
         # Threads that wait sleep: on a busy machine they would spin away its cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
-        # A plan of the tensors' places for each shape keeps them all at once: a fifth of a small trainer's memory.
+        # A plan of places for the tensors took 9 of 74 MB of a GRU over 128 steps, and none of LeNet; no step of LeNet,
+        # of depthwise convolutions or of a GRU took longer without one.
         options.enable_mem_pattern = False
         self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         self.inputs: tuple[str, ...] = tuple(each.name for each in self._session.get_inputs())
