@@ -139,18 +139,18 @@ def _try(
 def _check_held_out(name: str, held_out: Examples, columns: Mapping[str, RawColumn]) -> None:
     """Refuse held-out examples that are not what the devices' rows are declared to be."""
     found = held_out.take(np.arange(1))
-    for each in columns.keys() | found.keys():
-        column = found.get(each)
+    for each in sorted(columns.keys() | found.keys()):
+        column, declared = found.get(each), columns.get(each)
         here = f"{column.dtype} {list(column.shape[1:])}" if isinstance(column, np.ndarray) else "no array"
-        declared = columns.get(each)
-        is_same = isinstance(column, np.ndarray) and declared is not None and column.dtype == declared.dtype
-        if not is_same or column.shape[1:] != declared.shape:
+        if declared is None or here != f"{declared.dtype} {list(declared.shape)}":
             told = declared if declared is not None else "no such column"
             raise Misuse(f"{name}.examples('test') has {each} as {here}, and columns says {told}")
 
 
 def _cost(task: Task, model: nn.Module, placed: Placed, first: Examples) -> float:
     """Return what one example costs, from the first two, or 0 if it cannot be measured: the job can run without it."""
+    if not len(first):
+        return 0.0
     try:
         # A set of one example gives that one twice.
         return gmacs_per_example(task, model, placed, first.take(np.arange(2) % len(first)), examples=2)
