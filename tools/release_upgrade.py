@@ -137,7 +137,7 @@ def _until(place: Place, python: Path, homes: Path, what: str, is_so: Any) -> No
 
 def _shoal(place: Place, python: Path, homes: Path, *words: str | Path) -> str:
     environment = {"SHOAL_HOME": str(homes / "manager")}
-    return place.run(python.with_name("shoal"), *words, cwd=homes, more=environment, limit_s=240)
+    return place.run(python.with_name("shoal"), *words, cwd=homes, more=environment)
 
 
 def _pulled(place: Place, python: Path, homes: Path, job: str) -> str:
