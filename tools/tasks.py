@@ -399,11 +399,11 @@ def lock(extra: Sequence[str]) -> int:
     writes only release.lock."""
     if importlib.util.find_spec("pip") is None:
         return not_installed("pip")
-    tools = (RELEASE_LOCK_FILE, RELEASE_LOCK_HEADER, "-r", str(RELEASE_LOCK_INPUT))
-    if list(extra) == ["--release"]:
-        return write_lock(*tools)
-    development = (LOCK_FILE, LOCK_HEADER, "-r", str(LOCK_INPUT), ".[dev]", *extra)
-    return write_lock(*development) or lock_image() or write_lock(*tools)
+    if list(extra) != ["--release"]:
+        code = write_lock(LOCK_FILE, LOCK_HEADER, "-r", str(LOCK_INPUT), ".[dev]", *extra) or lock_image()
+        if code != 0:
+            return code
+    return write_lock(RELEASE_LOCK_FILE, RELEASE_LOCK_HEADER, "-r", str(RELEASE_LOCK_INPUT))
 
 
 def write_lock(target: Path, header: str, *wanted: str) -> int:

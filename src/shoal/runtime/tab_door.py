@@ -49,7 +49,7 @@ class TabDoorOptions:
         parts = _origin_parts(self.origin)
         if parts is None:
             raise Misuse(f"--browser {self.origin}: write it as https://NAME:PORT, or http://127.0.0.1:PORT")
-        if parts.scheme == "http" and not listens_on_loopback(parts.hostname):
+        if parts.scheme == "http" and not listens_on_loopback(parts.hostname or ""):
             raise Misuse(
                 f"--browser {self.origin} is reached from other machines, so it needs TLS: write https://, and name"
                 " --browser-certificate and --browser-key. A browser keeps no key for a page that anyone could replace"

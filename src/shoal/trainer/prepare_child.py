@@ -18,7 +18,7 @@ import traceback
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from torch import nn
@@ -206,11 +206,18 @@ def _report_deprecated(report: Report) -> None:
     """Report what a task's plan should no longer use as a note: nobody reads the standard error of this process."""
     shown = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if issubclass(category, DeprecatedWarning):
             report({"step": "note", "told": str(message)})
         else:
-            shown(message, category, *where)
+            shown(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
 
