@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from shoal.data.raw_columns import RawColumn
+    from shoal.data.raw_columns import RawColumn, RawColumns
     from shoal.plan import Plan
     from shoal.trainer.lease import TaskLease
 
@@ -162,6 +162,11 @@ class Task:
         (BatchNorm's running means); all else is shared. What is own never leaves the device, and needs local data.
         """
         return None
+
+    def _declared_columns(self) -> RawColumns:
+        """Return the columns that the class declares. A task may keep other things in an attribute of this name."""
+        declared = inspect.getattr_static(type(self), "columns")
+        return checked_columns(self.columns if isinstance(declared, property) else declared)
 
     @classmethod
     def _overrides(cls, hook: str) -> bool:

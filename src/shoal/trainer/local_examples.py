@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.data.raw_columns import RawColumn, checked_columns
+from shoal.data.raw_columns import RawColumn
 from shoal.data.raw_values import fitted_rows
 from shoal.task import Task
 from shoal.trainer.arrays import columns_of, is_read_by_row, rows_of
@@ -21,7 +21,7 @@ def examples_here(task: Task, settings: TrainerSettings) -> OwnExamples:
 
     A device without a folder, such as a worker of ``shoal.fit``, asks the task's code in any case.
     """
-    columns = checked_columns(task.columns)
+    columns = task._declared_columns()
     if columns and settings.local_folder:
         return FolderExamples(settings.local_folder, columns, seen=settings.local_seen)
     return LocalExamples(task, columns, seen=settings.local_seen)

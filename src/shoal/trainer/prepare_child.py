@@ -23,7 +23,7 @@ from typing import Any, TextIO
 import numpy as np
 from torch import nn
 
-from shoal.data.raw_columns import RawColumn, checked_columns
+from shoal.data.raw_columns import RawColumn
 from shoal.data.raw_values import made_up_rows
 from shoal.deprecated import DeprecatedWarning
 from shoal.errors import Misuse
@@ -92,7 +92,7 @@ def prepare(
     sets = {
         split: Examples([out / "shards" / shard.sha256 for shard in each.shards]) for split, each in manifests.items()
     }
-    columns = checked_columns(task.columns) if is_local else {}
+    columns = task._declared_columns() if is_local else {}
     if columns and len(sets["test"]):
         _check_held_out(type(task).__name__, sets["test"], columns)
     elif columns:

@@ -66,7 +66,15 @@ def test_a_task_with_unsound_columns_is_refused_where_it_is_written() -> None:
         def columns(self) -> dict[str, RawColumn]:  # type: ignore[override]
             return {"x": shoal.column("uint8", (self._side, self._side))}
 
-    assert checked_columns(Sized(side=5).columns)["x"].shape == (5, 5)
+    assert Sized(side=5)._declared_columns()["x"].shape == (5, 5)
+
+
+def test_a_task_may_keep_something_else_by_this_name() -> None:
+    class Table(shoal.Task):
+        def __init__(self, columns: int = 3) -> None:
+            self.columns = columns  # type: ignore[assignment, misc]
+
+    assert Table()._declared_columns() == {}
 
 
 def test_columns_are_read_as_they_were_written() -> None:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from shoal import metrics as task_metrics
-from shoal.data.raw_columns import checked_columns
 from shoal.data.raw_values import made_up_rows
 from shoal.errors import Misuse
 from shoal.learning.metrics import lower_is_better
@@ -62,7 +61,7 @@ def capture(
     """Return the graphs of a task, verified. Raises Unportable. Only benchmarks leave out the evaluation. ``tell``
     hears what is being done: a large model takes minutes."""
     _check_plan(task, placed, settings)
-    columns = checked_columns(task.columns) if settings.is_local else {}
+    columns = task._declared_columns() if settings.is_local else {}
     rule, rate, weight_decay = rule_of(task, model, settings, placed)
     if columns:
         # No row of a device is here. The shapes are declared, and the values make no difference to a graph.
@@ -266,7 +265,7 @@ def _chance() -> tuple[Any, ...]:
 def _check_plan(task: Task, placed: Placed, settings: TrainerSettings) -> None:
     if task._overrides("train"):
         raise Unportable("the task trains by a loop of its own (Task.train)")
-    if settings.is_local and not task.columns:
+    if settings.is_local and not task._declared_columns():
         raise Unportable(
             "each device has its own examples, which the task's code reads there: declare what rows they have, such as"
             ' columns = {"x": shoal.column("uint8", (28, 28)), "y": shoal.column("int64")}'
