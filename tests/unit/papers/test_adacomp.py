@@ -208,7 +208,7 @@ def test_workers_begin_one_after_another_with_the_newest_model() -> None:
     held = {}
     for start in ("in turn", "together"):
         learner = Wanting()
-        play(replace(DENSE, rate=0.01), replace(MANY, start=start), updates=7, learner=learner)  # type: ignore[arg-type]
+        play(replace(DENSE, rate=0.01), replace(MANY, start=start), updates=7, learner=learner)
         held[start] = len({id(model) for model, _ in learner.seen})
     assert held["in turn"] >= 6 > 3 >= held["together"]
 

@@ -82,7 +82,7 @@ def test_a_cell_is_named_by_its_table_row_and_column() -> None:
 )
 def test_an_entry_that_does_not_hold_is_refused(changed: dict[str, str], wrong: str) -> None:
     with pytest.raises(Misuse, match=wrong):
-        replace(MEASURED, **changed)
+        replace(MEASURED, **changed)  # type: ignore[arg-type]
 
 
 def test_a_mechanism_names_its_files_or_why_there_are_none() -> None:
