@@ -18,7 +18,7 @@ PARTS = "shoal_answer_parts"
 
 #: What each part is multiplied by.
 _UNITS = np.array([2.0**37, 2.0**18, 1.0])
-#: The least that the first two parts tell apart: multiples of a step of a sum over up to 4,096 devices.
+#: The resolution of the first two parts: multiples of a step of a sum over up to 4,096 devices.
 _LEAST = (2.0**22, 2.0**3)
 COUNT_MAX = 2.0**40
 

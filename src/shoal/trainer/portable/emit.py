@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A step of a Scan: nodes of float32 values, whose inputs are states and then rows, and its outputs likewise."""
+    """A step of a Scan: nodes of float32 values, whose inputs, and whose outputs, are states and then rows."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Name, ...]

@@ -93,7 +93,7 @@ def ctc_loss(
     steps, examples, _ = log_probs.shape
     inputs, labels = _lengths(input_lengths, log_probs), _lengths(target_lengths, log_probs)
     blanks = torch.full_like(targets, blank)
-    # What pads the targets may be no label at all.
+    # The padding of the targets need not be a valid label.
     targets = torch.where(torch.arange(targets.shape[1]) < labels.unsqueeze(1), targets, blanks)
     # blank, label, blank, label, ..., blank
     wide = torch.cat([torch.stack([blanks, targets], 2).reshape(examples, -1), blanks[:, :1]], 1)
