@@ -295,7 +295,8 @@ def test_a_large_study_trains_rows_and_its_picture_counts_all_devices(
         assert len(local._sides) < 100
         for each in outcome.census:
             assert each.working + each.waiting + each.asleep + each.away == 300
-        assert max(each.working for each in outcome.census) > 5
+        assert max(each.working for each in outcome.census) > 0
+        assert max(each.waiting for each in outcome.census) > 20
         assert outcome.census[-1].at_s == pytest.approx(outcome.seconds, abs=1.0)
         assert outcome.to_plain()["census"][0]["away"] > 0
         assert _devices_text(outcome).startswith("300 devices by what they are at")
