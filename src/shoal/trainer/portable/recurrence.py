@@ -1,7 +1,7 @@
 """LSTM and GRU as one operation over all steps, forward and backward, which a graph has as a loop. Imports torch.
 
-A recurrence that is traced as it is becomes a dozen nodes for each step. Only what depends on the
-step before is in these loops: products with the inputs, and the gradients of the weights, are products over all steps at once.
+A recurrence that is traced as it is becomes a dozen nodes for each step. Only what depends on the step before is in
+these loops: products with the inputs, and the gradients of the weights, are products over all steps at once.
 """
 
 from __future__ import annotations
