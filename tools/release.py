@@ -160,9 +160,8 @@ def rehearse(place: Place, steps: Sequence[Step]) -> Figures:
 
 def make_place(scratch: Path, *, is_tagged: bool = False) -> Place:
     torch = re.findall(r"^torch==\S+$", (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8"), re.MULTILINE)
-    committed = subprocess.run(
-        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    when = ("git", "log", "-1", "--format=%ct")
+    committed = subprocess.run(when, cwd=ROOT, capture_output=True, text=True, check=True)
     return Place(
         scratch=scratch,
         version=release_version.version_of(ROOT),

@@ -17,7 +17,8 @@ _OTHER_ZONE = {"TZ": "Pacific/Auckland", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
 
 def copy_source(root: Path, target: Path) -> None:
     """Copy the files that git tracks, as they are now: what is ignored or not added is in no release."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout
+    command = ("git", "ls-files", "-z")
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
     for name in filter(None, listed.decode().split("\0")):
         if (root / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)

@@ -69,10 +69,12 @@ def earlier_wheel(place: Place) -> Path:
     source, target = place.scratch / "earlier", place.scratch / "earlier-dist"
     source.mkdir()
     try:
-        archive = subprocess.run(["git", "archive", EARLIER], cwd=ROOT, capture_output=True, check=True).stdout
+        packed = ("git", "archive", EARLIER)
+        archive = subprocess.run(packed, cwd=ROOT, capture_output=True, check=True).stdout
     except subprocess.CalledProcessError:
         raise Failed(f"{EARLIER} is not in this clone: fetch its whole history (git fetch --unshallow)") from None
-    subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
+    unpacked = ("tar", "-x", "-C", str(source))
+    subprocess.run(unpacked, input=archive, check=True)
     command = (place.python("tools"), "-m", "hatchling", "build", "-t", "wheel", "-d", target)
     place.run(*command, cwd=source, more=place.build_environment())
     (wheel,) = target.glob("*.whl")
