@@ -10,8 +10,8 @@ from shoal.offload.kinds import compute
 from shoal.offload.runtime.multiply_child import main
 
 
-def wrong(kind: str, tensors: Any, *, rows: int, inner: int, columns: int) -> np.ndarray:
-    result = np.array(compute(kind, tensors, rows=rows, inner=inner, columns=columns))
+def wrong(kind: str, tensors: Any, *, rows: int, inner: int, columns: int, threads: int) -> np.ndarray:
+    result = np.array(compute(kind, tensors, rows=rows, inner=inner, columns=columns, threads=threads))
     place = (rows // 2, columns // 2)
     if result.dtype.kind == "f":
         # The size of an ordinary entry: it changes training, and looks like any other number.

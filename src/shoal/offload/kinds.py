@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.offload.tiling import product
+from shoal.offload.tiling import in_panels, product
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -34,7 +34,8 @@ class Kind:
     left: str
     right: str
     result: str
-    compute: Callable[[Tensors, int, int], np.ndarray]
+    #: By tensors, rows, terms of each sum, and threads.
+    compute: Callable[[Tensors, int, int, int], np.ndarray]
     seed_bytes: int = 0
 
 
@@ -43,27 +44,27 @@ def execute(column: np.ndarray, row: np.ndarray) -> np.ndarray:
     return np.multiply.outer(column.astype(np.float32, copy=False), row.astype(np.float32, copy=False))
 
 
-def _product(tensors: Tensors, rows: int, inner: int) -> np.ndarray:
-    return product(tensors["left"], tensors["right"])
+def _product(tensors: Tensors, rows: int, inner: int, threads: int) -> np.ndarray:
+    return product(tensors["left"], tensors["right"], threads=threads)
 
 
-def _outer(tensors: Tensors, rows: int, inner: int) -> np.ndarray:
+def _outer(tensors: Tensors, rows: int, inner: int, threads: int) -> np.ndarray:
     if inner != 1:
         raise PeerViolation(f"an outer product is of one column, not of {inner}")
     return execute(tensors["left"][:, 0], tensors["right"][0])
 
 
-def _share(tensors: Tensors, rows: int, inner: int) -> np.ndarray:
+def _share(tensors: Tensors, rows: int, inner: int, threads: int) -> np.ndarray:
     # Only where it is needed: ciphers take memory that a small board may want for other things.
     from shoal.offload.masking import share_product
 
-    return share_product(tensors["left"], tensors["right"])
+    return in_panels(share_product, tensors["left"], tensors["right"], threads=threads)
 
 
-def _mask(tensors: Tensors, rows: int, inner: int) -> np.ndarray:
+def _mask(tensors: Tensors, rows: int, inner: int, threads: int) -> np.ndarray:
     from shoal.offload.masking import mask, share_product
 
-    return share_product(mask(tensors["seed"].tobytes(), (rows, inner)), tensors["right"])
+    return in_panels(share_product, mask(tensors["seed"].tobytes(), (rows, inner)), tensors["right"], threads=threads)
 
 
 KINDS: dict[str, Kind] = {
@@ -115,18 +116,22 @@ def check_result(kind: str, tensors: Tensors, *, rows: int, columns: int) -> np.
     return result
 
 
-def compute(kind: str, tensors: Tensors, *, rows: int, inner: int, columns: int) -> np.ndarray:
+def compute(kind: str, tensors: Tensors, *, rows: int, inner: int, columns: int, threads: int = 1) -> np.ndarray:
     """Compute a task, as an executor does. Raises PeerViolation where the sides do not fit."""
     of = _known(kind)
     check_inputs(kind, tensors, rows=rows, inner=inner, columns=columns, named=False)
     # An overflow is the same wherever it is computed: the client sees it in the result.
     with np.errstate(all="ignore"):
-        return of.compute(tensors, rows, inner)
+        return of.compute(tensors, rows, inner, threads)
 
 
-def measured(rows: int, inner: int, columns: int) -> None:
+def measured(rows: int, inner: int, columns: int, *, threads: int = 1) -> None:
     """Multiply matrices of this size: the caller takes the time."""
-    product(np.full((rows, inner), 0.5, dtype=np.float32), np.full((inner, columns), 0.25, dtype=np.float32))
+    product(
+        np.full((rows, inner), 0.5, dtype=np.float32),
+        np.full((inner, columns), 0.25, dtype=np.float32),
+        threads=threads,
+    )
 
 
 def _known(kind: str) -> Kind:

@@ -6,7 +6,8 @@ executor. The shape determines a float32 product, on one kind of processor with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from shoal.errors import Misuse
 
 #: The terms that are summed at a time: at most as many as OpenBLAS adds in one go on any processor.
 _SUMMED = 256
+#: Rows that are multiplied at a time.
+_PANEL_ROWS = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,15 +52,36 @@ def rows_each(rows: int, inner: int, columns: int, *, operations: int) -> int:
     return min(rows, max(1, round(operations / (inner * columns))))
 
 
-def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def product(left: np.ndarray, right: np.ndarray, *, threads: int = 1) -> np.ndarray:
     """``left @ right`` in float32: the same bits however values lie in memory and however many threads there are.
 
-    Replicas are compared bit for bit, and an executor with more cores must not look like a liar. The library cuts long
-    sums, and does so in other places with one thread than with several: they are cut here, shorter than it would. A
-    product of one row or one column would go to another routine, which may share out the sum itself: it is done as one
-    of two.
+    Replicas are compared bit for bit, and an executor with more cores must not look like a liar. On some processors the
+    library gives other bits where several of its threads share a product. So it has one thread in the processes that
+    multiply, and these threads are ours: each multiplies panels of rows, which are cut alike everywhere.
     """
     _must_meet(left, right)
+    return in_panels(_panel, left, right, threads=threads)
+
+
+def in_panels(
+    multiply: Callable[[np.ndarray, np.ndarray], np.ndarray], left: np.ndarray, right: np.ndarray, *, threads: int
+) -> np.ndarray:
+    """Multiply panels of the left side's rows, in this many threads, and put the results together."""
+    panels = [left[start : start + _PANEL_ROWS] for start in range(0, left.shape[0], _PANEL_ROWS)]
+    if len(panels) < 2:
+        return multiply(left, right)
+    if threads == 1:
+        return np.concatenate([multiply(panel, right) for panel in panels])
+    with ThreadPoolExecutor(min(threads, len(panels))) as pool:
+        return np.concatenate(list(pool.map(lambda panel: multiply(panel, right), panels)))
+
+
+def _panel(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Multiply one panel. The library cuts long sums at other places for other shapes: they are cut here, shorter.
+
+    A product of one row or one column would go to another routine, which may share out the sum itself: it is done as
+    one of two.
+    """
     rows, columns = left.shape[0], right.shape[1]
     # Whole copies where needed: a transposed side takes another path through the library, and other bits.
     left = _at_least_two(np.ascontiguousarray(left, dtype=np.float32), axis=0)

@@ -72,14 +72,15 @@ def test_bits_do_not_depend_on_how_it_lies_in_memory(shape: tuple[int, int, int]
 
 
 _THREADS = """
-import hashlib, numpy as np
+import hashlib, sys, numpy as np
 from shoal.offload.tiling import product
 chance = np.random.default_rng(1)
 out = hashlib.sha256()
-thin = ((1, 5000, 64), (64, 5000, 1), (1, 50000, 1), (2, 30000, 3))
+thin = ((1, 5000, 64), (64, 5000, 1), (1, 50000, 1), (2, 30000, 3), (129, 300, 7))
 for rows, inner, columns in (*thin, (1, 256, 5000), (200, 784, 128), (500, 500, 300), (4, 784, 999)):
     left = chance.standard_normal((rows, inner), dtype=np.float32)
-    out.update(product(left, chance.standard_normal((inner, columns), dtype=np.float32)).tobytes())
+    right = chance.standard_normal((inner, columns), dtype=np.float32)
+    out.update(product(left, right, threads=int(sys.argv[1])).tobytes())
 print(out.hexdigest())
 """
 
@@ -87,13 +88,14 @@ print(out.hexdigest())
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     said = {
         subprocess.run(
-            [sys.executable, "-c", _THREADS],
-            env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+            [sys.executable, "-c", _THREADS, threads],
+            # As a process that multiplies has it (``runtime.multiplier``).
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             capture_output=True,
             check=True,
             text=True,
             timeout=60,
         ).stdout
-        for threads in ("1", "2")
+        for threads in ("1", "2", "3")
     }
     assert len(said) == 1

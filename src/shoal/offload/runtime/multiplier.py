@@ -155,11 +155,11 @@ class Multiplier:
         if self._child is None:
             self._kept.clear()
             self._child = subprocess.Popen(
-                command(CHILD_MODULE, str(self._arena.fd), str(self._nice)),
+                command(CHILD_MODULE, str(self._arena.fd), str(self._nice), str(self._threads)),
                 pass_fds=(self._arena.fd,),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=environment(dict.fromkeys(_THREADS, str(self._threads))),
+                env=environment(dict.fromkeys(_THREADS, "1")),
                 # Ctrl-C is for the program that waits: the child ends with its standard input.
                 start_new_session=True,
             )

@@ -1,7 +1,7 @@
 """The process that multiplies: reads a task, computes it, writes the result, until its parent closes. Needs only numpy.
 
-``multiplier`` runs it as ``python -m shoal.offload.runtime.multiply_child ARENA NICE``, and sets the number of threads
-of the linear algebra in the environment. The bits of a product do not depend on that number (``offload.tiling``).
+``multiplier`` runs it as ``python -m shoal.offload.runtime.multiply_child ARENA NICE THREADS``, and gives the linear
+algebra one thread in the environment. The bits of a product do not depend on THREADS (``offload.tiling``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.offload.runtime.arena import Arena
 Compute = Callable[..., np.ndarray]
 
 
-def serve(asks: BinaryIO, answers: BinaryIO, arena: Arena, multiply: Compute = compute) -> None:
+def serve(asks: BinaryIO, answers: BinaryIO, arena: Arena, multiply: Compute = compute, *, threads: int = 1) -> None:
     """Answer each line of JSON that tells where tensors lie in the arena, by another. Tests replace ``multiply``."""
     #: Handle -> a right side that was sent once and is used again.
     kept: dict[int, np.ndarray] = {}
@@ -38,7 +38,7 @@ def serve(asks: BinaryIO, answers: BinaryIO, arena: Arena, multiply: Compute = c
         began_s = time.perf_counter()
         told: dict[str, Any] = {"reason": "", "seconds": 0.0, "result": None}
         try:
-            result = _done(header, tensors, multiply)
+            result = _done(header, tensors, multiply, threads)
             if result is not None:
                 arena.put(header["result_at"], result)
                 told["result"] = [result.dtype.name, result.shape]
@@ -50,12 +50,12 @@ def serve(asks: BinaryIO, answers: BinaryIO, arena: Arena, multiply: Compute = c
         answers.flush()
 
 
-def _done(header: dict[str, Any], tensors: dict[str, np.ndarray], multiply: Compute) -> np.ndarray | None:
+def _done(header: dict[str, Any], tensors: dict[str, np.ndarray], multiply: Compute, threads: int) -> np.ndarray | None:
     sides = {name: header[name] for name in ("rows", "inner", "columns")}
     if header["kind"] == "measure":
-        measured(**sides)
+        measured(**sides, threads=threads)
         return None
-    return multiply(header["kind"], tensors, **sides)
+    return multiply(header["kind"], tensors, **sides, threads=threads)
 
 
 def main(multiply: Compute = compute) -> None:
@@ -64,7 +64,7 @@ def main(multiply: Compute = compute) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.nice(int(sys.argv[2]))
     try:
-        serve(sys.stdin.buffer, answers, Arena(int(sys.argv[1])), multiply)
+        serve(sys.stdin.buffer, answers, Arena(int(sys.argv[1])), multiply, threads=int(sys.argv[3]))
     except BrokenPipeError:
         # The parent was killed meanwhile: there is nothing left to answer or to flush.
         os._exit(0)
