@@ -64,6 +64,7 @@ tabs = st.one_of(
             "browser_key": None,
             "browser_operator": "",
             "browser_purpose": "",
+            "browser_origin": "",
         }
     ),
     st.fixed_dictionaries(
@@ -73,6 +74,7 @@ tabs = st.one_of(
             "browser_key": paths,
             "browser_operator": texts.map(lambda text: text[:300]),
             "browser_purpose": texts.map(lambda text: text[:300]),
+            "browser_origin": st.sampled_from(("", "https://app.lan", "https://app.lan,https://shop.lan:8443")),
         }
     ),
 )

@@ -180,6 +180,8 @@ SAID_OF_CROSSINGS = {
     "helper_leads": "is to lead the job whose sums it opens",
     "helper_fills_a_job": "did not move",
     "helper_kept_by_another_manager": "did not move",
+    "newest_state_after_a_takeover": "and its history has",
+    "merged_again_after_a_check_in": "the saved model is not what its history says",
 }
 
 

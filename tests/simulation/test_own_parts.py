@@ -32,6 +32,8 @@ class _Counting(SystemOnly):
 
     def begin(self, node: str, *, seen: int) -> None: ...
 
+    def end(self, node: str) -> None: ...
+
     def learn_own(self, model: np.ndarray, node: str, lease: Train, own: np.ndarray | None) -> LearningResult:
         assert own is not None
         trained = TrainingResult(10, 1.0, np.full(LAYOUT.size, 1e-3, np.float32))
