@@ -227,6 +227,11 @@ class Participate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CountExamples:
+    """Count the device's own examples again; answered by ExamplesCounted, or by TrainerFailed of lease 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StageModel:
     """Keep a part of the next model, from ``start`` on, next to the trainer's model until it is complete."""
 
@@ -326,6 +331,7 @@ Action = (
     | SettleOwn
     | UndoOwn
     | Participate
+    | CountExamples
     | StageModel
     | MakeSealKey
     | CheckRoster

@@ -310,6 +310,13 @@ class NotParticipated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExamplesCounted:
+    """The device's own examples were counted again."""
+
+    state: DeviceState | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationDone:
     lease: int
     examples: int
@@ -318,7 +325,7 @@ class EvaluationDone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerFailed:
-    """User code raised, hung or died while it trained this lease."""
+    """User code raised, hung or died while it trained this lease, or while it counted examples, which has lease 0."""
 
     lease: int
     reason: str
@@ -477,6 +484,7 @@ Event = (
     | Trained
     | Participated
     | NotParticipated
+    | ExamplesCounted
     | EvaluationDone
     | TrainerFailed
     | SealKeyMade

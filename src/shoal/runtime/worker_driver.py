@@ -31,6 +31,7 @@ from shoal.learning.metrics import merge_all
 from shoal.roles.actions import (
     Action,
     CheckRoster,
+    CountExamples,
     End,
     Evaluate,
     Interrupt,
@@ -47,6 +48,7 @@ from shoal.roles.actions import (
 )
 from shoal.roles.events import (
     EvaluationDone,
+    ExamplesCounted,
     MasksSummed,
     NotParticipated,
     Participated,
@@ -202,6 +204,8 @@ class WorkerDriver:
                 self._begin(self._train(host, action, self._model_for(action)))
             case Evaluate():
                 self._begin(self._evaluate(host, action, self._model_for(action)))
+            case CountExamples():
+                self._begin(self._count_examples(host))
             case SettleOwn() | UndoOwn():
                 return self._own is None
             case Participate():
@@ -574,6 +578,15 @@ class WorkerDriver:
             # Before anyone hears of it: what was trained on is never judged again, whatever happens next.
             await asyncio.to_thread(self._seen.note, self._spec.job, result.held)
         return result, spent
+
+    async def _count_examples(self, host: RoleHost) -> None:
+        async with self._busy:
+            try:
+                examples = await self._trainer.count()
+            except (ShoalError, OSError) as error:
+                host.post(await self._failure(0, error))
+                return
+            host.post(ExamplesCounted(state=self._sense(examples)))
 
     async def _evaluate(self, host: RoleHost, action: Evaluate, model: Tensors) -> None:
         parts = []

@@ -38,7 +38,10 @@ class Trainer(Protocol):
     ``rate`` is the learning rate of a lease, or 0 for that of the settings. ``version`` is the number of the model.
     """
 
-    def loaded(self) -> TaskLoaded: ...
+    def loaded(self) -> TaskLoaded:
+        """Return what is there now: the device's own examples are counted again."""
+        ...
+
     def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult: ...
     def evaluate(self, start: int, stop: int) -> EvalResult: ...
 
@@ -184,6 +187,8 @@ class _Service:
         match command:
             case {"kind": "load"}:
                 return answer("loaded", self._load(TrainerSettings.from_message(command)))
+            case {"kind": "count"} if self._trainer:
+                return answer("loaded", self._trainer.loaded())
             case {"kind": "train", "epoch": int(epoch), "batches": list(batches)} if self._trainer:
                 return answer("trained", self._trainer.train(epoch, batches, **_lease_of(command)))
             case {"kind": "learn", "epoch": int(epoch), "lease": int(lease), "examples": int(examples)} if learner:

@@ -180,6 +180,11 @@ class TrainerHost:
         command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples, "deadline_s": deadline_s}
         return await self._train(command | {"rate": float(rate), "version": version}, timeout_s)
 
+    async def count(self, *, timeout_s: float = ANSWER_TIMEOUT_S) -> int:
+        """Return how many examples to train on there are now, since a device's own may become more."""
+        told = await self._ask({"kind": "count"}, "loaded", timeout_s)
+        return self._sound(protocol.read_loaded, told).train_examples
+
     async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:
         """Evaluate ``shared.model`` on held-out examples ``start`` to ``stop`` (not included)."""
         command = {"kind": "evaluate", "start": start, "stop": stop}

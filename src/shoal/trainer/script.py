@@ -73,6 +73,8 @@ class ScriptTrainer:
         self._due_in_s = math.inf
         self._before = np.empty(settings.layout.size, np.float32)
         self._count = 0
+        #: How many examples the script's last lease saw in a loader.
+        self._held = 0
         self._over: BaseException | None = None
         self._script = _Script(settings)
         if settings.local_folder:
@@ -89,7 +91,7 @@ class ScriptTrainer:
         script = file_of(self._settings.entry)
         return TaskLoaded(
             # Only the script knows how many there are, until it goes through a loader.
-            train_examples=1,
+            train_examples=max(1, self._held),
             test_examples=0,
             seconds=self._load_s,
             engine=f"torch {torch.__version__}, the loop of {script}",
@@ -121,13 +123,14 @@ class ScriptTrainer:
         read_into(self._shared.update, model, layout)
         np.subtract(self._shared.update, self._before, out=self._shared.update)
         count = min(done.examples, examples)
+        self._held = max(done.held, done.examples)
         loss_sum = (done.loss or 0.0) * count
         return TrainResult(
             examples=count,
             loss_sum=loss_sum,
             finite=math.isfinite(loss_sum) and bool(np.isfinite(self._shared.update).all()),
             seconds=time.monotonic() - began_s,
-            held=max(done.held, done.examples),
+            held=self._held,
             cpu_s=time.process_time() - began_cpu_s,
             logged=done.logged.others(),
             **self._judged(examples),

@@ -22,12 +22,13 @@ from shoal.errors import PeerViolation
 from shoal.learning.clipping import clipped
 from shoal.learning.device_momentum import DeviceMomentum
 from shoal.learning.metrics import logged_problem, problem_of_all
-from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, StageModel, Train
+from shoal.roles.actions import CountExamples, End, Evaluate, Interrupt, Prepare, StageModel, Train
 from shoal.roles.events import (
     Connected,
     Disconnected,
     EvaluationDone,
     Event,
+    ExamplesCounted,
     LinkMeasured,
     NotParticipated,
     Participated,
@@ -138,7 +139,7 @@ class Worker(WorkerMachine):
         self._declined = 0
         self._sealing = DeviceSealing(self, spec, self._participation, self._delivery)
         self._link = LinkMeasured()
-        #: With local data: the state of the device at the last training.
+        #: With local data: the state of the device when its examples were last counted.
         self._state: DeviceState | None = None
 
     def on_event(self, event: Event) -> None:
@@ -171,6 +172,9 @@ class Worker(WorkerMachine):
                 self._on_counted(event)
             case NotParticipated():
                 self._on_not_counted(event)
+            case ExamplesCounted():
+                self._state = event.state
+                self._ask_for_work()
             case TrainerFailed():
                 self._on_trainer_failed(event)
             case SealKeyMade():
@@ -663,6 +667,9 @@ class Worker(WorkerMachine):
         self._ask_for_work()
 
     def _on_trainer_failed(self, event: TrainerFailed) -> None:
+        if not event.lease and (self._held is not None or not self._prepared):
+            # Counting failed. What came meanwhile meets the same trainer, and reports for itself.
+            return
         self._prepared = False
         # The model was lost with the trainer, and so were parts of the next one that were made from it.
         self._holds = NOTHING_HELD
@@ -772,6 +779,14 @@ class Worker(WorkerMachine):
         )
         self.send(self.leader, ready)
 
+    def _ask_again(self) -> None:
+        """Ask for work after a wait. The device may have other examples of its own by now, and the leader goes by their
+        number."""
+        if self._spec.plan.data == "local" and self._prepared and self._held is None:
+            self.act(CountExamples())
+        else:
+            self._ask_for_work()
+
     def _on_reassigned(self, event: Reassigned) -> None:
         if event.term < self.term:
             return
@@ -796,7 +811,7 @@ class Worker(WorkerMachine):
             self._retry_waits = False
             self.act(Prepare(spec=self._spec))
         elif name == _ASK:
-            self._ask_for_work()
+            self._ask_again()
         elif name == _VALUES:
             self._on_values_lost(for_good=True)
         elif name == ROUTE_TIMER:

@@ -19,6 +19,7 @@ from shoal.learning.own_values import OwnValues
 from shoal.roles.actions import (
     Action,
     CheckRoster,
+    CountExamples,
     End,
     Evaluate,
     Interrupt,
@@ -36,6 +37,7 @@ from shoal.roles.actions import (
 from shoal.roles.events import (
     EvaluationDone,
     Event,
+    ExamplesCounted,
     MasksSummed,
     Participated,
     Prepared,
@@ -61,11 +63,12 @@ from shoal.sim.jobs import (
 from shoal.sim.process import Process, SimMachine
 from shoal.sim.rng import Stream
 from shoal.wire.coded import sizes_of
+from shoal.wire.messages import DeviceState
 
 #: The time to end a trainer.
 KILL_S = 0.1
 
-#: The time in which a device's disk makes a participation durable.
+#: The time in which a device's disk makes a participation durable, or its own examples are counted.
 COUNT_S = 0.02
 
 #: How often to check a device while it starts a trainer: it may be slowed down only for a while.
@@ -156,6 +159,8 @@ class SimWorkerDriver:
                 self._prepare(host)
             case Train() | Evaluate():
                 self._work(host, action)
+            case CountExamples():
+                self._post(host, COUNT_S, ExamplesCounted(state=self._state()))
             case StageModel():
                 self._stage(action)
             case SettleOwn():
@@ -313,15 +318,16 @@ class SimWorkerDriver:
         return Prepared(
             sizes=sizes_of(layout),
             holds_first=takes_changes,
-            state=device_state(
-                self._job,
-                self._device.build,
-                local.held(self._around.process.node) if local is not None else EXAMPLES_HELD,
-            ),
+            state=self._state(),
             has_own=self._own is not None,
             parameters=layout.parameters_size,
             participations=self._around.process.machine.participations.get(self._job.spec.job, ()),
         )
+
+    def _state(self) -> DeviceState | None:
+        local = self._job.local
+        held = local.held(self._around.process.node) if local is not None else EXAMPLES_HELD
+        return device_state(self._job, self._device.build, held)
 
     def _begin_own(self, local: LocalDevices) -> None:
         """Start a trainer on the device's own examples, from the count and the own part on its disk."""

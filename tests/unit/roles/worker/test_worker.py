@@ -14,6 +14,7 @@ from shoal.learning.metrics import judged_sums
 from shoal.roles.actions import (
     Action,
     CancelTimer,
+    CountExamples,
     End,
     Evaluate,
     Interrupt,
@@ -29,6 +30,7 @@ from shoal.roles.events import (
     Disconnected,
     EvaluationDone,
     Event,
+    ExamplesCounted,
     Prepared,
     PrepareFailed,
     Reassigned,
@@ -44,6 +46,7 @@ from shoal.roles.worker.routes import ROUTE_S, ROUTES_KEPT
 from shoal.roles.worker.worker import RETRY_S, VALUES_LEAST_S, Worker
 from shoal.states import WorkerPhase
 from shoal.wire.messages import (
+    DeviceState,
     Evaluated,
     Failed,
     Finished,
@@ -943,3 +946,39 @@ def test_a_trainer_that_fails_after_the_report_fails_no_lease(routed: Device) ->
     routed.happens(TrainerFailed(lease=1, reason="killed"))
     assert not routed.says(Failed)
     assert routed.does(Prepare)
+
+
+def test_a_device_without_examples_counts_them_again_before_it_asks_again(make_spec: Callable[..., JobSpec]) -> None:
+    device = Device(make_spec(data="local"))
+    device.happens(Prepared(state=DeviceState(examples=0)))
+    assert device.says(Ready)[-1].state == DeviceState(examples=0)
+    device.hears(Wait(job="digits", reason="it has no examples of its own yet", retry_after_s=30.0))
+    (timer,) = device.does(SetTimer)
+    device.happens(TimerFired(name=timer.name), 30.0)
+    assert len(device.does(CountExamples)) == 1
+    assert not device.says(Ready), "the number is not known yet"
+    device.happens(ExamplesCounted(state=DeviceState(examples=12)), 30.1)
+    assert device.says(Ready)[-1].state == DeviceState(examples=12)
+
+
+def test_with_shared_examples_nothing_is_counted(make_spec: Callable[..., JobSpec]) -> None:
+    device = Device(make_spec())
+    device.hears(Wait(job="digits", reason="later", retry_after_s=3.0))
+    (timer,) = device.does(SetTimer)
+    device.happens(TimerFired(name=timer.name), 3.0)
+    assert not device.does(CountExamples)
+    assert device.says(Ready)
+
+
+def test_a_count_that_fails_starts_the_trainer_again_unless_a_lease_came_meanwhile(
+    make_spec: Callable[..., JobSpec],
+) -> None:
+    failed = TrainerFailed(lease=0, reason="the folder cannot be read")
+    device = Device(make_spec(data="local"))
+    device.happens(failed)
+    assert device.does(Prepare)
+    device = Device(make_spec(data="local"))
+    device.hears(work())
+    assert not device.happens(failed)
+    device.happens(trained())
+    assert device.says(Offer) or device.says(Update)
