@@ -7,7 +7,8 @@ file needs another package.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
@@ -138,7 +139,10 @@ class OwnRows:
         except ShoalError as error:
             raise Misuse(f"{path}: {error}") from None
         except OSError as error:
-            raise Misuse(f"{path} cannot be read: {error.strerror or error}") from None
+            raise Misuse(f"{path} cannot be read: {error.strerror or type(error).__name__}") from None
+        except Exception as error:
+            # A reader's own text may hold a value of a row, and the device reports it.
+            raise Misuse(f"{path} cannot be read: {type(error).__name__}") from None
 
     def _found(self) -> dict[str, _Stamp]:
         """Return the files of rows, as paths in the folder, by the time at which they were written."""
@@ -147,14 +151,10 @@ class OwnRows:
             for entry in os.scandir(self._folder):
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
-                    stamps |= {
-                        f"{entry.name}/{inner.name}": _stamp(inner)
-                        for inner in os.scandir(entry.path)
-                        if _is_of(inner, PICTURES)
-                    }
-                elif _is_of(entry, SUFFIXES):
-                    stamps[entry.name] = _stamp(entry)
+                if _is_dir(entry):
+                    stamps |= {f"{entry.name}/{name}": stamp for name, stamp in _stamps_in(entry.path, PICTURES)}
+                elif (stamp := _stamp_of(entry, SUFFIXES)) is not None:
+                    stamps[entry.name] = stamp
         except OSError as error:
             raise Misuse(f"the folder of this device's rows cannot be read: {error.strerror or error}") from None
         if len(stamps) > FILES_MAX:
@@ -162,10 +162,26 @@ class OwnRows:
         return dict(sorted(stamps.items(), key=lambda each: (each[1][-1], each[0])))
 
 
-def _is_of(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
-    return not entry.name.startswith(".") and entry.name.lower().endswith(suffixes) and entry.is_file()
+def _stamps_in(folder: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, _Stamp]]:
+    for entry in os.scandir(folder):
+        if (stamp := _stamp_of(entry, suffixes)) is not None:
+            yield entry.name, stamp
 
 
-def _stamp(entry: os.DirEntry[str]) -> _Stamp:
-    found = entry.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link that leads to itself.
+        return False
+
+
+def _stamp_of(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> _Stamp | None:
+    """Return the stamp of a file of rows, or None if it is another or is gone by now."""
+    if entry.name.startswith(".") or not entry.name.lower().endswith(suffixes):
+        return None
+    try:
+        found = entry.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None

@@ -20,15 +20,13 @@ RawRows: TypeAlias = dict[str, Array]
 
 def fitted(values: Array, name: str, column: RawColumn) -> Array:
     """Return rows of one column in the declared type. Raises Misuse if they do not fit or would lose digits."""
-    if values.shape[1:] != column.shape or values.dtype.kind not in "biuf":
-        found = f"{values.dtype} {list(values.shape[1:])}" if values.shape[1:] else str(values.dtype)
-        raise Misuse(f"column {name} is {found}; the task declares {column}")
+    check_fit(values.shape[1:], values.dtype, name, column)
     cast = values
     if values.dtype != column.dtype:
         with np.errstate(invalid="ignore", over="ignore"):
             cast = values.astype(column.dtype)
         # Digits beyond float32 are of no use to a model of float32.
-        is_exact = values.dtype.kind == cast.dtype.kind == "f" or np.array_equal(cast, values)
+        is_exact = values.dtype.kind == cast.dtype.kind == "f" or _is_same(cast, values)
         if not is_exact:
             raise Misuse(f"column {name} has values of {values.dtype} that {column.dtype} cannot hold")
     if cast.dtype.kind == "f" and not np.isfinite(cast).all():
@@ -36,6 +34,19 @@ def fitted(values: Array, name: str, column: RawColumn) -> Array:
     if column.classes and cast.size and not 0 <= int(cast.min()) <= int(cast.max()) < len(column.classes):
         raise Misuse(f"column {name} has a value outside its {len(column.classes)} classes")
     return cast
+
+
+def _is_same(cast: Array, values: Array) -> bool:
+    """Whether a cast lost nothing. numpy compares int64 with float32 as float64, which rounds both: so back as well."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.array_equal(cast, values) and np.array_equal(cast.astype(values.dtype), values)
+
+
+def check_fit(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, column: RawColumn) -> None:
+    """Raise Misuse unless rows of this shape and type are of a column."""
+    if shape != column.shape or dtype.kind not in "biuf":
+        kind = str(dtype) if dtype.names is None else "a structure"
+        raise Misuse(f"column {name} is {kind}{f' {list(shape)}' if shape else ''}; the task declares {column}")
 
 
 def fitted_rows(rows: Mapping[str, Any], columns: Mapping[str, RawColumn]) -> RawRows:

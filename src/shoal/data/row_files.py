@@ -14,8 +14,8 @@ import numpy as np
 
 from shoal.data.csv_rows import CsvRows
 from shoal.data.raw_columns import RawColumn
-from shoal.data.raw_values import Array, RawRows, class_of, fitted
-from shoal.errors import Misuse
+from shoal.data.raw_values import Array, RawRows, check_fit, class_of
+from shoal.errors import Corrupt, Misuse
 from shoal.extras import install_command
 
 #: The fields of a CSV file that one column may have: a longer line is a sign of a wrong shape.
@@ -58,15 +58,22 @@ class NpzFile(_KeptColumns):
                     if f"{name}.npy" not in names:
                         raise Misuse(f"column {name} is missing")
                 headers = {name: _header(archive, name) for name in columns}
+                stored_bytes = sum(archive.getinfo(f"{name}.npy").file_size for name in columns)
         except (ValueError, zipfile.BadZipFile):
             raise Misuse("this is not a complete archive of arrays") from None
         for name, (shape, dtype) in headers.items():
             # The values are checked when they are read; an array that cannot fit is refused before it is.
-            fitted(np.empty((0, *shape[1:]), dtype), name, columns[name])
+            check_fit(shape[1:], dtype, name, columns[name])
         lengths = {shape[0] for shape, _ in headers.values()}
         if len(lengths) != 1:
             raise Misuse(f"its columns have {' and '.join(map(str, sorted(lengths)))} rows")
         self.count = int(lengths.pop())
+        if (
+            not 0
+            <= self.count
+            <= stored_bytes // sum(columns[name].size * headers[name][1].itemsize for name in columns)
+        ):
+            raise Misuse("this is not a complete archive of arrays")
 
     def _read(self) -> RawRows:
         try:
@@ -97,6 +104,8 @@ class CsvFile:
         wanted = {field: str for fields in self._fields.values() for field in fields}
         try:
             self._rows = CsvRows(folder / path, wanted)
+        except Corrupt:
+            raise Misuse("its first line does not name its columns, each once, in UTF-8") from None
         except Misuse:
             known = CsvRows(folder / path).names
             missing = next(field for field in wanted if field not in known)
@@ -106,7 +115,7 @@ class CsvFile:
     def take(self, rows: Array) -> Mapping[str, Array]:
         found = {name: np.empty((len(rows), column.size), _parsed_as(column)) for name, column in self._columns.items()}
         for at, row in enumerate(rows.tolist()):
-            texts = self._rows[row]
+            texts = self._texts(row)
             for name, column in self._columns.items():
                 parse = _PARSERS[np.dtype(column.dtype).kind]
                 try:
@@ -114,6 +123,15 @@ class CsvFile:
                 except (ValueError, OverflowError):
                     raise Misuse(f"row {row + 1}: column {name} is not {column.dtype}") from None
         return {name: found[name].reshape(len(rows), *column.shape) for name, column in self._columns.items()}
+
+    def _texts(self, row: int) -> Mapping[str, object]:
+        try:
+            return self._rows[row]
+        except Corrupt:
+            # Its text names the folder, and may hold a byte of the line.
+            raise Misuse(
+                f"row {row + 1} is not a line of UTF-8 text with a value for each name of the first line"
+            ) from None
 
     def drop(self) -> None:
         """Lines are read from the file each time."""

@@ -56,6 +56,9 @@ class PictureFile:
             with Image.open(self._path, formats=("PNG", "JPEG")) as picture:
                 if picture.width * picture.height > PIXELS_MAX:
                     raise Misuse(f"the picture has more than {PIXELS_MAX:,} pixels")
+                if picture.mode in ("I", "F") or picture.mode.startswith("I;"):
+                    # Pillow would cut what is above 255.
+                    raise Misuse(f"the picture has more than 8 bits per value, and column {self._column} has 8")
                 # A telephone writes pictures as its sensor lay, and says how to turn them.
                 upright = ImageOps.exif_transpose(picture)
                 if (upright.width, upright.height) != (self._width, self._height):

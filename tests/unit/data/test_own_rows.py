@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +124,7 @@ def test_memory_of_archives_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
             lambda file: file.write_text("x.0,x.1,y\n1,2,maybe4711\n"),
             "a text that is not one of its 2 classes",
         ),
-        ("a.csv", lambda file: file.write_text("x.0,x.1,y\n1,2\n"), "2 values for 3 columns"),
+        ("a.csv", lambda file: file.write_text("x.0,x.1,y\n1,2\n"), "row 1 is not a line"),
         ("a.parquet", lambda file: file.write_bytes(b"PAR1"), "not a complete Parquet file"),
         ("a.png", lambda file: file.write_bytes(b""), "a folder of pictures is for a task with one column of uint8"),
     ],
@@ -293,3 +295,97 @@ def test_half_a_picture_is_refused(tmp_path: Path) -> None:
     rows.look()
     with pytest.raises(Misuse, match=r"^a.png: this is not a complete picture"):
         rows.take(np.arange(1))
+
+
+def crafted_npz(file: Path, header: str) -> None:
+    """Write an archive whose column x has this header and few values."""
+    y = io.BytesIO()
+    np.save(y, np.array([0, 1]))
+    text = header.encode() + b"\n"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+        archive.writestr("y.npy", y.getvalue())
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2, -2)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 4611686018427387904, 4)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2)}",
+        "{'descr': [('SECRET', '<f4')], 'fortran_order': False, 'shape': (2, 2)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (((((",
+        "-" * 9000 + "1",
+    ],
+    ids=["negative", "beyond-memory", "no-values", "structure", "open", "deep"],
+)
+def test_a_crafted_archive_is_refused_with_its_name(tmp_path: Path, header: str) -> None:
+    crafted_npz(tmp_path / "a.npz", header)
+    rows = OwnRows(tmp_path, COLUMNS)
+    with pytest.raises(Misuse, match="^a.npz") as error:
+        rows.take(np.arange(rows.look()))
+    assert "SECRET" not in str(error.value)
+
+
+def test_rows_that_an_archive_only_claims_are_refused_before_any_memory_is_taken(tmp_path: Path) -> None:
+    crafted_npz(tmp_path / "a.npz", "{'descr': '<f8', 'fortran_order': False, 'shape': (500000000, 2)}")
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", members["x.npy"])
+        archive.writestr("y.npy", members["x.npy"].replace(b"(500000000, 2)", b"(500000000,)").replace(b"f8", b"i8"))
+    with pytest.raises(Misuse, match="a.npz: this is not a complete archive"):
+        OwnRows(tmp_path, COLUMNS).look()
+
+
+@pytest.mark.parametrize(
+    "line", [b"3,4,Zo\xe9", b"3,4", b'"3,4,yes', b"3,4,yes," + b"9" * 200_000], ids=["byte", "short", "quote", "long"]
+)
+def test_a_bad_line_is_told_without_its_bytes_and_without_the_folder(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x.0,x.1,y\n1,2,no\n" + line + b"\n")
+    rows = OwnRows(tmp_path, COLUMNS)
+    with pytest.raises(Misuse, match=r"^a\.csv: row 2 is not a line") as error:
+        rows.take(np.arange(rows.look()))
+    assert "0xe9" not in str(error.value)
+    assert str(tmp_path) not in str(error.value)
+
+
+def test_a_first_line_that_is_no_text_is_told_without_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x.0,\xff,y\n1,2,no\n")
+    with pytest.raises(Misuse, match=r"^a\.csv: its first line") as error:
+        OwnRows(tmp_path, COLUMNS).look()
+    assert str(tmp_path) not in str(error.value)
+
+
+def test_a_link_that_leads_to_itself_is_no_file_of_rows(tmp_path: Path) -> None:
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    write_npz(tmp_path / "a.npz", 1, 2)
+    assert OwnRows(tmp_path, COLUMNS).look() == 2
+
+
+def test_a_file_that_shrinks_between_the_look_and_the_lease_is_told_by_name(tmp_path: Path) -> None:
+    write_npz(tmp_path / "a.npz", 1, 2, 3)
+    rows = OwnRows(tmp_path, COLUMNS)
+    assert rows.look() == 3
+    write_npz(tmp_path / "a.npz", 1)
+    with pytest.raises(Misuse, match=r"^a\.npz cannot be read: IndexError$"):
+        rows.take(np.array([2]))
+
+
+def test_a_label_too_long_for_a_number_is_told_without_it(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for text in ("9" * 5000, str(2**70)):
+        parquet.write_table(pa.table({"x": [[1.0, 2.0]], "y": [text]}), tmp_path / "a.parquet")
+        rows = OwnRows(tmp_path, COLUMNS)
+        with pytest.raises(Misuse, match=r"^a\.parquet") as error:
+            rows.take(np.arange(rows.look()))
+        assert text[:20] not in str(error.value)
+
+
+def test_a_picture_of_sixteen_bits_is_refused_and_not_cut(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.full((4, 4), 1000, np.uint16)).save(tmp_path / "a.png")
+    rows = OwnRows(tmp_path, {"x": shoal.column("uint8", (4, 4))})
+    rows.look()
+    with pytest.raises(Misuse, match=r"^a\.png: the picture has more than 8 bits"):
+        rows.take(np.array([0]))

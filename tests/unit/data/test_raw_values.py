@@ -30,6 +30,7 @@ def test_values_are_converted_if_that_loses_nothing() -> None:
         (np.array([-1]), shoal.column("int64", classes=("a", "b")), "outside its 2 classes"),
         (np.zeros((2, 4711)), shoal.column("float32", 3), r"float64 \[4711\]; the task declares float32 \[3\]"),
         (np.array(["4711"]), shoal.column("float32"), "the task declares float32"),
+        (np.array([2**53 + 1]), shoal.column("float32"), "float32 cannot hold"),
     ],
 )
 def test_values_that_do_not_fit_are_refused_without_being_shown(
