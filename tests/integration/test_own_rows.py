@@ -177,3 +177,28 @@ def test_a_file_that_does_not_fit_is_named_to_the_operator_without_a_value(tmp_p
             await site.ended(job, "stopped")
 
     run(story())
+
+
+async def waits(site: Site, job: str, name: str) -> bool | None:
+    view = await site.view(job)
+    workers = view.progress.workers if view and view.progress else ()
+    return any(worker.node == name and worker.state == "waiting" for worker in workers) or None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["torch-0", "onnx-0"])
+def test_a_device_that_begins_without_rows_trains_once_it_has_some(tmp_path: Path, name: str) -> None:
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=0, options=()) as site:
+            tmp_path.chmod(0o755)
+            await start(site, name, tmp_path / name, count=0, save=lambda folder, x, y: None)
+            job = await submitted(site, {"workers_min": 1, "epoch_leases": 4, "until": {"endless": True}})
+            await site.until(f"{name} waits", lambda: waits(site, job, name))
+            as_npz(tmp_path / name, *signs(64, seed=3, of=SEEN[name]))
+            (tmp_path / name / "signs.npz").chmod(0o644)
+            # The leader has it ask again after half a minute.
+            await site.works(job, name)
+            await site.operator.stop(job)
+            await site.ended(job, "stopped")
+
+    run(story())
