@@ -79,6 +79,8 @@ class OwnRows:
         self._files: dict[str, tuple[_Stamp, RowFile]] = {}
         self._spans: list[_Span] = []
         self._starts = np.zeros(1, np.int64)
+        #: The rows that the last look found gone, by their numbers before it.
+        self._gone: list[range] = []
 
     def look(self) -> int:
         """Count the rows. Return how many there are now."""
@@ -90,11 +92,13 @@ class OwnRows:
                 self._files[path] = (stamp, self._named(path, self._opened))
         counts = {path: file.count for path, (_, file) in self._files.items()}
         stops: dict[str, int] = {}
-        kept = []
-        for span in self._spans:
+        kept, self._gone = [], []
+        for span, first in zip(self._spans, self._starts[:-1].tolist(), strict=True):
             if counts.get(span.path, -1) >= span.stop:
                 kept.append(span)
                 stops[span.path] = span.stop
+            else:
+                self._gone.append(range(first, first + span.stop - span.start))
         # In the order of ``found``: the file that was written last comes last.
         more = [_Span(path, stops.get(path, 0), counts[path]) for path in found if counts[path] > stops.get(path, 0)]
         self._spans = [*kept, *more]
@@ -102,6 +106,10 @@ class OwnRows:
         if len(self) > ROWS_MAX:
             raise Misuse(f"the folder has {len(self):,} rows; the maximum is {ROWS_MAX:,}")
         return len(self)
+
+    def gone_of(self, count: int) -> int:
+        """Return how many of the first ``count`` rows before the last look it found gone."""
+        return sum(len(rows[: max(0, count - rows.start)]) for rows in self._gone)
 
     def __len__(self) -> int:
         return int(self._starts[-1])

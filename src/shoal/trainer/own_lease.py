@@ -6,11 +6,13 @@ many examples the device has and had.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.errors import Misuse, ShoalError
 from shoal.learning.similarity import capped_counts, noisy_counts
 from shoal.scheduling.batches import Indices, epoch_order, mix
 from shoal.trainer.columns import Array, Rows, labels_of
@@ -63,6 +65,25 @@ def passes_over(chosen: Array, passes: int, size: int, *, seeds: tuple[int, ...]
     for number in range(passes):
         order: Indices = chosen[epoch_order(len(chosen), seed=mix(*seeds), epoch=number)] if number else chosen
         yield [order[start : start + size] for start in range(0, len(order), size)]
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Replace the text of an engine's or a task's error on rows of a device's folder: it may hold a value of one, and
+    it is reported. Its type and its place stay."""
+    try:
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError) or "alloc" in str(error).lower():
+            # Too little memory has its own text.
+            raise
+        told = Misuse(
+            f"the job's step does not take these rows ({type(error).__name__}): look for a whole number outside the"
+            " task's classes"
+        )
+        raise told.with_traceback(error.__traceback__) from None
 
 
 class LabelCounts:

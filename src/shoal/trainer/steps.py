@@ -7,6 +7,7 @@ keeps the state of the inner optimiser. The leader keeps the momentum, so that n
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -40,8 +41,8 @@ from shoal.trainer.local_examples import examples_here
 from shoal.trainer.local_lease import DeviceLease, DeviceResult, OpenLease
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
-from shoal.trainer.own_examples import OwnExamples
-from shoal.trainer.own_lease import LabelCounts, choose_rows
+from shoal.trainer.own_examples import FolderExamples, OwnExamples
+from shoal.trainer.own_lease import LabelCounts, choose_rows, without_values
 from shoal.trainer.placement import Placed, place, placed_again, to_training
 from shoal.trainer.plain_step import leave_change, take_step
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
@@ -204,8 +205,9 @@ class TorchTrainer:
         """Evaluate the new examples, then train on this many of this device's own examples."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         told = self._begin(epoch, rate, version)
-        opened = self._opened(told, lease, examples)
-        result = self._learn(opened, told)
+        is_folder = isinstance(self._side.examples, FolderExamples)
+        with without_values() if is_folder else contextlib.nullcontext():
+            result = self._learn(self._opened(told, lease, examples), told)
         return dataclasses.replace(result, seconds=time.monotonic() - began_s, cpu_s=time.process_time() - began_cpu_s)
 
     @property

@@ -6,17 +6,15 @@ batch numbers and the rate, unless the plan keeps the optimiser's state. A devic
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import onnxruntime
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
@@ -26,7 +24,7 @@ from shoal.trainer.columns import Rows
 from shoal.trainer.launch import opened
 from shoal.trainer.order import BatchOrder, training_set
 from shoal.trainer.own_examples import FolderExamples
-from shoal.trainer.own_lease import LabelCounts, choose_rows
+from shoal.trainer.own_lease import LabelCounts, choose_rows, without_values
 from shoal.trainer.portable.draws import draw_all
 from shoal.trainer.portable.graphs_file import Graphs, metric_sums
 from shoal.trainer.portable.run import GraphRun, StepRun, columns_of, sums_of
@@ -155,7 +153,7 @@ class OnnxTrainer:
         if chosen is None:
             raise Misuse("this device has no rows of its own yet")
         seed = mix(settings.seed, _EVALUATION, epoch, lease)
-        with self._on_own_rows():
+        with without_values():
             fresh_metrics = merge_all([self._judged(own.take(span), self._shared.own, seed) for span in chosen.judged])
         labels = LabelCounts(settings, first_pass=chosen.first_pass)
 
@@ -166,7 +164,7 @@ class OnnxTrainer:
                 yield rows, mix(settings.seed, epoch, lease, step)
 
         # Report the loss as if the lease had seen each row once.
-        with self._on_own_rows():
+        with without_values():
             loss_sum = self._run(taken(), batches=len(chosen.parts), rate=rate) / settings.passes
         return TrainResult(
             examples=chosen.examples,
@@ -222,19 +220,6 @@ class OnnxTrainer:
             for low in range(start, stop, size)
         ]
         return EvalResult(examples=stop - start, metrics=merge_all(parts), seconds=time.monotonic() - began_s)
-
-    @contextlib.contextmanager
-    def _on_own_rows(self) -> Iterator[None]:
-        """Replace the engine's text about a value of a row: errors are reported, and rows stay here."""
-        try:
-            yield
-        except (InvalidArgument, Fail) as error:
-            if "alloc" in str(error).lower():
-                # Too little memory has its own text.
-                raise
-            raise Misuse(
-                "the job's step does not take these rows: look for a whole number outside the task's classes"
-            ) from None
 
     def _judged(self, rows: Rows, own: np.ndarray[Any, Any], seed: int) -> tuple[MetricSum, ...]:
         if self._evaluation is None:
