@@ -6,6 +6,7 @@ machine's loopback. A page over plain http from elsewhere has no key of its own,
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from shoal.runtime.tab_offers import TabOffer
 WORDS_MAX_CHARS = 300
 #: Each is compared with every request, and all of them are in a header of every answer.
 ORIGINS_MAX = 32
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,9 +66,10 @@ class TabDoorOptions:
             raise Misuse(f"--browser-origin was given {len(self.origins)} times. {ORIGINS_MAX} is the most.")
         for origin in self.origins:
             parts = _origin_parts(origin)
-            if parts is None or origin != f"{parts.scheme}://{parts.netloc}" or "*" in origin or not origin.isascii():
+            if parts is None or origin.lower() != _as_browsers_name(parts):
                 raise Misuse(
-                    f"--browser-origin {origin}: write it as https://NAME or https://NAME:PORT, without a path"
+                    f"--browser-origin {origin}: write it as https://NAME or https://NAME:PORT, without a path, and"
+                    " without a port that is the scheme's own"
                 )
             if parts.scheme == "http" and not listens_on_loopback(parts.hostname or ""):
                 raise Misuse(
@@ -104,6 +107,15 @@ def _origin_parts(origin: str) -> urllib.parse.SplitResult | None:
         return None
     is_plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
     return parts if is_plain and parts.scheme in ("http", "https") and parts.hostname else None
+
+
+def _as_browsers_name(parts: urllib.parse.SplitResult) -> str | None:
+    """Return an origin as browsers send it, or None if its host is not one. A header lists it: a space or a semicolon
+    in it would let other sites in."""
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    is_usual = parts.port in (None, 443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{host}{'' if is_usual else f':{parts.port}'}" if _HOST.fullmatch(host) else None
 
 
 class DoorForTabs(Protocol):
