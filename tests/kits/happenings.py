@@ -61,6 +61,8 @@ def befalls(troupe: Troupe, what: str, number: int) -> None:
             if hops:
                 troupe.cuts(node, hops[number % len(hops)])
         case "spoils" if not any(troupe.leader._batch_failures.by_batch.values()):
-            troupe.spoils.add(node)
+            # Bad values of most devices would speak against the model, and end the job. It is one device at a time.
+            if not {*troupe.spoils, *troupe.leader._suspicion.accused} - {node}:
+                troupe.spoils.add(node)
         case _:
             pass
