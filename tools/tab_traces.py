@@ -13,19 +13,20 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from shoal.learning.metrics import MetricSum, judged_sums
-from shoal.plan import Plan
+from shoal.plan import Plan, Until
 from shoal.roles.actions import (
     Action,
     CancelTimer,
     End,
     Evaluate,
     Interrupt,
+    Participate,
     Prepare,
     Record,
     Send,
@@ -37,6 +38,8 @@ from shoal.roles.events import (
     Disconnected,
     EvaluationDone,
     Event,
+    NotParticipated,
+    Participated,
     Prepared,
     PrepareFailed,
     Reassigned,
@@ -49,11 +52,22 @@ from shoal.roles.events import (
 )
 from shoal.roles.worker.worker import Worker
 from shoal.wire.encoding import to_json
-from shoal.wire.messages import Dataset, Finished, Go, JobSpec, Message, UpdateRefused, Wait, Work
+from shoal.wire.messages import Dataset, DeviceState, Finished, Go, JobSpec, Message, UpdateRefused, Wait, Work
 
 JOB = "job-1"
 EVENTS_MOST = 40
 _SHA = "0" * 64
+#: Noise for few versions, which a device may not take part in one after the other.
+_PRIVATE = Plan(
+    data="local",
+    trust="private(8, 1e-4)",
+    clip_update=4.0,
+    cohort=2,
+    workers_min=4,
+    epoch_leases=12,
+    participations=5,
+    until=Until(epochs=4),
+)
 _REASONS = (
     "the disk is full",
     "a\x1b[31mred\x1b[0m line\nand another\x7f",
@@ -63,10 +77,11 @@ _REASONS = (
 )
 
 
-def spec() -> JobSpec:
+def spec(plan: Plan) -> JobSpec:
     data = Dataset(manifest=_SHA, examples=1000)
+    train = data if plan.data == "shared" else Dataset()
     made = JobSpec(
-        job=JOB, name="digits", entry="t:T", bundle=_SHA, initial=_SHA, train=data, test=data, plan=Plan(), graphs=_SHA
+        job=JOB, name="digits", entry="t:T", bundle=_SHA, initial=_SHA, train=train, test=data, plan=plan, graphs=_SHA
     )
     assert made.suits_tabs
     return made
@@ -79,7 +94,12 @@ class Life:
         self._draw = np.random.Generator(np.random.PCG64(seed))
         # A tab works for leaders at the manager's alone, and has sessions with no other node.
         self._leader, self._term = "manager", int(self._draw.integers(1, 4))
-        self._worker = Worker(spec=spec(), leader=self._leader, term=self._term)
+        #: Half of the jobs train on the device's own rows.
+        self._is_local = bool(self._draw.random() < 0.5)
+        self._is_private = self._is_local and bool(self._draw.random() < 0.5)
+        plan = _PRIVATE if self._is_private else Plan(data="local") if self._is_local else Plan()
+        self._plan = plan
+        self._worker = Worker(spec=spec(plan), leader=self._leader, term=self._term)
         self._lease, self._version = 0, 0
         #: What the trainer is at, and timers that run.
         self._under_way: list[Action] = []
@@ -90,7 +110,7 @@ class Life:
 
     def lines(self) -> dict[str, Any]:
         """The whole life, from its start."""
-        head = {"job": JOB, "leader": self._leader, "term": self._term}
+        head = {"job": JOB, "leader": self._leader, "term": self._term, "plan": to_json(self._plan)}
         steps = [self._step(Started())]
         for _ in range(int(self._draw.integers(4, EVENTS_MOST))):
             if self._is_over and self._draw.random() < 0.7:
@@ -102,7 +122,7 @@ class Life:
         actions = self._worker.handle(event, 0.0)
         for action in actions:
             match action:
-                case Prepare() | Train() | Evaluate():
+                case Prepare() | Train() | Evaluate() | Participate():
                     self._under_way.append(action)
                 case SetTimer():
                     self._timers.append(action.name)
@@ -171,7 +191,7 @@ class Life:
 
     def _work(self, term: int) -> Work:
         self._lease += 1
-        self._version += int(self._draw.integers(0, 2))
+        self._version += int(self._draw.integers(0, 3 if self._is_private else 2))
         has_model = self._draw.random() < 0.6
         return Work(
             job=JOB,
@@ -194,7 +214,11 @@ class Life:
         if isinstance(action, Prepare):
             if fails:
                 return PrepareFailed(reason=reason, traceback="x" * 9000 if self._draw.random() < 0.3 else "")
-            return Prepared(sizes=(3,), parameters=3)
+            taken = ((1, 0), (1, 3)) if self._is_private and self._draw.random() < 0.3 else ()
+            return Prepared(sizes=(3,), parameters=3, state=self._state(), participations=taken)
+        if isinstance(action, Participate):
+            told = {"term": action.term, "lease": action.lease}
+            return NotParticipated(**told, reason=reason) if fails else Participated(**told, version=action.version)
         assert isinstance(action, Train | Evaluate)
         if fails:
             return TrainerFailed(lease=action.lease, reason=reason)
@@ -203,8 +227,23 @@ class Life:
         if isinstance(action, Train):
             loss = float("nan") if odd < 0.05 else float("inf") if odd < 0.1 else float(self._draw.random() * examples)
             update = {"delta": self._values()}
-            return Trained(lease=action.lease, examples=examples, loss_sum=loss, seconds=0.25, tensors=update)
+            trained = Trained(lease=action.lease, examples=examples, loss_sum=loss, seconds=0.25, tensors=update)
+            return self._of_own_rows(trained) if self._is_local else trained
         return EvaluationDone(lease=action.lease, examples=examples, metrics=self._metrics(examples, odd))
+
+    def _state(self) -> DeviceState | None:
+        """What the device tells of itself in a job that trains on its rows. It may have none yet."""
+        return DeviceState(kind="Node 20", examples=int(self._draw.integers(0, 90))) if self._is_local else None
+
+    def _of_own_rows(self, trained: Trained) -> Trained:
+        fresh = int(self._draw.integers(0, trained.examples + 1))
+        metrics = self._metrics(fresh, self._draw.random()) if fresh else ()
+        labels = (
+            tuple(int(each) for each in self._draw.integers(0, trained.examples // 3 + 1, 3))
+            if self._draw.random() < 0.3
+            else ()
+        )
+        return replace(trained, fresh=fresh, fresh_metrics=metrics, labels=labels, state=self._state())
 
     def _metrics(self, examples: int, odd: float) -> tuple[MetricSum, ...]:
         right = examples + 1 if odd < 0.05 else -1 if odd < 0.1 else int(self._draw.integers(0, examples + 1))
@@ -228,16 +267,24 @@ def plain_event(event: Event) -> dict[str, Any]:
         case Received():
             return {"event": "Received", **_message(event.message)}
         case Prepared():
-            return {"event": "Prepared"}
+            taken = [list(pair) for pair in event.participations]
+            return {"event": "Prepared", **_plain_state(event.state), "participations": taken}
         case Trained():
-            told = ("lease", "examples", "loss_sum", "seconds")
+            told = ("lease", "examples", "loss_sum", "seconds", "fresh")
             values = {name: _number(getattr(event, name)) for name in told}
-            return {"event": "Trained", **values, "tensors": _tensors(event.tensors)}
+            of_rows = {"fresh_metrics": _plain_metrics(event.fresh_metrics), "labels": list(event.labels)}
+            return {
+                "event": "Trained",
+                **values,
+                **of_rows,
+                **_plain_state(event.state),
+                "tensors": _tensors(event.tensors),
+            }
         case EvaluationDone():
-            metrics = [{**to_json(metric), "sums": list(map(_number, metric.sums))} for metric in event.metrics]
+            metrics = _plain_metrics(event.metrics)
             return {"event": "EvaluationDone", "lease": event.lease, "examples": event.examples, "metrics": metrics}
         case _:
-            return {"event": type(event).__name__, **_fields(event, leave_out=("late_s",))}
+            return {"event": type(event).__name__, **_fields(event, leave_out=("late_s", "group"))}
 
 
 def plain_action(action: Action) -> dict[str, Any]:
@@ -247,14 +294,24 @@ def plain_action(action: Action) -> dict[str, Any]:
         case Prepare():
             return {"action": "Prepare"}
         case Train() | Evaluate():
-            told = _fields(action, leave_out=("tensors", "changes", "staged", "deadline_s", "examples"))
+            told = _fields(action, leave_out=("tensors", "changes", "staged", "deadline_s"))
             return {"action": type(action).__name__, **told, "tensors": _tensors(action.tensors)}
+        case Participate():
+            return {"action": "Participate", **_fields(action, leave_out=("group",))}
         case Record():
             return {"action": "Record", "kind": action.kind, "reason": action.reason}
         case SetTimer() | CancelTimer() | Interrupt() | End():
             return {"action": type(action).__name__, **_fields(action)}
         case _:
             raise TypeError(f"a tab's worker does not ask for {type(action).__name__}")
+
+
+def _plain_state(state: DeviceState | None) -> dict[str, Any]:
+    return {"state": to_json(state)} if state is not None else {}
+
+
+def _plain_metrics(metrics: tuple[MetricSum, ...]) -> list[dict[str, Any]]:
+    return [{**to_json(metric), "sums": list(map(_number, metric.sums))} for metric in metrics]
 
 
 def _fields(value: Any, *, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:

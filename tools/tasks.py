@@ -23,12 +23,14 @@ import cli_reference as cli_page
 import code_map
 import house as figures_of
 import house_words
+import own_draws
 import plan_table
 import reference as reference_page
 import release as rehearsal
 import site_pages
 import tab_contract
 import tab_graph_rules
+import tab_noise
 import tier_runs
 import timings as figures_of_runs
 import vendored as vendored_files
@@ -45,7 +47,7 @@ VENDOR_DIR = ROOT / "src" / "shoal" / "console" / "static" / "vendor"
 #: The browser's tab: its sources, and where what is built of them lies.
 TAB_DIR = ROOT / "tab"
 #: Its sources that are written from ours.
-TAB_WRITTEN = {module.TARGET: module.text for module in (tab_contract, tab_graph_rules)}
+TAB_WRITTEN = {module.TARGET: module.text for module in (own_draws, tab_contract, tab_graph_rules, tab_noise)}
 TAB_BUILT = ROOT / "src" / "shoal" / "browser" / "static"
 #: Lives of Python's worker, which `npm test` plays where there is no Python.
 TAB_LIVES = TAB_DIR / "test" / "lives.jsonl.gz"
@@ -266,7 +268,7 @@ def tab_check(extra: Sequence[str]) -> int:
         return 0
     for path, text in TAB_WRITTEN.items():
         if path.read_text(encoding="utf-8") != text():
-            print(f"tab/src/{path.name} is not what it is written from: python tools/tasks.py tab", flush=True)
+            print(f"{path.relative_to(ROOT)} is not what it is written from: python tools/tasks.py tab", flush=True)
             return 1
     if gzip.decompress(TAB_LIVES.read_bytes()) != tab_lives():
         print(f"{TAB_LIVES.name} has lives of another worker than Python's: python tools/tasks.py tab", flush=True)

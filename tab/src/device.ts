@@ -4,11 +4,13 @@
 import { about, type About, type Identity, join, type Offer, RefusedHere } from "./identity.ts";
 import type { Message } from "./frames.ts";
 import type { Parts } from "./parts.ts";
+import { privacyOf } from "./privacy.ts";
+import { PrivacyLedger } from "./privacy_ledger.ts";
 import type { Plain } from "./protobuf.ts";
 import { Blobs, Lane } from "./session.ts";
 import { Trainer } from "./trainer.ts";
 import { inWords, refusal, say } from "./words.ts";
-import { type Action, clip, type Event, Worker } from "./worker_role.ts";
+import { type Action, ASK, clip, type Event, Worker } from "./worker_role.ts";
 
 /** How a device is, for a person. */
 export interface Shown {
@@ -57,12 +59,16 @@ const BACKOFF_S = [0.1, 0.5, 1, 2, 5, 10];
 /** A door that refused us does so again: ask seldom. */
 const REFUSED_S = 30;
 const PROTOCOL = 2;
+/** What a device is, as a leader shows it. */
+const KIND_MAX_CHARS = 128;
 
 interface Employed {
   assign: Plain;
   worker: Worker;
   timers: Map<string, ReturnType<typeof setTimeout>>;
   trainer: Trainer | null;
+  /** Of a private job: what left this device. */
+  ledger: PrivacyLedger | null;
   busy: Promise<void>;
   isOver: boolean;
 }
@@ -349,6 +355,8 @@ export class Device {
       before.assign = assign;
       return this.post(before, { event: "Reassigned", term: assign.term, leader: assign.leader });
     }
+    // Nothing is downloaded for a job that this device cannot do.
+    if (isLocal(assign) && !this.parts.rows) return this.tell({ state: "waiting", reason: say("why.no-rows", assign.spec.name || assign.job) });
     if (this.agreed.has(assign.job)) return this.employ(assign);
     this.offered = assign;
     void this.offer(assign);
@@ -377,9 +385,9 @@ export class Device {
   }
 
   private employ(assign: Plain): void {
-    const worker = new Worker(assign.job, assign.leader, assign.term);
+    const worker = new Worker(assign.job, assign.leader, assign.term, privacyOf(assign.spec.plan));
     this.parts.blobs.begin(assign.job);
-    const job: Employed = { assign, worker, timers: new Map(), trainer: null, busy: Promise.resolve(), isOver: false };
+    const job: Employed = { assign, worker, timers: new Map(), trainer: null, ledger: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
     this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
     this.post(job, { event: "Started" });
@@ -403,13 +411,14 @@ export class Device {
       }
       case "SetTimer":
         clearTimeout(job.timers.get(action.name));
-        job.timers.set(action.name, setTimeout(() => this.post(job, { event: "TimerFired", name: action.name }), action.after_s * 1000));
+        job.timers.set(action.name, setTimeout(() => void this.fired(job, action.name), action.after_s * 1000));
         return;
       case "CancelTimer":
         clearTimeout(job.timers.get(action.name));
         return;
       case "Record": return this.emit("record", { kind: action.kind, reason: action.reason });
       case "Prepare": return this.busy(job, () => this.prepare(job));
+      case "Participate": return void this.participate(job, action);
       case "Train": return this.busy(job, () => this.train(job, action));
       case "Evaluate": return this.busy(job, () => this.evaluate(job, action));
       case "Interrupt":
@@ -419,6 +428,24 @@ export class Device {
         this.end(job.assign.job);
         return this.tell({ state: "waiting", reason: say("why.no-other-job", action.reason) });
     }
+  }
+
+  /** Before a worker asks for work again, its rows are counted again: it may have waited because there were none. */
+  private async fired(job: Employed, name: string): Promise<void> {
+    if (name === ASK && isLocal(job.assign) && job.trainer) {
+      try {
+        await job.trainer.recount();
+        this.post(job, { event: "Counted", state: this.stateOf(job.trainer) });
+      } catch (error) {
+        this.emit("record", { kind: "rows.unreadable", reason: told(error) });
+      }
+    }
+    this.post(job, { event: "TimerFired", name });
+  }
+
+  /** What a leader is told of this device in a job that trains on its rows. */
+  private stateOf({ held }: Trainer): Plain {
+    return { kind: clip(this.about, KIND_MAX_CHARS), examples: held };
   }
 
   /** One thing at a time: what comes meanwhile waits. */
@@ -433,27 +460,45 @@ export class Device {
       await job.trainer?.release();
       job.trainer = null;
       if (!this.blobs) throw new Error("there is no connection to the manager");
-      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, this.parts.engine, this.isGraphicsWanted, (reason) => this.tell({ reason }));
+      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, this.parts.engine, this.parts.rows, this.isGraphicsWanted, (reason) => this.tell({ reason }));
       if (job.isOver) return void (await trainer.release());
       job.trainer = trainer;
+      const privacy = privacyOf(job.assign.spec.plan);
+      if (privacy && !this.parts.rows) throw new Error("this device keeps no account of what leaves it");
+      if (privacy) job.ledger ??= await PrivacyLedger.read(this.parts.rows!, job.assign.job, privacy);
       this.tell({ engine: trainer.engine });
     } catch (error) {
       return this.post(job, { event: "PrepareFailed", reason: told(error), traceback: "" });
     }
-    this.post(job, { event: "Prepared" });
+    this.post(job, { event: "Prepared", state: isLocal(job.assign) ? this.stateOf(job.trainer) : undefined, participations: job.ledger?.taken });
   }
 
   private async train(job: Employed, action: Extract<Action, { action: "Train" }>): Promise<void> {
-    const { lease, epoch, version, batches } = action;
-    this.tell({ epoch, version, done: 0, of: batches.length });
+    const { lease, epoch, version, batches, rate } = action;
+    const begin = (of: number) => this.tell({ epoch, version, done: 0, of });
+    const onBatch = (done: number) => this.tell({ done });
+    begin(batches.length);
     try {
       const trainer = loaded(job, action.tensors.model);
-      const { delta, examples, loss_sum, seconds } = await trainer.train(epoch, batches, action.rate, (done) => this.tell({ done }));
+      const isOwn = isLocal(job.assign);
+      const lesson = isOwn ? await trainer.learn(epoch, batches[0], action.examples, rate, begin, onBatch) : await trainer.train(epoch, batches, rate, onBatch);
+      const { delta, examples, loss_sum, ...rest } = lesson;
       this.tell({ examples: this.shown.examples + examples, loss: loss_sum / examples, engine: trainer.engine });
-      this.post(job, { event: "Trained", lease, examples, loss_sum, seconds, tensors: { delta } });
+      this.post(job, { event: "Trained", lease, examples, loss_sum, ...rest, state: isOwn ? this.stateOf(trainer) : undefined, tensors: { delta } });
     } catch (error) {
       this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
     }
+  }
+
+  /** Write down that an update is about to leave. */
+  private async participate(job: Employed, { term, version, lease }: Extract<Action, { action: "Participate" }>): Promise<void> {
+    try {
+      if (!job.ledger) throw new Error("this device keeps no account of what leaves it");
+      await job.ledger.note(term, version);
+    } catch (error) {
+      return this.post(job, { event: "NotParticipated", term, lease, reason: `its participation could not be written down: ${told(error)}` });
+    }
+    this.post(job, { event: "Participated", term, version, lease });
   }
 
   private async evaluate(job: Employed, action: Extract<Action, { action: "Evaluate" }>): Promise<void> {
@@ -498,6 +543,11 @@ function loaded(job: Employed, model: Float32Array | undefined): Trainer {
   if (model && model.length !== job.trainer.model.length) throw new Error(`a model of ${model.length} values, not ${job.trainer.model.length}`);
   if (model) job.trainer.model = model;
   return job.trainer;
+}
+
+/** Whether a job trains on rows of the devices' own. */
+function isLocal(assign: Plain): boolean {
+  return assign.spec.plan.data === "local";
 }
 
 function fresh(): string {

@@ -1,7 +1,9 @@
 // What a device needs of the world that it runs in: a way to the cluster's door, a place for its key, a place for files of
 // jobs, and an engine. A tab, a page of others and Node each have their own; `web` and `node` hold those of Shoal.
 
+import type { Rows } from "./examples.ts";
 import type { Identity } from "./identity.ts";
+import type { RawColumn } from "./raw_columns.ts";
 
 /** The part of a WebSocket that a device uses: that of browsers has it, and that of the package ws. */
 export interface Socket {
@@ -62,9 +64,31 @@ export interface Engine {
   /* eslint-enable @typescript-eslint/no-explicit-any */
 }
 
+/** Rows of a device's own, for one job. They are numbered from 0, and what comes later has higher numbers. */
+export interface OwnRows {
+  /** Count them again: there may be more. */
+  look(): Promise<number>;
+  /** The rows with these numbers, by column. An error names a file or a column, and never a value. */
+  take(rows: ArrayLike<number>): Promise<Record<string, Rows>>;
+}
+
+/** Where a device has rows of its own. Nothing of them leaves it but what a model learns from them. */
+export interface RowSource {
+  /** Where the rows lie. What was seen of rows elsewhere says nothing about these. */
+  readonly place: string;
+  /** The rows in the form that a job declares. Fails if they have another form. */
+  open(columns: RawColumn[]): Promise<OwnRows>;
+  /** A short text that `keep` kept under this name, also before the program last began; null: there is none. */
+  recall(name: string): Promise<string | null>;
+  /** Keep a short text. It is durable when this resolves. */
+  keep(name: string, text: string): Promise<void>;
+}
+
 export interface Parts {
   door: Door;
   keys: KeyStore;
   blobs: BlobStore;
   engine: Engine;
+  /** Without it a device takes no job that trains on devices' own rows. */
+  rows?: RowSource;
 }

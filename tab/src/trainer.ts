@@ -5,9 +5,12 @@ import { type Array_, drawAll, type Drawn, epochOrder, mix, WindowShuffle, windo
 import { Examples, type Rows, type ShardEntry } from "./examples.ts";
 import { checkGraph } from "./graph.ts";
 import { FILE_MAX_BYTES } from "./graph_rules.ts";
-import type { Engine } from "./parts.ts";
+import { chooseRows, withLabels } from "./own_lease.ts";
+import type { Engine, OwnRows, RowSource } from "./parts.ts";
 import type { Plain } from "./protobuf.ts";
+import { columnsFromPlain } from "./raw_columns.ts";
 import { asFloats, readTensors, type Stored } from "./safetensors.ts";
+import { SeenRows } from "./seen_rows.ts";
 import type { Blobs } from "./session.ts";
 import { say } from "./words.ts";
 import type { MetricSum } from "./worker_role.ts";
@@ -26,6 +29,15 @@ const TYPES: Record<string, [string, any]> = {
   U32: ["uint32", Uint32Array], I64: ["int64", BigInt64Array], U64: ["uint64", BigUint64Array], F16: ["float16", Uint16Array],
 };
 
+/** This device's own rows, and how many of them it was done with. */
+interface Own { rows: OwnRows; seen: SeenRows }
+
+export interface Lesson {
+  delta: Float32Array; examples: number; loss_sum: number; seconds: number;
+  /** Of own rows: how many new ones were evaluated before the training, what that gave, and the labels that are reported. */
+  fresh?: number; fresh_metrics?: MetricSum[]; labels?: number[];
+}
+
 export class Trainer {
   model: Float32Array;
   private states: any[] = [];
@@ -42,11 +54,13 @@ export class Trainer {
   private isChosen = false;
   /** Why the graphics processor does not compute. */
   private why = "";
+  /** How many own rows this device had when they were last counted. */
+  held = 0;
 
   private constructor(
     private readonly spec: Plain, private readonly graphs: Plain, private readonly file: Map<string, Stored>, private readonly step_: Uint8Array,
     private readonly evaluate_: Uint8Array, private readonly train_: Examples, private readonly test: Examples, first: Float32Array,
-    private readonly parameters: number, private readonly runtime: Engine,
+    private readonly parameters: number, private readonly runtime: Engine, private readonly own: Own | null,
   ) {
     this.model = first;
     const { plan } = spec;
@@ -59,8 +73,11 @@ export class Trainer {
     return this.why ? `${this.runtime.name}\n${this.why}` : this.runtime.name;
   }
 
-  /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. */
-  static async prepare(spec: Plain, blobs: Blobs, engine: Engine, isGraphicsWanted: boolean, tell: (what: string) => void): Promise<Trainer> {
+  /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. `source`:
+   * where this device has rows of its own, for a job that trains on them. */
+  static async prepare(
+    spec: Plain, blobs: Blobs, engine: Engine, source: RowSource | undefined, isGraphicsWanted: boolean, tell: (what: string) => void,
+  ): Promise<Trainer> {
     tell(say("why.fetching-model"));
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
@@ -69,12 +86,14 @@ export class Trainer {
     if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this program does not know: load a newer one`);
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name)!.bytes.slice());
     for (const graph of [train, evaluate]) checkGraph(graph);
+    const own = spec.plan.data === "local" ? await ownRows(graphs.columns, source) : null;
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
     const cacheBytes = (spec.plan.cache_mb ?? 0) * 2 ** 20;
     const [trainSet, testSet] = [await examples(spec.train, blobs, tell, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell)];
     // Not during a lease, whose time is short.
     if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
-    const made = new Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine);
+    const made = new Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine, own);
+    await made.recount();
     tell(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
     return made;
@@ -112,7 +131,8 @@ export class Trainer {
 
   /** Why the graphics processor is not taken; empty: it is. */
   private async tryGraphics(isGraphicsWanted: boolean): Promise<string> {
-    const rows = await this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
+    const many = Math.min(this.spec.plan.batch_size, this.train_.count);
+    const rows = many ? await this.train_.take(Array.from({ length: many }, (_, i) => i)) : this.knownRows;
     const byProcessor = await this.timed(rows);
     this.graphics = await this.runtime.session(this.ort, this.step_, true);
     const wrong = await this.whyWrong();
@@ -156,10 +176,7 @@ export class Trainer {
   /** Take the one step whose result is known. How that differs; empty: it does not. */
   private async whyWrong(): Promise<string> {
     const proof = this.graphs.proof;
-    const columns: Record<string, Rows> = {};
-    for (const [name, { dtype, shape, bytes }] of this.file) {
-      if (name.startsWith("column.")) columns[name.slice(7)] = { type: dtype, shape, bytes };
-    }
+    const columns = this.knownRows;
     const examples = Object.values(columns)[0].shape[0];
     this.begin();
     const draws = drawAll(this.graphs.draws as Drawn[], examples, BigInt(proof.seed));
@@ -171,6 +188,14 @@ export class Trainer {
       `the job's known batch otherwise than PyTorch: its update differs by ${error.toPrecision(2)} of its length,` +
       ` its loss is ${loss.toPrecision(6)} and not ${proof.loss.toPrecision(6)}`
     );
+  }
+
+  private get knownRows(): Record<string, Rows> {
+    const columns: Record<string, Rows> = {};
+    for (const [name, { dtype, shape, bytes }] of this.file) {
+      if (name.startsWith("column.")) columns[name.slice(7)] = { type: dtype, shape, bytes };
+    }
+    return columns;
   }
 
   /** What the known batch changes in every so many-th value; no number where that tells nothing. */
@@ -200,17 +225,60 @@ export class Trainer {
     this.count = 0;
   }
 
-  async train(epoch: number, batches: number[], rate: number, onBatch: (done: number) => void): Promise<{ delta: Float32Array; examples: number; loss_sum: number; seconds: number }> {
+  /** Train these batches, in order. */
+  async train(epoch: number, batches: number[], rate: number, onBatch: (done: number) => void): Promise<Lesson> {
+    const { plan } = this.spec;
+    return this.trainBatches(batches.length, rate, onBatch, async (i) => {
+      const rows = await this.train_.take(this.places(epoch, batches[i] * plan.batch_size, (batches[i] + 1) * plan.batch_size));
+      return { rows, seed: mix(plan.seed, epoch, batches[i]) };
+    });
+  }
+
+  /** Count this device's own rows again. */
+  async recount(): Promise<number> {
+    if (this.own) this.held = await this.own.rows.look();
+    return this.held;
+  }
+
+  /** Evaluate the new rows, then train on this many of this device's own rows. */
+  async learn(epoch: number, lease: number, examples: number, rate: number, begin: (batches: number) => void, onBatch: (done: number) => void): Promise<Lesson> {
+    const began = performance.now();
+    const { own, spec: { job, plan } } = this;
+    if (!own) throw new Error("this job's examples are not the device's own");
+    const held = await this.recount();
+    if (!held) throw new Error("this device has no rows of its own yet");
+    const passes = plan.local_epochs || 1;
+    const chosen = chooseRows({ seed: plan.seed, batch_size: plan.batch_size, passes }, held, own.seen.count(job), epoch, lease, examples);
+    begin(chosen.parts.length);
+    const sums: number[] = [];
+    let fresh = 0, labels: number[] = [];
+    for (const span of chosen.judged) {
+      await this.judge(await own.rows.take(span), mix(plan.seed, EVALUATION, epoch, lease), sums);
+      fresh += span.length;
+      await this.breathe();
+    }
+    const learned = await this.trainBatches(chosen.parts.length, rate, onBatch, async (i) => {
+      const rows = await own.rows.take(chosen.parts[i]);
+      if (plan.share_labels && i < chosen.first_pass) labels = withLabels(labels, rows);
+      return { rows, seed: mix(plan.seed, epoch, lease, i) };
+    });
+    // Before anyone hears of it: what was trained on is never judged again, whatever happens next.
+    await own.seen.note(job, held);
+    const fresh_metrics = fresh ? this.metricsOf(sums) : [];
+    return { ...learned, examples: chosen.examples, loss_sum: learned.loss_sum / passes, seconds: (performance.now() - began) / 1000, fresh, fresh_metrics, labels };
+  }
+
+  private async trainBatches(batches: number, rate: number, onBatch: (done: number) => void, take: (i: number) => Promise<{ rows: Record<string, Rows>; seed: bigint }>): Promise<Lesson> {
     const began = performance.now();
     const { plan } = this.spec;
     if (plan.inner_state !== "kept") this.begin();
     const scaled = this.graphs.rate * (rate ? rate / plan.learning_rate : 1);
-    const scale = batches.length === 1 && !this.graphs.states ? STEP_SCALE : 1;
+    const scale = batches === 1 && !this.graphs.states ? STEP_SCALE : 1;
     let vector = this.model, loss_sum = 0, examples = 0;
-    for (const [i, batch] of batches.entries()) {
-      const rows = await this.train_.take(this.places(epoch, batch * plan.batch_size, (batch + 1) * plan.batch_size));
+    for (let i = 0; i < batches; i++) {
+      const { rows, seed } = await take(i);
       const count = Object.values(rows)[0].shape[0];
-      const draws = drawAll(this.graphs.draws, count, mix(plan.seed, epoch, batch));
+      const draws = drawAll(this.graphs.draws, count, seed);
       const { after, loss } = await this.step(vector, rows, scaled * scale, this.graphs.weight_decay, draws);
       vector = after;
       loss_sum += loss * count;
@@ -225,7 +293,6 @@ export class Trainer {
   }
 
   async evaluate(chunks: number[], size: number): Promise<{ examples: number; metrics: MetricSum[] }> {
-    this.evaluation ??= await this.runtime.session(this.ort, this.evaluate_);
     const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
     const sums: number[] = [];
     let examples = 0;
@@ -234,17 +301,35 @@ export class Trainer {
       for (let low = chunk * step; low < stop; low += batch) {
         const high = Math.min(low + batch, stop);
         const rows = await this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
-        const draws = drawAll(this.graphs.evaluation_draws, high - low, mix(this.spec.plan.seed, EVALUATION, low));
-        const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
-        const found = await this.evaluation.run(feed);
-        (found[this.evaluation.outputNames[0]].data as Float32Array).forEach((sum, i) => (sums[i] = (sums[i] ?? 0) + Number(sum)));
+        await this.judge(rows, mix(this.spec.plan.seed, EVALUATION, low), sums);
         examples += high - low;
         await this.breathe();
       }
     }
+    return { examples, metrics: this.metricsOf(sums) };
+  }
+
+  /** Evaluate these rows by the model as it came, and add the results to the sums. */
+  private async judge(rows: Record<string, Rows>, seed: bigint, sums: number[]): Promise<void> {
+    this.evaluation ??= await this.runtime.session(this.ort, this.evaluate_);
+    const draws = drawAll(this.graphs.evaluation_draws, Object.values(rows)[0].shape[0], seed);
+    const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
+    const found = await this.withoutValues<Record<string, any>>(this.evaluation.run(feed));
+    (found[this.evaluation.outputNames[0]].data as Float32Array).forEach((sum, i) => (sums[i] = (sums[i] ?? 0) + Number(sum)));
+  }
+
+  private metricsOf(sums: number[]): MetricSum[] {
     let at = 0;
-    const metrics = (this.graphs.metrics as any[]).map(({ name, kind, sums: many, lower }) => ({ name, kind, lower, sums: sums.slice(at, (at += many)) }));
-    return { examples, metrics };
+    return (this.graphs.metrics as any[]).map(({ name, kind, sums: many, lower }) => ({ name, kind, lower, sums: sums.slice(at, (at += many)) }));
+  }
+
+  /** Replace the engine's text about a value of a row: errors are reported, and rows stay here. */
+  private async withoutValues<T>(running: Promise<T>): Promise<T> {
+    if (!this.own) return running;
+    return running.catch((error: unknown) => {
+      if (/alloc/i.test(String(error))) throw new Error("the engine has too little memory for these rows");
+      throw new Error("the job's step does not take these rows: look for a whole number outside the task's classes");
+    });
   }
 
   private places(epoch: number, start: number, stop: number): Uint32Array {
@@ -265,7 +350,7 @@ export class Trainer {
       ...this.columns(rows), ...this.drawn(draws),
     };
     this.states.forEach((state, i) => (given[`state${i}`] = state));
-    const found = await this.run(this.feed(this.processor, given));
+    const found = await this.withoutValues(this.run(this.feed(this.processor, given)));
     const outputs = (this.processor.outputNames as string[]).map((name) => found[name]);
     this.states = outputs.slice(1, -1);
     return { after: outputs[0].data as Float32Array, loss: Number(outputs.at(-1).data[0]) };
@@ -327,6 +412,14 @@ export class Trainer {
     await this.processor.release();
     await this.evaluation?.release();
   }
+}
+
+/** This device's rows, in the form that the job declares. Fails if it has none, or in another form. */
+async function ownRows(plain: unknown, source: RowSource | undefined): Promise<Own> {
+  const columns = columnsFromPlain(plain);
+  if (!columns.length) throw new Error("the job's graphs do not say what rows devices have: submit it again from a newer release");
+  if (!source) throw new Error("this device has no rows of its own");
+  return { rows: await source.open(columns), seen: await SeenRows.read(source) };
 }
 
 /** A set whose shards are fetched when a batch first needs them. */

@@ -67,6 +67,7 @@ const EN = {
   "why.no-other-job": "{0}; there is no other job for this device now",
   "why.no-work": "there is no work now; this page asks again later",
   "why.led-elsewhere": "{0} leads this job, and a page cannot reach it",
+  "why.no-rows": "the job {0} learns from rows that a device has, and this one gives none",
   "why.asking": "{0} waits for your answer; nothing was downloaded",
   "why.stopped": "stopped; what was not sent goes to another device",
   "why.hidden": "this page is in the background",

@@ -1,22 +1,29 @@
-// The worker of one job in a tab: decides as `roles/worker/worker.py` does, for a plan that a tab may work for: shared data, whole
-// updates to one leader, no codec. Events in, actions out; no clock, no socket, no chance. Recorded traces of the Python
+// The worker of one job in a tab: decides as `roles/worker/worker.py` does, for a plan that a tab may work for: whole updates to one
+// leader, no codec. Events in, actions out; no clock, no socket, no chance. Recorded traces of the Python
 // role hold the two together (`tab/test/traces.mjs`).
 
 import type { Tensors } from "./frames.ts";
+import { Participation } from "./participation.ts";
+import { clipped, type Privacy } from "./privacy.ts";
 import type { Plain } from "./protobuf.ts";
 
 export interface MetricSum { name: string; kind: string; sums: number[]; lower: boolean }
 
 export type Event =
   | { event: "Started" }
-  | { event: "Prepared" }
+  /** `state`: of the device, for a job that trains on its own rows. */
+  | { event: "Prepared"; state?: Plain; participations?: [number, number][] }
+  /** Its own rows were counted again. */
+  | { event: "Counted"; state: Plain }
   | { event: "PrepareFailed"; reason: string; traceback: string }
   | { event: "Connected"; node: string }
   | { event: "Disconnected"; node: string }
   | { event: "Reassigned"; term: number; leader: string }
   | { event: "Received"; kind: string; body: Plain; tensors: Tensors }
-  | { event: "Trained"; lease: number; examples: number; loss_sum: number; seconds: number; tensors: Tensors }
+  | { event: "Trained"; lease: number; examples: number; loss_sum: number; seconds: number; tensors: Tensors; fresh?: number; fresh_metrics?: MetricSum[]; labels?: number[]; state?: Plain }
   | { event: "EvaluationDone"; lease: number; examples: number; metrics: MetricSum[] }
+  | { event: "Participated"; term: number; version: number; lease: number }
+  | { event: "NotParticipated"; term: number; lease: number; reason: string }
   | { event: "TrainerFailed"; lease: number; reason: string; traceback: string }
   | { event: "TimerFired"; name: string }
   | { event: "StopRequested"; reason: string };
@@ -27,8 +34,10 @@ export type Action =
   | { action: "CancelTimer"; name: string }
   | { action: "Record"; kind: string; reason: string }
   | { action: "Prepare" }
-  | { action: "Train"; lease: number; epoch: number; batches: number[]; rate: number; version: number; tensors: Tensors }
+  | { action: "Train"; lease: number; epoch: number; batches: number[]; rate: number; version: number; examples: number; tensors: Tensors }
   | { action: "Evaluate"; lease: number; chunks: number[]; size: number; tensors: Tensors }
+  /** Make a participation in a private job durable; answered by (Not)Participated. */
+  | { action: "Participate"; term: number; version: number; lease: number }
   | { action: "Interrupt"; lease: number; reason: string }
   | { action: "End"; reason: string };
 
@@ -36,7 +45,8 @@ export type Action =
 const RETRY_S = [0, 1, 2, 5, 10, 30];
 const REASON_MAX_CHARS = 4096;
 const TRACEBACK_MAX_CHARS = 8192;
-const DEADLINE = "lease-deadline", RETRY = "retry", ASK = "ask-again";
+export const ASK = "ask-again";
+const DEADLINE = "lease-deadline", RETRY = "retry";
 const SENT = "the update was sent; waiting for the next version";
 /** As [term, version]: the trainer holds no model. */
 const NOTHING_HELD: [number, number] = [0, -1];
@@ -56,9 +66,17 @@ export class Worker {
   private newest: [number, number] = [0, 0];
   private failures = 0;
   private retryWaits = false;
+  /** Of the device when it last trained or counted its rows; null: the job does not train on them. */
+  private state: Plain | null = null;
   private actions: Action[] = [];
+  private readonly participation: Participation | null;
+  /** Leases in a row that the device declined because of its privacy account. */
+  private declined = 0;
 
-  constructor(private readonly job: string, private leader: string, private term: number) {}
+  /** `privacy`: the plan's promise; null: it makes none. */
+  constructor(private readonly job: string, private leader: string, private term: number, privacy: Privacy | null = null) {
+    this.participation = privacy && new Participation(privacy);
+  }
 
   /** The lease that it holds; null: none. */
   get work(): Plain | null {
@@ -78,7 +96,12 @@ export class Worker {
       case "Prepared":
         this.isPrepared = true;
         this.holds = NOTHING_HELD;
+        this.state = event.state ?? null;
+        this.participation?.restore(event.participations ?? []);
         return this.askForWork();
+      case "Counted":
+        this.state = event.state;
+        return;
       case "PrepareFailed": return this.onPrepareFailed(event.reason, event.traceback);
       case "Connected":
         if (event.node === this.leader) this.onLeaderConnected();
@@ -93,6 +116,8 @@ export class Worker {
       case "Received": return this.onMessage(event.kind, event.body, event.tensors);
       case "Trained":
       case "EvaluationDone": return this.onResult(event);
+      case "Participated": return this.onCounted(event);
+      case "NotParticipated": return this.onNotCounted(event);
       case "TrainerFailed": return this.onTrainerFailed(event.lease, event.reason, event.traceback);
       case "TimerFired": return this.onTimer(event.name);
       case "StopRequested": return this.act({ action: "End", reason: event.reason });
@@ -105,7 +130,7 @@ export class Worker {
     switch (kind) {
       case "Work": return this.onWork(body, tensors);
       case "Go":
-        if (this.held && isOf(this.held, body) && this.held.result?.kind === "Update") {
+        if (this.held && isOf(this.held, body) && this.held.result?.kind === "Update" && this.isCounted(this.held)) {
           this.become("waiting", SENT);
           this.send(this.held.result.kind, this.held.result.body, this.held.result.tensors);
           this.held = null;
@@ -125,6 +150,9 @@ export class Worker {
   private onWork(work: Plain, tensors: Tensors): void {
     if (work.term < this.term || !this.isPrepared) return;
     this.term = work.term;
+    const why = this.participation?.refusal(work) ?? null;
+    if (why !== null) return this.decline(work, why);
+    this.declined = 0;
     this.held = { work, result: null };
     this.newest = [work.term, work.lease];
     if (!("model" in tensors) && !this.has(work.version)) {
@@ -133,6 +161,18 @@ export class Worker {
       return this.askForWork();
     }
     this.begin(work, tensors);
+  }
+
+  /** Decline a lease that the device's account forbids: report the account, and ask for other work ever less often. */
+  private decline(work: Plain, why: string): void {
+    this.held = null;
+    this.newest = [work.term, work.lease];
+    this.record("lease.declined", `lease ${work.lease} of version ${work.version}: ${why}`);
+    this.become("waiting", why);
+    const wait_s = RETRY_S[Math.min(this.declined, RETRY_S.length - 1)];
+    this.declined += 1;
+    if (wait_s) this.timer(ASK, wait_s);
+    else this.askForWork();
   }
 
   private has(version: number): boolean {
@@ -145,8 +185,8 @@ export class Worker {
     const isTraining = work.kind === "train";
     const told = `version ${work.version}, ${work.batches.length} batch(es) of epoch ${work.epoch}`;
     this.become(isTraining ? "training" : "evaluating", told);
-    const { lease, epoch, batches, rate, version } = work;
-    if (isTraining) this.act({ action: "Train", lease, epoch, batches, rate, version, tensors });
+    const { lease, epoch, batches, rate, version, examples } = work;
+    if (isTraining) this.act({ action: "Train", lease, epoch, batches, rate, version, examples, tensors });
     else this.act({ action: "Evaluate", lease, chunks: batches, size: work.examples, tensors });
   }
 
@@ -175,7 +215,7 @@ export class Worker {
     const { term, version } = held.work;
     const common = { job: this.job, term, lease: event.lease, version, examples: event.examples };
     held.result = event.event === "Trained"
-      ? { kind: "Update", body: { ...common, loss_sum: event.loss_sum, train_s: event.seconds }, tensors: event.tensors }
+      ? this.update(held.work, common, event)
       : { kind: "Evaluated", body: { ...common, metrics: event.metrics }, tensors: {} };
     if (term < this.term) {
       // A newer leader lends its batches again.
@@ -184,9 +224,49 @@ export class Worker {
     } else if (this.deliver(held)) this.held = null;
   }
 
+  private update(work: Plain, common: Plain, event: Extract<Event, { event: "Trained" }>): Held["result"] {
+    const { loss_sum, seconds: train_s, fresh, fresh_metrics, labels, state, tensors } = event;
+    this.state = state ?? null;
+    if (this.participation) {
+      // No figure about the device's rows leaves: no noise protects those.
+      const delta = clipped(tensors.delta, this.participation.privacy.clip);
+      return { kind: "Update", body: { ...common, examples: Math.max(1, work.examples), loss_sum: 0, train_s, state }, tensors: { delta } };
+    }
+    return { kind: "Update", body: { ...common, loss_sum, train_s, fresh, fresh_metrics, labels, state }, tensors };
+  }
+
+  private isCounted(held: Held): boolean {
+    return !this.participation || this.participation.isCounted(held.work);
+  }
+
+  private onCounted(event: Extract<Event, { event: "Participated" }>): void {
+    const { held, participation } = this;
+    participation?.onCounted(event);
+    if (!participation || !held || !isOf(held, event) || held.result?.kind !== "Update") return;
+    const { body } = held.result;
+    held.result.body = { ...body, state: participation.told(body.state ?? null, this.term) };
+    if (this.deliver(held)) this.held = null;
+  }
+
+  /** Drop an update that cannot be counted. */
+  private onNotCounted({ term, lease, reason }: Extract<Event, { event: "NotParticipated" }>): void {
+    this.participation?.onNotCounted();
+    this.record("update.withheld", `lease ${lease}: ${reason}`);
+    if (!this.held || !isOf(this.held, { term, lease })) return;
+    this.held = null;
+    this.become("failing", reason);
+    if (this.isConnected) this.failed(term, lease, reason, "");
+    this.timer(ASK, RETRY_S.at(-1)!);
+  }
+
   /** Send a result; keep it while there is no session. True: it is out of hand. */
   private deliver(held: Held): boolean {
     const { work, result } = held;
+    if (result?.kind === "Update" && this.isConnected && !this.isCounted(held)) {
+      const { term, version, lease } = work;
+      if (this.participation!.asks(work)) this.act({ action: "Participate", term, version, lease });
+      return false;
+    }
     if (!this.isConnected || !result) {
       this.become("waiting", "the leader is not reachable; the update is kept");
       return false;
@@ -263,7 +343,7 @@ export class Worker {
   private askForWork(): void {
     if (!(this.isConnected && this.isPrepared) || this.held) return;
     this.become("ready", "waiting for a lease");
-    this.send("Ready", { job: this.job, holds_term: this.holds[0], holds_version: this.holds[1] });
+    this.send("Ready", { job: this.job, holds_term: this.holds[0], holds_version: this.holds[1], state: this.participation?.told(this.state, this.term) ?? this.state });
   }
 
   private onReassigned(term: number, leader: string): void {
@@ -320,10 +400,8 @@ function isOf(held: Held, message: Plain): boolean {
 
 /** Why a result is of no use to anyone; null: it is. */
 function problemOf(event: Extract<Event, { event: "Trained" | "EvaluationDone" }>): string | null {
-  if (event.event === "Trained") {
-    return Number.isFinite(event.loss_sum) ? null : "training gave a loss that is not finite: try a lower learning rate";
-  }
-  for (const { name, kind, sums } of event.metrics) {
+  if (event.event === "Trained" && !Number.isFinite(event.loss_sum)) return "training gave a loss that is not finite: try a lower learning rate";
+  for (const { name, kind, sums } of (event.event === "Trained" ? event.fresh_metrics : event.metrics) ?? []) {
     const a = `${"aeiou".includes(name.slice(0, 1).toLowerCase()) ? "an" : "a"} ${name}`;
     if (!sums.every(Number.isFinite)) return `evaluation gave ${a} that is not finite: try a lower learning rate`;
     if (["f1", "confusion", "histogram"].includes(kind) && Math.min(...sums) < 0) return `evaluation gave ${a} with a count below 0`;

@@ -19,12 +19,14 @@ const HELP = `Train for a Shoal cluster, without a browser.
   --home FOLDER   where this device keeps its key and files of jobs (~/.shoal-worker)
   --name NAME     what the device would like to be called (this machine's name)
   --max-mb MB     download no job that is larger (1000)
+  --data FOLDER   rows of this device's own (.npz, .csv), for jobs that learn from them.
+                  They stay here: what leaves is what the model learned, and their number
   --threads N     how many threads compute (half of the processors)
 `;
 /** Sockets get this long to say goodbye. */
 const GOODBYE_S = 3;
 
-interface Told { line: string; home: string; name: string; max_mb: number; threads: number }
+interface Told { line: string; home: string; name: string; max_mb: number; threads: number; data: string }
 
 function read(argv: string[]): Told | null {
   const { values, positionals } = parseArgs({
@@ -32,6 +34,7 @@ function read(argv: string[]): Told | null {
     allowPositionals: true,
     options: {
       home: { type: "string" }, name: { type: "string" }, "max-mb": { type: "string" }, threads: { type: "string" },
+      data: { type: "string" },
       help: { type: "boolean", short: "h" },
     },
   });
@@ -39,7 +42,7 @@ function read(argv: string[]): Told | null {
   if (values.help || command !== "join" || !line || positionals.length !== 2) return null;
   const max_mb = Number(values["max-mb"] ?? 1000), threads = Number(values.threads ?? 0);
   if (!(max_mb >= 0) || !Number.isInteger(threads) || threads < 0) throw new Error("--max-mb and --threads are numbers that are not negative");
-  return { line, home: values.home ?? pathOf(homedir(), ".shoal-worker"), name: values.name ?? deviceName(), max_mb, threads };
+  return { line, home: values.home ?? pathOf(homedir(), ".shoal-worker"), name: values.name ?? deviceName(), max_mb, threads, data: values.data ?? "" };
 }
 
 /** This machine's name, as names of devices are written. */
@@ -76,13 +79,13 @@ function report(device: Device, max_mb: number): void {
   });
 }
 
-async function run({ line, home, name, max_mb, threads }: Told): Promise<void> {
+async function run({ line, home, name, max_mb, threads, data }: Told): Promise<void> {
   const url = new URL(line);
   const secret = new URLSearchParams(url.hash.slice(1)).get("join") ?? "";
   const folder = pathOf(home, url.host.replace(/[^A-Za-z0-9.-]/g, "_"));
   const letGo = await claim(folder);
   process.once("exit", letGo);
-  const device = new Device(nodeParts(url.origin, folder, threads));
+  const device = new Device(nodeParts(url.origin, folder, threads, data));
   report(device, max_mb);
   device.later(max_mb);
   const { node, about } = await device.look(secret);

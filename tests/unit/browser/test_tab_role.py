@@ -7,12 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from shoal.plan import Plan, Until
 from shoal.scheduling.batches import epoch_order, mix
 from shoal.trainer.portable.draws import Drawn
+from shoal.wire.encoding import to_json
 from shoal.wire.frames import frames, read_message
 from shoal.wire.messages import Ready, Update, Work
 
@@ -80,6 +83,32 @@ def test_graphs_draw_the_same_numbers(kind: str) -> None:
     found = np.array(in_node(script))
     # Cosines and logarithms of two libraries may differ in the last bit.
     assert np.allclose(found, expected, rtol=1e-6 if kind == "normal" else 0, atol=1e-6 if kind == "normal" else 0)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"trust": "private(60, 1e-4)", "cohort": 3, "workers_min": 3, "epoch_leases": 30, "participations": 40},
+        {"trust": "private(2)", "cohort": 2, "workers_min": 8, "epoch_leases": 100},
+        {"trust": "private(0.5, 1e-6)", "pace": "async", "workers_min": 2, "epoch_leases": 10},
+    ],
+)
+def test_a_tab_counts_its_privacy_as_python_does(choices: dict[str, Any]) -> None:
+    plan = Plan(data="local", clip_update=1.5, until=Until(epochs=4), **choices)
+    privacy = plan.privacy
+    assert privacy is not None
+    counts = [[1], [1, 2], [privacy.participations]]
+    script = f"""
+import {{ epsilonOf, privacyOf, spentOf }} from "./built/privacy.mjs";
+const privacy = privacyOf({json.dumps(to_json(plan))});
+const spent = {json.dumps(counts)}.map((counts) => spentOf(privacy, counts));
+const {{ clip, participations, apart, versions }} = privacy;
+const epsilons = spent.map((ratio) => epsilonOf(privacy, ratio));
+console.log(JSON.stringify([clip, participations, apart, versions, ...spent, ...epsilons]));
+"""
+    spent = [privacy.spent(each) for each in counts]
+    expected = [privacy.clip, privacy.participations, privacy.apart, privacy.versions]
+    assert in_node(script) == pytest.approx([*expected, *spent, *map(privacy.epsilon_of, spent)], rel=1e-9)
 
 
 def test_frames_are_read_and_written_alike(tmp_path: Path) -> None:

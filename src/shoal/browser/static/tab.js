@@ -63,6 +63,7 @@ var EN = {
   "why.no-other-job": "{0}; there is no other job for this device now",
   "why.no-work": "there is no work now; this page asks again later",
   "why.led-elsewhere": "{0} leads this job, and a page cannot reach it",
+  "why.no-rows": "the job {0} learns from rows that a device has, and this one gives none",
   "why.asking": "{0} waits for your answer; nothing was downloaded",
   "why.stopped": "stopped; what was not sent goes to another device",
   "why.hidden": "this page is in the background",
@@ -160,14 +161,14 @@ ${text}
 function der(tag, ...parts2) {
   const size = parts2.reduce((sum, part2) => sum + part2.length, 0);
   const head = size < 128 ? [tag, size] : size < 256 ? [tag, 129, size] : [tag, 130, size >> 8, size & 255];
-  const whole = new Uint8Array(head.length + size);
-  whole.set(head);
+  const whole2 = new Uint8Array(head.length + size);
+  whole2.set(head);
   let at = head.length;
   for (const part2 of parts2) {
-    whole.set(part2, at);
+    whole2.set(part2, at);
     at += part2.length;
   }
-  return whole;
+  return whole2;
 }
 function integer(bytes) {
   let start = 0;
@@ -177,6 +178,214 @@ function integer(bytes) {
 }
 function base64(bytes) {
   return btoa(String.fromCharCode(...bytes));
+}
+
+// src/blt_table.ts
+var TABLE = {
+  128: { decays: [0.368267953876, 0.812592104092, 0.978487743406, 0.999999999999], weights: [0.133220216212, 0.190862094317, 0.180141227847, 12e-12] },
+  256: { decays: [0.495932120154, 0.891642835534, 0.989076550976, 0.999999999448], weights: [0.195677738535, 0.175187057604, 0.130948324281, 133e-12] },
+  512: { decays: [0.356982559078, 0.781209890028, 0.94923306327, 0.994563577849], weights: [0.12561989068, 0.167315073843, 0.116621329117, 0.092402256121] },
+  1024: { decays: [0.663618473832, 0.959751048459, 0.997113465257, 0.997743402673], weights: [0.278552087586, 0.141882922324, 0.070319469989, 10789186e-12] },
+  2048: { decays: [0.720452895921, 0.973910580573, 0.998423469129, 0.9999999987], weights: [0.302539992682, 0.126304692259, 0.052377688582, 641033324e-12] },
+  4096: { decays: [0.763780933452, 0.982224361259, 0.999078074673, 1], weights: [0.317618661343, 0.112819581259, 0.039636509151, 0.00148563874] },
+  8192: { decays: [0.801791094083, 0.987965422075, 0.999467631379, 0.999999889183], weights: [0.327310761904, 0.099760722802, 0.030076957969, 0.001662731834] },
+  16384: { decays: [0.696465412037, 0.968068143759, 0.997122357476, 0.999815553625], weights: [0.29353225652, 0.132281063303, 0.041438342159, 0.018058087552] }
+};
+
+// src/privacy.ts
+var DELTA = 1e-5;
+var ROUNDING = 1e-9;
+var EPSILON_MAX = 1e6;
+var HALVINGS = 60;
+function privacyOf(plan) {
+  const private_ = /private\(\s*([^,)\s]+)\s*(?:,\s*([^)\s]+)\s*)?\)/.exec(plan.trust ?? "");
+  if (!private_ || plan.until?.epochs == null) return null;
+  const pace = plan.pace === "auto" ? "sync" : plan.pace;
+  const devices = pace === "sync" ? plan.cohort : pace === "buffered" ? plan.buffer : 1;
+  const versions = plan.until.epochs * Math.ceil(plan.epoch_leases / Math.max(1, devices));
+  const apart = plan.apart || Math.max(1, Math.floor(plan.workers_min / Math.max(1, devices)));
+  const most = Math.ceil(versions / apart);
+  const participations = plan.participations ? Math.min(plan.participations, most) : most;
+  return { epsilon: Number(private_[1]), delta: Number(private_[2] ?? DELTA), clip: plan.clip_update, participations, apart, versions };
+}
+function spentOf(privacy, counts) {
+  const { participations, apart, versions } = privacy;
+  const multiplier = toeplitzRatio(participations, apart, versions) / ratioFor(privacy);
+  return ratioOfChains(counts, apart, versions) / multiplier;
+}
+function allows(privacy, counts) {
+  return counts.reduce((sum, count) => sum + count, 0) <= privacy.participations && spentOf(privacy, counts) <= ratioFor(privacy) * (1 + ROUNDING);
+}
+function clipped(update, clip2) {
+  const length = Math.sqrt(update.reduce((sum, value) => sum + value * value, 0));
+  if (length <= clip2) return update;
+  const share = Math.fround(clip2 / length * (1 - 1e-6));
+  return update.map((value) => value * share);
+}
+function toeplitzRatio(participations, apart, versions) {
+  const sizes = Object.keys(TABLE).map(Number).sort((a, b) => a - b);
+  const size = sizes.find((each) => each >= versions);
+  if (!size || !(versions >= 1)) throw new Error(`noise is known for 1 to ${sizes.at(-1)} versions, not ${versions}`);
+  const { decays, weights } = TABLE[size];
+  const column = Float64Array.from({ length: versions }, (_, j) => j ? weights.reduce((sum, weight, i) => sum + weight * decays[i] ** (j - 1), 0) : 1);
+  const moved = new Float64Array(versions);
+  for (let first = 0; first < Math.min(versions, participations * apart); first += apart) {
+    for (let at = first; at < versions; at++) moved[at] += column[at - first];
+  }
+  return Math.sqrt(moved.reduce((sum, each) => sum + each * each, 0));
+}
+function ratioOfChains(counts, apart, versions) {
+  return Math.sqrt(counts.reduce((sum, count) => sum + toeplitzRatio(count, apart, versions) ** 2, 0));
+}
+function deltaOf(ratio, epsilon) {
+  const first = logNormal(ratio / 2 - epsilon / ratio), second = epsilon + logNormal(-ratio / 2 - epsilon / ratio);
+  return Math.max(0, Math.exp(first) - Math.exp(Math.min(second, first)));
+}
+function ratioFor({ epsilon, delta }) {
+  let low = 0, high = 1;
+  while (deltaOf(high, epsilon) <= delta) [low, high] = [high, 2 * high];
+  for (let i = 0; i < HALVINGS; i++) {
+    const middle = (low + high) / 2;
+    if (deltaOf(middle, epsilon) > delta) high = middle;
+    else low = middle;
+  }
+  return low;
+}
+function epsilonOf({ delta }, ratio) {
+  if (!(ratio > 0) || deltaOf(ratio, 0) <= delta) return 0;
+  let low = 0, high = 1;
+  while (deltaOf(ratio, high) > delta) {
+    [low, high] = [high, 2 * high];
+    if (high > EPSILON_MAX) return Infinity;
+  }
+  for (let i = 0; i < HALVINGS; i++) {
+    const middle = (low + high) / 2;
+    if (deltaOf(ratio, middle) > delta) low = middle;
+    else high = middle;
+  }
+  return high;
+}
+function logNormal(value) {
+  if (value > 0) return Math.log1p(-Math.exp(logNormal(-value)));
+  const x = -value / Math.SQRT2;
+  if (x < 2) {
+    let term = x, sum = x;
+    for (let n = 1; term > sum * 1e-17; n++) sum += term *= 2 * x * x / (2 * n + 1);
+    return Math.log(0.5 - Math.exp(-x * x) * sum / Math.sqrt(Math.PI));
+  }
+  let fraction = x;
+  for (let n = 200; n > 0; n--) fraction = x + n / 2 / fraction;
+  return -x * x - Math.log(2 * Math.sqrt(Math.PI) * fraction);
+}
+
+// src/participation.ts
+var Participation = class {
+  constructor(privacy) {
+    this.privacy = privacy;
+  }
+  privacy;
+  /** [term, version] of every update that left. */
+  taken = [];
+  /** [term, lease] of the update that is being counted, and of the last one that was. */
+  asked = "";
+  counted = "";
+  underWay = 0;
+  restore(taken) {
+    this.taken = [...taken];
+  }
+  /** Why the device must skip this version; null: it may take part. */
+  refusal(work) {
+    if (work.kind !== "train") return null;
+    const { participations, apart, epsilon } = this.privacy;
+    const often = this.taken.length + this.underWay;
+    if (often >= participations) return `this device took part ${often} times, of ${participations} that the plan allows`;
+    const last = this.last(work.term);
+    if (last !== null && work.version < last + apart) {
+      return `this device took part in version ${last}, and takes part again ${apart} versions later, not in version ${work.version}`;
+    }
+    return allows(this.privacy, this.counts(work.term)) ? null : `this device would spend more than the epsilon of ${epsilon} that the plan promises it`;
+  }
+  isCounted({ term, lease }) {
+    return this.counted === `${term} ${lease}`;
+  }
+  /** Whether its participation has to be made durable now. */
+  asks({ term, lease }) {
+    if (this.asked === `${term} ${lease}`) return false;
+    this.asked = `${term} ${lease}`;
+    this.underWay += 1;
+    return true;
+  }
+  onCounted({ term, version, lease }) {
+    this.underWay = Math.max(0, this.underWay - 1);
+    this.taken.push([term, version]);
+    this.counted = `${term} ${lease}`;
+    if (this.asked === this.counted) this.asked = "";
+  }
+  onNotCounted() {
+    this.asked = "";
+    this.underWay = Math.max(0, this.underWay - 1);
+  }
+  /** The state of the device with its account, so that the leader sends no lease that it would decline. */
+  told(state, term) {
+    const left = allows(this.privacy, this.counts(term)) ? this.privacy.participations - this.taken.length : 0;
+    return {
+      ...state,
+      participations: this.taken.length,
+      participations_left: Math.max(0, left),
+      spent: spentOf(this.privacy, countsOf(this.taken)),
+      spent_version: this.last(term)
+    };
+  }
+  last(term) {
+    const versions = this.taken.flatMap(([at, version]) => at === term ? [version] : []);
+    return versions.length ? Math.max(...versions) : null;
+  }
+  /** The participations in each noise sequence, with one more in that of this term. */
+  counts(term) {
+    return countsOf([[term, 0], ...this.taken]);
+  }
+};
+function countsOf(taken) {
+  const counts = /* @__PURE__ */ new Map();
+  for (const [term] of taken) counts.set(term, (counts.get(term) ?? 0) + 1);
+  return [...counts.values()];
+}
+
+// src/privacy_ledger.ts
+var PrivacyLedger = class _PrivacyLedger {
+  constructor(source, job, privacy, taken_) {
+    this.source = source;
+    this.job = job;
+    this.privacy = privacy;
+    this.taken_ = taken_;
+  }
+  source;
+  job;
+  privacy;
+  taken_;
+  static async read(source, job, privacy) {
+    try {
+      const kept = JSON.parse(await source.recall(nameOf(job)) ?? JSON.stringify({ job, participations: [] }));
+      const isRight = (pair) => Array.isArray(pair) && pair.length === 2 && pair.every((each) => Number.isSafeInteger(each) && each >= 0);
+      if (kept.job !== job || !kept.participations.every(isRight)) throw new Error("it is of another job, or has impossible numbers");
+      return new _PrivacyLedger(source, job, privacy, kept.participations);
+    } catch (error) {
+      throw new Error(`the device's account of this private job cannot be read (${error.message}): it takes no part`);
+    }
+  }
+  get taken() {
+    return [...this.taken_];
+  }
+  /** Write down a participation. It is durable when this resolves. */
+  async note(term, version) {
+    const taken = [...this.taken_, [term, version]];
+    const epsilon = epsilonOf(this.privacy, spentOf(this.privacy, countsOf(taken)));
+    await this.source.keep(nameOf(this.job), JSON.stringify({ job: this.job, participations: taken, epsilon, delta: this.privacy.delta }));
+    this.taken_ = taken;
+  }
+};
+function nameOf(job) {
+  return `privacy-${job}.json`;
 }
 
 // src/contract.ts
@@ -515,13 +724,13 @@ var Writer = class {
     this.raw(bytes);
   }
   done() {
-    const whole = new Uint8Array(this.size);
+    const whole2 = new Uint8Array(this.size);
     let at = 0;
     for (const part2 of this.parts) {
-      whole.set(part2, at);
+      whole2.set(part2, at);
       at += part2.length;
     }
-    return whole;
+    return whole2;
   }
 };
 function encode(name, message) {
@@ -680,13 +889,13 @@ function* frames(kind, body, tensors = {}) {
   }
 }
 function joined(arrays) {
-  const whole = new Uint8Array(arrays.reduce((sum, array) => sum + array.byteLength, 0));
+  const whole2 = new Uint8Array(arrays.reduce((sum, array) => sum + array.byteLength, 0));
   let at = 0;
   for (const array of arrays) {
-    whole.set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength), at);
+    whole2.set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength), at);
     at += array.byteLength;
   }
-  return whole;
+  return whole2;
 }
 var Assembly = class {
   waiting = null;
@@ -855,11 +1064,11 @@ var Blobs = class {
     const known = await this.kept.get(sha256);
     if (known && await hashOf(known) === sha256) return known;
     if (known) await this.kept.drop(sha256);
-    const whole = await this.download(sha256);
-    const found = await hashOf(whole);
+    const whole2 = await this.download(sha256);
+    const found = await hashOf(whole2);
     if (found !== sha256) throw new Error(`a blob that is not what its hash says: ${found.slice(0, 12)}…`);
-    await this.kept.put(sha256, whole);
-    return whole;
+    await this.kept.put(sha256, whole2);
+    return whole2;
   }
   async download(sha256) {
     this.socket ??= open(this.door, this.identity, "Fetch", this.incarnation, {
@@ -1002,11 +1211,11 @@ function drawn(draw, examples2, seed) {
   }
   if (draw.kind === "integers") {
     const spread = uniform(count, seed);
-    const whole = BigInt64Array.from(
+    const whole2 = BigInt64Array.from(
       spread,
       (u) => BigInt(draw.low + Math.trunc(u * (draw.high - draw.low)))
     );
-    return { type: "int64", data: whole, dims };
+    return { type: "int64", data: whole2, dims };
   }
   return { type: "int64", data: BigInt64Array.from([...sortedPlaces(bits(count, seed))].map(BigInt)), dims };
 }
@@ -1323,6 +1532,131 @@ function* fields(data, what) {
   }
 }
 
+// src/own_lease.ts
+var JUDGED_BATCHES = 8;
+var LABELS_MAX = 4096;
+var LABELS = ["y", "label", "labels"];
+function chooseRows(plan, held, seen, epoch, lease, examples2) {
+  const since = Math.min(seen, held);
+  const newest = Uint32Array.from({ length: Math.min(examples2, held - since) }, (_, i) => held - 1 - i);
+  const chosen = new Uint32Array(Math.min(examples2, held));
+  chosen.set(newest);
+  let filled = newest.length;
+  const taken = held - newest.length;
+  if (filled < chosen.length) {
+    for (const row of epochOrder(held, mix(plan.seed, epoch), lease)) {
+      if (row >= taken) continue;
+      chosen[filled++] = row;
+      if (filled === chosen.length) break;
+    }
+  }
+  const passes = Array.from({ length: plan.passes }, (_, pass) => {
+    const order = pass ? epochOrder(chosen.length, mix(plan.seed, epoch, lease), pass).map((place) => chosen[place]) : chosen;
+    return spans(order, plan.batch_size);
+  });
+  return { judged: spans(newest, JUDGED_BATCHES * plan.batch_size), examples: chosen.length, parts: passes.flat(), first_pass: passes[0].length };
+}
+function spans(rows, size) {
+  return Array.from({ length: Math.ceil(rows.length / size) }, (_, i) => rows.subarray(i * size, (i + 1) * size));
+}
+function withLabels(counts, rows) {
+  const name = LABELS.find((each) => each in rows && rows[each].shape.length === 1 && /^[IU]/.test(rows[each].type));
+  if (!name) return counts;
+  const labels = wholes(rows[name].type, rows[name].bytes);
+  if (!labels.every((label) => label >= 0 && label < LABELS_MAX)) return counts;
+  const more = Array.from({ length: Math.max(counts.length, ...labels.map((label) => label + 1)) }, (_, i) => counts[i] ?? 0);
+  for (const label of labels) more[label] += 1;
+  return more;
+}
+function wholes(type, bytes) {
+  const raw = bytes.slice().buffer;
+  if (type === "I64") return Array.from(new BigInt64Array(raw), Number);
+  return Array.from(type === "U8" ? new Uint8Array(raw) : type === "I8" ? new Int8Array(raw) : type === "I16" ? new Int16Array(raw) : new Int32Array(raw));
+}
+
+// src/raw_columns.ts
+var COLUMNS_MAX = 32;
+var NAME_MAX_CHARS = 64;
+var DIMENSIONS_MAX = 8;
+var SIZE_MAX = 1 << 24;
+var ROW_MAX_BYTES = 16 << 20;
+var CLASSES_MAX = 1e3;
+var CLASS_MAX_CHARS = 128;
+var whole = (bits2, isSigned = true) => isSigned ? [-(1n << BigInt(bits2 - 1)), (1n << BigInt(bits2 - 1)) - 1n] : [0n, (1n << BigInt(bits2)) - 1n];
+var DTYPES = {
+  uint8: { stored: "U8", bytes: 1, make: (count) => new Uint8Array(count), range: whole(8, false) },
+  int8: { stored: "I8", bytes: 1, make: (count) => new Int8Array(count), range: whole(8) },
+  int16: { stored: "I16", bytes: 2, make: (count) => new Int16Array(count), range: whole(16) },
+  int32: { stored: "I32", bytes: 4, make: (count) => new Int32Array(count), range: whole(32) },
+  int64: { stored: "I64", bytes: 8, make: (count) => new BigInt64Array(count), range: whole(64) },
+  float32: { stored: "F32", bytes: 4, make: (count) => new Float32Array(count), range: null },
+  bool: { stored: "BOOL", bytes: 1, make: (count) => new Uint8Array(count), range: [0n, 1n] }
+};
+var sizeOf2 = (shape) => shape.reduce((product, side) => product * side, 1);
+function columnsFromPlain(plain) {
+  if (plain === void 0) return [];
+  if (!Array.isArray(plain) || plain.length > COLUMNS_MAX) throw wrong(`they are at most ${COLUMNS_MAX}`);
+  const columns = plain.map(checked);
+  if (new Set(columns.map(({ name }) => name)).size < columns.length) throw wrong("two columns have one name");
+  if (columns.reduce((sum, { dtype, shape }) => sum + DTYPES[dtype].bytes * sizeOf2(shape), 0) > ROW_MAX_BYTES) throw wrong(`a row has more than ${ROW_MAX_BYTES} bytes`);
+  return columns;
+}
+function checked(plain) {
+  const { name, dtype, shape, classes } = plain ?? {};
+  if (!isName(name, NAME_MAX_CHARS)) throw wrong(`a name has 1 to ${NAME_MAX_CHARS} printable characters`);
+  if (typeof dtype !== "string" || !Object.hasOwn(DTYPES, dtype)) throw wrong(`column ${name} has an unknown type`);
+  const isSized = Array.isArray(shape) && shape.length <= DIMENSIONS_MAX && shape.every((size) => Number.isInteger(size) && size >= 1 && size <= SIZE_MAX);
+  if (!isSized) throw wrong(`column ${name} has a shape beyond the limits`);
+  if (!Array.isArray(classes) || classes.length > CLASSES_MAX || !classes.every((each) => isName(each, CLASS_MAX_CHARS))) throw wrong(`column ${name} has classes beyond the limits`);
+  if (new Set(classes).size < classes.length || classes.length && (shape.length || !dtype.includes("int"))) throw wrong(`column ${name} cannot have these classes`);
+  return { name, dtype, shape, classes };
+}
+function wrong(why) {
+  return new Error(`these do not describe the columns of a device's rows: ${why}`);
+}
+function isName(text, most) {
+  return typeof text === "string" && Array.from(text).length <= most && /^[^\p{C}\p{Zl}\p{Zp}\p{Zs}]+$/u.test(text.replaceAll(" ", "_"));
+}
+
+// src/seen_rows.ts
+var NAME = "seen";
+var JOBS_KEPT = 100;
+var SeenRows = class _SeenRows {
+  constructor(source, counts) {
+    this.source = source;
+    this.counts = counts;
+  }
+  source;
+  counts;
+  /** What an earlier program wrote down. A text that cannot be read costs one evaluation that is too good, and stops nobody. */
+  static async read(source) {
+    const counts = /* @__PURE__ */ new Map();
+    try {
+      const kept = JSON.parse(await source.recall(NAME) ?? "null");
+      const known = kept?.of === source.place ? Object.entries(kept.counts) : [];
+      for (const [job, count] of known) if (Number.isSafeInteger(count) && count >= 0) counts.set(job, count);
+    } catch (error) {
+      console.info(`all rows count as new: ${error}`);
+    }
+    return new _SeenRows(source, counts);
+  }
+  count(job) {
+    return this.counts.get(job) ?? 0;
+  }
+  /** A lease was trained when there were this many. */
+  async note(job, count) {
+    if (this.counts.get(job) === count) return;
+    this.counts.delete(job);
+    this.counts.set(job, count);
+    for (const oldest of [...this.counts.keys()].slice(0, -JOBS_KEPT)) this.counts.delete(oldest);
+    try {
+      await this.source.keep(NAME, JSON.stringify({ of: this.source.place, counts: Object.fromEntries(this.counts) }));
+    } catch (error) {
+      console.info(`how many rows were seen could not be written down: ${error}`);
+    }
+  }
+};
+
 // src/trainer.ts
 var PROOF_ERROR = 0.01;
 var STEP_SCALE = 2 ** 32;
@@ -1343,7 +1677,7 @@ var TYPES = {
   F16: ["float16", Uint16Array]
 };
 var Trainer = class _Trainer {
-  constructor(spec, graphs, file, step_, evaluate_, train_, test, first, parameters, runtime) {
+  constructor(spec, graphs, file, step_, evaluate_, train_, test, first, parameters, runtime, own) {
     this.spec = spec;
     this.graphs = graphs;
     this.file = file;
@@ -1353,6 +1687,7 @@ var Trainer = class _Trainer {
     this.test = test;
     this.parameters = parameters;
     this.runtime = runtime;
+    this.own = own;
     this.model = first;
     const { plan } = spec;
     if (plan.shuffle === "window") this.windows = new WindowShuffle(train_.rows, plan.seed, train_.window);
@@ -1366,6 +1701,7 @@ var Trainer = class _Trainer {
   test;
   parameters;
   runtime;
+  own;
   model;
   states = [];
   count = 0;
@@ -1381,14 +1717,17 @@ var Trainer = class _Trainer {
   isChosen = false;
   /** Why the graphics processor does not compute. */
   why = "";
+  /** How many own rows this device had when they were last counted. */
+  held = 0;
   /** What computes, and why nothing faster does, for a person. */
   get engine() {
     if (this.graphics) return "WebGPU";
     return this.why ? `${this.runtime.name}
 ${this.why}` : this.runtime.name;
   }
-  /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. */
-  static async prepare(spec, blobs, engine, isGraphicsWanted, tell) {
+  /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. `source`:
+   * where this device has rows of its own, for a job that trains on them. */
+  static async prepare(spec, blobs, engine, source, isGraphicsWanted, tell) {
     tell(say("why.fetching-model"));
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
@@ -1397,11 +1736,13 @@ ${this.why}` : this.runtime.name;
     if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this program does not know: load a newer one`);
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name).bytes.slice());
     for (const graph of [train, evaluate]) checkGraph(graph);
+    const own = spec.plan.data === "local" ? await ownRows(graphs.columns, source) : null;
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
     const cacheBytes = (spec.plan.cache_mb ?? 0) * 2 ** 20;
     const [trainSet, testSet] = [await examples(spec.train, blobs, tell, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell)];
     if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
-    const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine);
+    const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine, own);
+    await made.recount();
     tell(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
     return made;
@@ -1422,8 +1763,8 @@ ${this.why}` : this.runtime.name;
       this.ort = await this.runtime.load("plain");
       this.processor = await this.runtime.session(this.ort, this.step_);
     }
-    const wrong = await this.whyWrong();
-    if (wrong) throw new Error(`this device computes ${wrong}; it does not train this job`);
+    const wrong2 = await this.whyWrong();
+    if (wrong2) throw new Error(`this device computes ${wrong2}; it does not train this job`);
     if (this.why) return;
     try {
       this.why = await this.tryGraphics(isGraphicsWanted);
@@ -1436,12 +1777,13 @@ ${this.why}` : this.runtime.name;
   }
   /** Why the graphics processor is not taken; empty: it is. */
   async tryGraphics(isGraphicsWanted) {
-    const rows = await this.train_.take(Array.from({ length: Math.min(this.spec.plan.batch_size, this.train_.count) }, (_, i) => i));
+    const many = Math.min(this.spec.plan.batch_size, this.train_.count);
+    const rows = many ? await this.train_.take(Array.from({ length: many }, (_, i) => i)) : this.knownRows;
     const byProcessor = await this.timed(rows);
     this.graphics = await this.runtime.session(this.ort, this.step_, true);
-    const wrong = await this.whyWrong();
-    if (wrong) {
-      console.info(`the graphics processor computes ${wrong}`);
+    const wrong2 = await this.whyWrong();
+    if (wrong2) {
+      console.info(`the graphics processor computes ${wrong2}`);
       return "the graphics processor computes otherwise";
     }
     const byGraphics = await this.timed(rows);
@@ -1476,10 +1818,7 @@ ${this.why}` : this.runtime.name;
   /** Take the one step whose result is known. How that differs; empty: it does not. */
   async whyWrong() {
     const proof = this.graphs.proof;
-    const columns = {};
-    for (const [name, { dtype, shape, bytes }] of this.file) {
-      if (name.startsWith("column.")) columns[name.slice(7)] = { type: dtype, shape, bytes };
-    }
+    const columns = this.knownRows;
     const examples2 = Object.values(columns)[0].shape[0];
     this.begin();
     const draws = drawAll(this.graphs.draws, examples2, BigInt(proof.seed));
@@ -1488,6 +1827,13 @@ ${this.why}` : this.runtime.name;
     this.begin();
     if (error <= PROOF_ERROR && Math.abs(loss - proof.loss) <= PROOF_ERROR * (1 + Math.abs(proof.loss))) return "";
     return `the job's known batch otherwise than PyTorch: its update differs by ${error.toPrecision(2)} of its length, its loss is ${loss.toPrecision(6)} and not ${proof.loss.toPrecision(6)}`;
+  }
+  get knownRows() {
+    const columns = {};
+    for (const [name, { dtype, shape, bytes }] of this.file) {
+      if (name.startsWith("column.")) columns[name.slice(7)] = { type: dtype, shape, bytes };
+    }
+    return columns;
   }
   /** What the known batch changes in every so many-th value; no number where that tells nothing. */
   get known() {
@@ -1512,17 +1858,56 @@ ${this.why}` : this.runtime.name;
     this.states = Array.from({ length: this.graphs.states }, () => this.tensor("float32", new Float32Array(this.parameters)));
     this.count = 0;
   }
+  /** Train these batches, in order. */
   async train(epoch, batches, rate, onBatch) {
+    const { plan } = this.spec;
+    return this.trainBatches(batches.length, rate, onBatch, async (i) => {
+      const rows = await this.train_.take(this.places(epoch, batches[i] * plan.batch_size, (batches[i] + 1) * plan.batch_size));
+      return { rows, seed: mix(plan.seed, epoch, batches[i]) };
+    });
+  }
+  /** Count this device's own rows again. */
+  async recount() {
+    if (this.own) this.held = await this.own.rows.look();
+    return this.held;
+  }
+  /** Evaluate the new rows, then train on this many of this device's own rows. */
+  async learn(epoch, lease, examples2, rate, begin, onBatch) {
+    const began = performance.now();
+    const { own, spec: { job, plan } } = this;
+    if (!own) throw new Error("this job's examples are not the device's own");
+    const held = await this.recount();
+    if (!held) throw new Error("this device has no rows of its own yet");
+    const passes = plan.local_epochs || 1;
+    const chosen = chooseRows({ seed: plan.seed, batch_size: plan.batch_size, passes }, held, own.seen.count(job), epoch, lease, examples2);
+    begin(chosen.parts.length);
+    const sums = [];
+    let fresh2 = 0, labels = [];
+    for (const span of chosen.judged) {
+      await this.judge(await own.rows.take(span), mix(plan.seed, EVALUATION, epoch, lease), sums);
+      fresh2 += span.length;
+      await this.breathe();
+    }
+    const learned = await this.trainBatches(chosen.parts.length, rate, onBatch, async (i) => {
+      const rows = await own.rows.take(chosen.parts[i]);
+      if (plan.share_labels && i < chosen.first_pass) labels = withLabels(labels, rows);
+      return { rows, seed: mix(plan.seed, epoch, lease, i) };
+    });
+    await own.seen.note(job, held);
+    const fresh_metrics = fresh2 ? this.metricsOf(sums) : [];
+    return { ...learned, examples: chosen.examples, loss_sum: learned.loss_sum / passes, seconds: (performance.now() - began) / 1e3, fresh: fresh2, fresh_metrics, labels };
+  }
+  async trainBatches(batches, rate, onBatch, take) {
     const began = performance.now();
     const { plan } = this.spec;
     if (plan.inner_state !== "kept") this.begin();
     const scaled = this.graphs.rate * (rate ? rate / plan.learning_rate : 1);
-    const scale = batches.length === 1 && !this.graphs.states ? STEP_SCALE : 1;
+    const scale = batches === 1 && !this.graphs.states ? STEP_SCALE : 1;
     let vector = this.model, loss_sum = 0, examples2 = 0;
-    for (const [i, batch] of batches.entries()) {
-      const rows = await this.train_.take(this.places(epoch, batch * plan.batch_size, (batch + 1) * plan.batch_size));
+    for (let i = 0; i < batches; i++) {
+      const { rows, seed } = await take(i);
       const count = Object.values(rows)[0].shape[0];
-      const draws = drawAll(this.graphs.draws, count, mix(plan.seed, epoch, batch));
+      const draws = drawAll(this.graphs.draws, count, seed);
       const { after, loss } = await this.step(vector, rows, scaled * scale, this.graphs.weight_decay, draws);
       vector = after;
       loss_sum += loss * count;
@@ -1535,7 +1920,6 @@ ${this.why}` : this.runtime.name;
     return { delta, examples: examples2, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1e3 };
   }
   async evaluate(chunks, size) {
-    this.evaluation ??= await this.runtime.session(this.ort, this.evaluate_);
     const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
     const sums = [];
     let examples2 = 0;
@@ -1544,17 +1928,32 @@ ${this.why}` : this.runtime.name;
       for (let low = chunk * step; low < stop; low += batch) {
         const high = Math.min(low + batch, stop);
         const rows = await this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
-        const draws = drawAll(this.graphs.evaluation_draws, high - low, mix(this.spec.plan.seed, EVALUATION, low));
-        const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
-        const found = await this.evaluation.run(feed);
-        found[this.evaluation.outputNames[0]].data.forEach((sum, i) => sums[i] = (sums[i] ?? 0) + Number(sum));
+        await this.judge(rows, mix(this.spec.plan.seed, EVALUATION, low), sums);
         examples2 += high - low;
         await this.breathe();
       }
     }
+    return { examples: examples2, metrics: this.metricsOf(sums) };
+  }
+  /** Evaluate these rows by the model as it came, and add the results to the sums. */
+  async judge(rows, seed, sums) {
+    this.evaluation ??= await this.runtime.session(this.ort, this.evaluate_);
+    const draws = drawAll(this.graphs.evaluation_draws, Object.values(rows)[0].shape[0], seed);
+    const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
+    const found = await this.withoutValues(this.evaluation.run(feed));
+    found[this.evaluation.outputNames[0]].data.forEach((sum, i) => sums[i] = (sums[i] ?? 0) + Number(sum));
+  }
+  metricsOf(sums) {
     let at = 0;
-    const metrics = this.graphs.metrics.map(({ name, kind, sums: many, lower }) => ({ name, kind, lower, sums: sums.slice(at, at += many) }));
-    return { examples: examples2, metrics };
+    return this.graphs.metrics.map(({ name, kind, sums: many, lower }) => ({ name, kind, lower, sums: sums.slice(at, at += many) }));
+  }
+  /** Replace the engine's text about a value of a row: errors are reported, and rows stay here. */
+  async withoutValues(running) {
+    if (!this.own) return running;
+    return running.catch((error) => {
+      if (/alloc/i.test(String(error))) throw new Error("the engine has too little memory for these rows");
+      throw new Error("the job's step does not take these rows: look for a whole number outside the task's classes");
+    });
   }
   places(epoch, start, stop) {
     if (this.windows) return this.windows.indices(epoch, start, Math.min(stop, this.train_.count));
@@ -1574,7 +1973,7 @@ ${this.why}` : this.runtime.name;
       ...this.drawn(draws)
     };
     this.states.forEach((state, i) => given[`state${i}`] = state);
-    const found = await this.run(this.feed(this.processor, given));
+    const found = await this.withoutValues(this.run(this.feed(this.processor, given)));
     const outputs = this.processor.outputNames.map((name) => found[name]);
     this.states = outputs.slice(1, -1);
     return { after: outputs[0].data, loss: Number(outputs.at(-1).data[0]) };
@@ -1628,6 +2027,12 @@ ${this.why}` : this.runtime.name;
     await this.evaluation?.release();
   }
 };
+async function ownRows(plain, source) {
+  const columns = columnsFromPlain(plain);
+  if (!columns.length) throw new Error("the job's graphs do not say what rows devices have: submit it again from a newer release");
+  if (!source) throw new Error("this device has no rows of its own");
+  return { rows: await source.open(columns), seen: await SeenRows.read(source) };
+}
 async function examples(set, blobs, tell, isWindowed = false, cacheBytes = 0) {
   if (!set.examples) return new Examples([], () => Promise.reject(new Error("a set without examples")));
   const manifest = JSON.parse(new TextDecoder().decode(await blobs.fetch(set.manifest)));
@@ -1659,16 +2064,18 @@ function firstModel(file) {
 var RETRY_S = [0, 1, 2, 5, 10, 30];
 var REASON_MAX_CHARS = 4096;
 var TRACEBACK_MAX_CHARS = 8192;
+var ASK = "ask-again";
 var DEADLINE = "lease-deadline";
 var RETRY = "retry";
-var ASK = "ask-again";
 var SENT = "the update was sent; waiting for the next version";
 var NOTHING_HELD = [0, -1];
 var Worker = class {
-  constructor(job, leader, term) {
+  /** `privacy`: the plan's promise; null: it makes none. */
+  constructor(job, leader, term, privacy = null) {
     this.job = job;
     this.leader = leader;
     this.term = term;
+    this.participation = privacy && new Participation(privacy);
   }
   job;
   leader;
@@ -1682,7 +2089,12 @@ var Worker = class {
   newest = [0, 0];
   failures = 0;
   retryWaits = false;
+  /** Of the device when it last trained or counted its rows; null: the job does not train on them. */
+  state = null;
   actions = [];
+  participation;
+  /** Leases in a row that the device declined because of its privacy account. */
+  declined = 0;
   /** The lease that it holds; null: none. */
   get work() {
     return this.held?.work ?? null;
@@ -1700,7 +2112,12 @@ var Worker = class {
       case "Prepared":
         this.isPrepared = true;
         this.holds = NOTHING_HELD;
+        this.state = event.state ?? null;
+        this.participation?.restore(event.participations ?? []);
         return this.askForWork();
+      case "Counted":
+        this.state = event.state;
+        return;
       case "PrepareFailed":
         return this.onPrepareFailed(event.reason, event.traceback);
       case "Connected":
@@ -1718,6 +2135,10 @@ var Worker = class {
       case "Trained":
       case "EvaluationDone":
         return this.onResult(event);
+      case "Participated":
+        return this.onCounted(event);
+      case "NotParticipated":
+        return this.onNotCounted(event);
       case "TrainerFailed":
         return this.onTrainerFailed(event.lease, event.reason, event.traceback);
       case "TimerFired":
@@ -1732,7 +2153,7 @@ var Worker = class {
       case "Work":
         return this.onWork(body, tensors);
       case "Go":
-        if (this.held && isOf(this.held, body) && this.held.result?.kind === "Update") {
+        if (this.held && isOf(this.held, body) && this.held.result?.kind === "Update" && this.isCounted(this.held)) {
           this.become("waiting", SENT);
           this.send(this.held.result.kind, this.held.result.body, this.held.result.tensors);
           this.held = null;
@@ -1752,6 +2173,9 @@ var Worker = class {
   onWork(work, tensors) {
     if (work.term < this.term || !this.isPrepared) return;
     this.term = work.term;
+    const why = this.participation?.refusal(work) ?? null;
+    if (why !== null) return this.decline(work, why);
+    this.declined = 0;
     this.held = { work, result: null };
     this.newest = [work.term, work.lease];
     if (!("model" in tensors) && !this.has(work.version)) {
@@ -1759,6 +2183,17 @@ var Worker = class {
       return this.askForWork();
     }
     this.begin(work, tensors);
+  }
+  /** Decline a lease that the device's account forbids: report the account, and ask for other work ever less often. */
+  decline(work, why) {
+    this.held = null;
+    this.newest = [work.term, work.lease];
+    this.record("lease.declined", `lease ${work.lease} of version ${work.version}: ${why}`);
+    this.become("waiting", why);
+    const wait_s = RETRY_S[Math.min(this.declined, RETRY_S.length - 1)];
+    this.declined += 1;
+    if (wait_s) this.timer(ASK, wait_s);
+    else this.askForWork();
   }
   has(version) {
     return this.holds[0] === this.term && this.holds[1] === version;
@@ -1769,8 +2204,8 @@ var Worker = class {
     const isTraining = work.kind === "train";
     const told2 = `version ${work.version}, ${work.batches.length} batch(es) of epoch ${work.epoch}`;
     this.become(isTraining ? "training" : "evaluating", told2);
-    const { lease, epoch, batches, rate, version } = work;
-    if (isTraining) this.act({ action: "Train", lease, epoch, batches, rate, version, tensors });
+    const { lease, epoch, batches, rate, version, examples: examples2 } = work;
+    if (isTraining) this.act({ action: "Train", lease, epoch, batches, rate, version, examples: examples2, tensors });
     else this.act({ action: "Evaluate", lease, chunks: batches, size: work.examples, tensors });
   }
   onRefused(refused) {
@@ -1793,15 +2228,50 @@ var Worker = class {
     this.failures = 0;
     const { term, version } = held.work;
     const common = { job: this.job, term, lease: event.lease, version, examples: event.examples };
-    held.result = event.event === "Trained" ? { kind: "Update", body: { ...common, loss_sum: event.loss_sum, train_s: event.seconds }, tensors: event.tensors } : { kind: "Evaluated", body: { ...common, metrics: event.metrics }, tensors: {} };
+    held.result = event.event === "Trained" ? this.update(held.work, common, event) : { kind: "Evaluated", body: { ...common, metrics: event.metrics }, tensors: {} };
     if (term < this.term) {
       this.held = null;
       this.askForWork();
     } else if (this.deliver(held)) this.held = null;
   }
+  update(work, common, event) {
+    const { loss_sum, seconds: train_s, fresh: fresh2, fresh_metrics, labels, state, tensors } = event;
+    this.state = state ?? null;
+    if (this.participation) {
+      const delta = clipped(tensors.delta, this.participation.privacy.clip);
+      return { kind: "Update", body: { ...common, examples: Math.max(1, work.examples), loss_sum: 0, train_s, state }, tensors: { delta } };
+    }
+    return { kind: "Update", body: { ...common, loss_sum, train_s, fresh: fresh2, fresh_metrics, labels, state }, tensors };
+  }
+  isCounted(held) {
+    return !this.participation || this.participation.isCounted(held.work);
+  }
+  onCounted(event) {
+    const { held, participation } = this;
+    participation?.onCounted(event);
+    if (!participation || !held || !isOf(held, event) || held.result?.kind !== "Update") return;
+    const { body } = held.result;
+    held.result.body = { ...body, state: participation.told(body.state ?? null, this.term) };
+    if (this.deliver(held)) this.held = null;
+  }
+  /** Drop an update that cannot be counted. */
+  onNotCounted({ term, lease, reason }) {
+    this.participation?.onNotCounted();
+    this.record("update.withheld", `lease ${lease}: ${reason}`);
+    if (!this.held || !isOf(this.held, { term, lease })) return;
+    this.held = null;
+    this.become("failing", reason);
+    if (this.isConnected) this.failed(term, lease, reason, "");
+    this.timer(ASK, RETRY_S.at(-1));
+  }
   /** Send a result; keep it while there is no session. True: it is out of hand. */
   deliver(held) {
     const { work, result } = held;
+    if (result?.kind === "Update" && this.isConnected && !this.isCounted(held)) {
+      const { term, version, lease } = work;
+      if (this.participation.asks(work)) this.act({ action: "Participate", term, version, lease });
+      return false;
+    }
     if (!this.isConnected || !result) {
       this.become("waiting", "the leader is not reachable; the update is kept");
       return false;
@@ -1867,7 +2337,7 @@ var Worker = class {
   askForWork() {
     if (!(this.isConnected && this.isPrepared) || this.held) return;
     this.become("ready", "waiting for a lease");
-    this.send("Ready", { job: this.job, holds_term: this.holds[0], holds_version: this.holds[1] });
+    this.send("Ready", { job: this.job, holds_term: this.holds[0], holds_version: this.holds[1], state: this.participation?.told(this.state, this.term) ?? this.state });
   }
   onReassigned(term, leader) {
     if (term < this.term) return;
@@ -1912,10 +2382,8 @@ function isOf(held, message) {
   return held.work.term === message.term && held.work.lease === message.lease;
 }
 function problemOf(event) {
-  if (event.event === "Trained") {
-    return Number.isFinite(event.loss_sum) ? null : "training gave a loss that is not finite: try a lower learning rate";
-  }
-  for (const { name, kind, sums } of event.metrics) {
+  if (event.event === "Trained" && !Number.isFinite(event.loss_sum)) return "training gave a loss that is not finite: try a lower learning rate";
+  for (const { name, kind, sums } of (event.event === "Trained" ? event.fresh_metrics : event.metrics) ?? []) {
     const a = `${"aeiou".includes(name.slice(0, 1).toLowerCase()) ? "an" : "a"} ${name}`;
     if (!sums.every(Number.isFinite)) return `evaluation gave ${a} that is not finite: try a lower learning rate`;
     if (["f1", "confusion", "histogram"].includes(kind) && Math.min(...sums) < 0) return `evaluation gave ${a} with a count below 0`;
@@ -1939,6 +2407,7 @@ function tenths(value) {
 var BACKOFF_S = [0.1, 0.5, 1, 2, 5, 10];
 var REFUSED_S = 30;
 var PROTOCOL = 2;
+var KIND_MAX_CHARS = 128;
 var Device = class {
   constructor(parts2) {
     this.parts = parts2;
@@ -2211,6 +2680,7 @@ var Device = class {
       before.assign = assign;
       return this.post(before, { event: "Reassigned", term: assign.term, leader: assign.leader });
     }
+    if (isLocal(assign) && !this.parts.rows) return this.tell({ state: "waiting", reason: say("why.no-rows", assign.spec.name || assign.job) });
     if (this.agreed.has(assign.job)) return this.employ(assign);
     this.offered = assign;
     void this.offer(assign);
@@ -2235,9 +2705,9 @@ var Device = class {
     this.tell({ state: "waiting", reason, offer: null });
   }
   employ(assign) {
-    const worker = new Worker(assign.job, assign.leader, assign.term);
+    const worker = new Worker(assign.job, assign.leader, assign.term, privacyOf(assign.spec.plan));
     this.parts.blobs.begin(assign.job);
-    const job = { assign, worker, timers: /* @__PURE__ */ new Map(), trainer: null, busy: Promise.resolve(), isOver: false };
+    const job = { assign, worker, timers: /* @__PURE__ */ new Map(), trainer: null, ledger: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
     this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
     this.post(job, { event: "Started" });
@@ -2258,7 +2728,7 @@ var Device = class {
       }
       case "SetTimer":
         clearTimeout(job.timers.get(action.name));
-        job.timers.set(action.name, setTimeout(() => this.post(job, { event: "TimerFired", name: action.name }), action.after_s * 1e3));
+        job.timers.set(action.name, setTimeout(() => void this.fired(job, action.name), action.after_s * 1e3));
         return;
       case "CancelTimer":
         clearTimeout(job.timers.get(action.name));
@@ -2267,6 +2737,8 @@ var Device = class {
         return this.emit("record", { kind: action.kind, reason: action.reason });
       case "Prepare":
         return this.busy(job, () => this.prepare(job));
+      case "Participate":
+        return void this.participate(job, action);
       case "Train":
         return this.busy(job, () => this.train(job, action));
       case "Evaluate":
@@ -2279,6 +2751,22 @@ var Device = class {
         return this.tell({ state: "waiting", reason: say("why.no-other-job", action.reason) });
     }
   }
+  /** Before a worker asks for work again, its rows are counted again: it may have waited because there were none. */
+  async fired(job, name) {
+    if (name === ASK && isLocal(job.assign) && job.trainer) {
+      try {
+        await job.trainer.recount();
+        this.post(job, { event: "Counted", state: this.stateOf(job.trainer) });
+      } catch (error) {
+        this.emit("record", { kind: "rows.unreadable", reason: told(error) });
+      }
+    }
+    this.post(job, { event: "TimerFired", name });
+  }
+  /** What a leader is told of this device in a job that trains on its rows. */
+  stateOf({ held }) {
+    return { kind: clip(this.about, KIND_MAX_CHARS), examples: held };
+  }
   /** One thing at a time: what comes meanwhile waits. */
   busy(job, act) {
     job.busy = job.busy.then(async () => {
@@ -2290,26 +2778,43 @@ var Device = class {
       await job.trainer?.release();
       job.trainer = null;
       if (!this.blobs) throw new Error("there is no connection to the manager");
-      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, this.parts.engine, this.isGraphicsWanted, (reason) => this.tell({ reason }));
+      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, this.parts.engine, this.parts.rows, this.isGraphicsWanted, (reason) => this.tell({ reason }));
       if (job.isOver) return void await trainer.release();
       job.trainer = trainer;
+      const privacy = privacyOf(job.assign.spec.plan);
+      if (privacy && !this.parts.rows) throw new Error("this device keeps no account of what leaves it");
+      if (privacy) job.ledger ??= await PrivacyLedger.read(this.parts.rows, job.assign.job, privacy);
       this.tell({ engine: trainer.engine });
     } catch (error) {
       return this.post(job, { event: "PrepareFailed", reason: told(error), traceback: "" });
     }
-    this.post(job, { event: "Prepared" });
+    this.post(job, { event: "Prepared", state: isLocal(job.assign) ? this.stateOf(job.trainer) : void 0, participations: job.ledger?.taken });
   }
   async train(job, action) {
-    const { lease, epoch, version, batches } = action;
-    this.tell({ epoch, version, done: 0, of: batches.length });
+    const { lease, epoch, version, batches, rate } = action;
+    const begin = (of) => this.tell({ epoch, version, done: 0, of });
+    const onBatch = (done) => this.tell({ done });
+    begin(batches.length);
     try {
       const trainer = loaded(job, action.tensors.model);
-      const { delta, examples: examples2, loss_sum, seconds } = await trainer.train(epoch, batches, action.rate, (done) => this.tell({ done }));
+      const isOwn = isLocal(job.assign);
+      const lesson = isOwn ? await trainer.learn(epoch, batches[0], action.examples, rate, begin, onBatch) : await trainer.train(epoch, batches, rate, onBatch);
+      const { delta, examples: examples2, loss_sum, ...rest } = lesson;
       this.tell({ examples: this.shown.examples + examples2, loss: loss_sum / examples2, engine: trainer.engine });
-      this.post(job, { event: "Trained", lease, examples: examples2, loss_sum, seconds, tensors: { delta } });
+      this.post(job, { event: "Trained", lease, examples: examples2, loss_sum, ...rest, state: isOwn ? this.stateOf(trainer) : void 0, tensors: { delta } });
     } catch (error) {
       this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
     }
+  }
+  /** Write down that an update is about to leave. */
+  async participate(job, { term, version, lease }) {
+    try {
+      if (!job.ledger) throw new Error("this device keeps no account of what leaves it");
+      await job.ledger.note(term, version);
+    } catch (error) {
+      return this.post(job, { event: "NotParticipated", term, lease, reason: `its participation could not be written down: ${told(error)}` });
+    }
+    this.post(job, { event: "Participated", term, version, lease });
   }
   async evaluate(job, action) {
     const { lease, chunks, size } = action;
@@ -2349,6 +2854,9 @@ function loaded(job, model) {
   if (model) job.trainer.model = model;
   return job.trainer;
 }
+function isLocal(assign) {
+  return assign.spec.plan.data === "local";
+}
 function fresh() {
   return Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -2363,7 +2871,7 @@ function now_s() {
 }
 
 // src/web/blob_store.ts
-var NAME = "shoal-blobs";
+var NAME2 = "shoal-blobs";
 var OTHERS_MAX_BYTES = 512 << 20;
 var CacheBlobs = class {
   memory = /* @__PURE__ */ new Map();
@@ -2413,7 +2921,7 @@ var CacheBlobs = class {
   async forget() {
     this.begin("");
     this.memory.clear();
-    await globalThis.caches?.delete(NAME).catch(() => false);
+    await globalThis.caches?.delete(NAME2).catch(() => false);
   }
   /** Drop the oldest blobs of other jobs until they take no more than this. */
   async makeRoom(bytes) {
@@ -2438,7 +2946,7 @@ function address(sha256) {
   return `${PREFIX}${sha256}`;
 }
 async function open2() {
-  return globalThis.caches ? caches.open(NAME) : null;
+  return globalThis.caches ? caches.open(NAME2) : null;
 }
 
 // src/web/door.ts

@@ -94,18 +94,20 @@ class JobSpec(Message):
     @property
     def why_no_tabs(self) -> str | None:
         """Return why a tab of a browser cannot work for this job, or None if it can. A tab runs the exported training
-        step on shared examples, sends complete updates to a leader at the manager, and keeps nothing."""
+        step on shared examples or on rows of its own, and sends complete updates to a leader at the manager."""
         plan = self.plan
+        is_local = plan.data == "local"
         reasons = {
             "the job has no exported training step": not self.graphs,
             "a frozen base is too large for a tab": bool(self.base),
-            "a tab has no examples of its own": plan.data != "shared",
             "a tab has no door that an aggregator or a worker could dial": plan.topology != "star",
             "a tab sends and receives complete values": (plan.codec, plan.down) != ("dense", "dense"),
-            "a tab keeps no privacy budget": plan.privacy is not None,
+            "a tab keeps no privacy budget for examples of others": plan.privacy is not None and not is_local,
             "a tab cannot mask its updates": plan.believes.sealed is not None,
             "a tab keeps no momentum of its own": bool(plan.device_momentum),
-            "a tab does not measure how fast it is": plan.work == "sized",
+            "a tab does not measure how fast it is": plan.work == "sized" and not is_local,
+            "a tab does not measure its energy": bool(plan.budget_joules or plan.budget_battery_percent),
+            "a tab adds no noise to the labels that it reports": bool(plan.labels_epsilon),
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 

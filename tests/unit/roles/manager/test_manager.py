@@ -196,6 +196,10 @@ def test_a_tab_is_given_jobs_that_a_tab_can_do_and_never_leads(office: Office, m
     suited = dataclasses.replace(make_spec(job="portable", shuffle="window"), graphs="1" * 64)
     assert suited.suits_tabs
     assert not dataclasses.replace(suited, base=("2" * 64,)).suits_tabs
+    local = {"data": "local", "work": "sized"}
+    assert dataclasses.replace(make_spec(**local, budget_s=1.0), graphs="1" * 64).suits_tabs
+    for odd in ({"budget_joules": 1.0}, {"budget_s": 1.0, "share_labels": True, "labels_epsilon": 1.0}):
+        assert not dataclasses.replace(make_spec(**local, **odd), graphs="1" * 64).suits_tabs
     office.submit(suited)
     assert office.assigned() == {"tab": "portable"}
 
