@@ -11,7 +11,8 @@ took part most often used of its privacy budget. ``accounts_agree``: the devices
 files, versions, records. ``batches_lost``, ``batches_twice``: leases, from the audit of the history.
 ``kinds_of_device``: kinds whose updates are in the history of both jobs.
 
-``--quick`` has made-up digits, three devices and fewer epochs. Needs the extra ``export``.
+``--quick`` has made-up digits and fewer epochs. Needs the extras ``export`` and ``browser``, and Node with the package
+in ``tab/`` built: ``python tools/tasks.py tab``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import math
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,17 +35,22 @@ from unittest import mock
 import numpy as np
 
 import shoal
+from shoal.browser import engine_files
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.data.made_up_digits import made_up_digits
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
-from shoal.runtime.privacy_accounts import accounts
+from shoal.runtime.privacy_accounts import PrivacyAccount, accounts
 from shoal.store.registry import Registry
 from shoal.wire.messages import JobView
 from testbed.chaos.kit import lost_and_twice
 from testbed.results import finish, say
 
+#: The program of devices in Node, which ``npm run build`` makes.
+NODE_PROGRAM = Path(__file__).parents[1] / "tab" / "dist" / "cli.js"
+#: ONNX Runtime for browsers, without which a manager opens no door for devices of the package.
+PAGE_ENGINE = Path(__file__).parents[1] / "tab" / "node_modules" / "onnxruntime-web"
 TASK = Path(__file__).with_name("own_rows_task.py")
 LIMIT_S = 1800.0
 _POLL_S = 0.5
@@ -74,6 +82,22 @@ async def _agent(cluster: LocalCluster, name: str, rows: Rows, folder: Path, *, 
         await cluster.start_agent(name, "--engine", engine, "--threads", "1")
 
 
+async def node_agent(cluster: LocalCluster, name: str, rows: Rows, folder: Path) -> None:
+    """A device without Python, of the package in ``tab/``, with its rows in an archive."""
+    folder.mkdir()
+    x, y = rows
+    np.savez(folder / "digits.npz", x=x, y=y)
+    async with Operator.open(cluster.home) as operator:
+        line = (await operator.make_token(role="browser", uses=1, valid_s=600, label=name)).join_line
+    home = cluster.agent_home(name)
+    home.mkdir(parents=True)
+    command = ["node", str(NODE_PROGRAM), "join", line, "--home", str(home), "--name", name, "--threads", "1"]
+    with (home / "log.txt").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, "--data", str(folder), stdout=log, stderr=log)
+    # The cluster ends it with the others.
+    cluster.agents[name] = process
+
+
 #: How a device of each kind is started, with rows that no other has.
 Start: TypeAlias = Callable[[LocalCluster, str, Rows, Path], Awaitable[None]]
 
@@ -85,7 +109,7 @@ class Kind:
     devices: int
 
 
-KINDS = (Kind("onnx", onnx_agent, 2), Kind("torch", torch_agent, 1))
+KINDS = (Kind("onnx", onnx_agent, 2), Kind("torch", torch_agent, 1), Kind("node", node_agent, 1))
 
 
 # Rows ---------------------------------------------------------------------------------------------------
@@ -173,6 +197,9 @@ def accounts_agree(cluster: LocalCluster, view: JobView) -> bool:
         for account in accounts(cluster.agent_home(name) / "node")
         if account.job == view.job
     ]
+    for path in cluster.home.glob(f"devices/*/*/rows/privacy-{view.job}.json"):
+        kept = json.loads(path.read_text())
+        own.append(PrivacyAccount(kept["job"], len(kept["participations"]), kept["epsilon"], kept["delta"]))
     often = max((account.participations for account in own), default=0)
     epsilon = max((account.epsilon for account in own), default=0.0)
     return often == progress.participations_worst and math.isclose(epsilon, progress.epsilon_worst, rel_tol=1e-6)
@@ -182,7 +209,10 @@ async def measure(home: Path, *, quick: bool) -> dict[str, Any]:
     count = sum(kind.devices for kind in KINDS)
     owned = digits_of(count, made_up=quick)
     home.chmod(0o755)
-    async with LocalCluster(workers=0, home=home / "home") as cluster, Operator.open(cluster.home) as operator:
+    engine_files.install(home / "home", PAGE_ENGINE)
+    door = ("--browser", "http://127.0.0.1:0")
+    local = LocalCluster(workers=0, home=home / "home", manager_options=door)
+    async with local as cluster, Operator.open(cluster.home) as operator:
         paths, rows = Paths(cluster.home), iter(owned)
         for kind in KINDS:
             for number in range(kind.devices):
@@ -229,6 +259,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object; always so")
     given = parser.parse_args()
+    if shutil.which("node") is None or not NODE_PROGRAM.exists():
+        raise SystemExit("needs Node and the package in tab/: python tools/tasks.py tab")
     with tempfile.TemporaryDirectory(prefix="shoal-own-rows-") as scratch:
         finish(asyncio.run(measure(Path(scratch), quick=given.quick)))
 

@@ -1,7 +1,7 @@
 """The requests that a manager may send to a device that declares itself a browser's tab. Shares no code with the roles.
 
 A tab has no door: it never leads, sums up or is sent to another manager's door; it works only for jobs that have an
-exported training step and that a leader at its manager leads.
+exported training step and that a leader at its manager leads, on shared examples or on rows of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from shoal.wire.messages import Assign, Bind, Dismiss, JobSpec, Message, Route, 
 def suits(spec: JobSpec) -> bool:
     """Whether a tab can do what this job asks of a worker."""
     plan = spec.plan
-    is_plain = plan.topology == "star" and plan.data == "shared" and plan.work in ("leased", "fixed")
-    is_whole = plan.codec == "dense" and plan.down == "dense"
-    return bool(spec.graphs) and is_plain and is_whole and "sealed" not in plan.trust and "private" not in plan.trust
+    if plan.data == "shared":
+        is_able = plan.work in ("leased", "fixed") and "private" not in plan.trust
+    else:
+        # It counts its rows, its time and what leaves it, but measures no energy and draws no noise.
+        is_able = not (plan.budget_joules or plan.budget_battery_percent or plan.labels_epsilon)
+    is_whole = plan.topology == "star" and plan.codec == "dense" and plan.down == "dense"
+    return bool(spec.graphs) and is_able and is_whole and "sealed" not in plan.trust
 
 
 class TabOracle:
