@@ -23,6 +23,7 @@ from shoal.plan import Plan, Until
 from shoal.roles.actions import (
     Action,
     CancelTimer,
+    CountExamples,
     End,
     Evaluate,
     Interrupt,
@@ -38,6 +39,7 @@ from shoal.roles.events import (
     Disconnected,
     EvaluationDone,
     Event,
+    ExamplesCounted,
     NotParticipated,
     Participated,
     Prepared,
@@ -122,7 +124,7 @@ class Life:
         actions = self._worker.handle(event, 0.0)
         for action in actions:
             match action:
-                case Prepare() | Train() | Evaluate() | Participate():
+                case Prepare() | Train() | Evaluate() | Participate() | CountExamples():
                     self._under_way.append(action)
                 case SetTimer():
                     self._timers.append(action.name)
@@ -216,6 +218,8 @@ class Life:
                 return PrepareFailed(reason=reason, traceback="x" * 9000 if self._draw.random() < 0.3 else "")
             taken = ((1, 0), (1, 3)) if self._is_private and self._draw.random() < 0.3 else ()
             return Prepared(sizes=(3,), parameters=3, state=self._state(), participations=taken)
+        if isinstance(action, CountExamples):
+            return TrainerFailed(lease=0, reason=reason) if fails else ExamplesCounted(state=self._state())
         if isinstance(action, Participate):
             told = {"term": action.term, "lease": action.lease}
             return NotParticipated(**told, reason=reason) if fails else Participated(**told, version=action.version)
@@ -280,6 +284,8 @@ def plain_event(event: Event) -> dict[str, Any]:
                 **_plain_state(event.state),
                 "tensors": _tensors(event.tensors),
             }
+        case ExamplesCounted():
+            return {"event": "ExamplesCounted", **_plain_state(event.state)}
         case EvaluationDone():
             metrics = _plain_metrics(event.metrics)
             return {"event": "EvaluationDone", "lease": event.lease, "examples": event.examples, "metrics": metrics}
@@ -291,8 +297,8 @@ def plain_action(action: Action) -> dict[str, Any]:
     match action:
         case Send():
             return {"action": "Send", "to": action.to, **_message(action.message)}
-        case Prepare():
-            return {"action": "Prepare"}
+        case Prepare() | CountExamples():
+            return {"action": type(action).__name__}
         case Train() | Evaluate():
             told = _fields(action, leave_out=("tensors", "changes", "staged", "deadline_s"))
             return {"action": type(action).__name__, **told, "tensors": _tensors(action.tensors)}

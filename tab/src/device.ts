@@ -10,7 +10,7 @@ import type { Plain } from "./protobuf.ts";
 import { Blobs, Lane } from "./session.ts";
 import { Trainer } from "./trainer.ts";
 import { inWords, refusal, say } from "./words.ts";
-import { type Action, ASK, clip, type Event, Worker } from "./worker_role.ts";
+import { type Action, clip, type Event, Worker } from "./worker_role.ts";
 
 /** How a device is, for a person. */
 export interface Shown {
@@ -385,7 +385,7 @@ export class Device {
   }
 
   private employ(assign: Plain): void {
-    const worker = new Worker(assign.job, assign.leader, assign.term, privacyOf(assign.spec.plan));
+    const worker = new Worker(assign.job, assign.leader, assign.term, isLocal(assign), privacyOf(assign.spec.plan));
     this.parts.blobs.begin(assign.job);
     const job: Employed = { assign, worker, timers: new Map(), trainer: null, ledger: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
@@ -411,7 +411,7 @@ export class Device {
       }
       case "SetTimer":
         clearTimeout(job.timers.get(action.name));
-        job.timers.set(action.name, setTimeout(() => void this.fired(job, action.name), action.after_s * 1000));
+        job.timers.set(action.name, setTimeout(() => this.post(job, { event: "TimerFired", name: action.name }), action.after_s * 1000));
         return;
       case "CancelTimer":
         clearTimeout(job.timers.get(action.name));
@@ -419,6 +419,7 @@ export class Device {
       case "Record": return this.emit("record", { kind: action.kind, reason: action.reason });
       case "Prepare": return this.busy(job, () => this.prepare(job));
       case "Participate": return void this.participate(job, action);
+      case "CountExamples": return void this.count(job);
       case "Train": return this.busy(job, () => this.train(job, action));
       case "Evaluate": return this.busy(job, () => this.evaluate(job, action));
       case "Interrupt":
@@ -430,17 +431,15 @@ export class Device {
     }
   }
 
-  /** Before a worker asks for work again, its rows are counted again: it may have waited because there were none. */
-  private async fired(job: Employed, name: string): Promise<void> {
-    if (name === ASK && isLocal(job.assign) && job.trainer) {
-      try {
-        await job.trainer.recount();
-        this.post(job, { event: "Counted", state: this.stateOf(job.trainer) });
-      } catch (error) {
-        this.emit("record", { kind: "rows.unreadable", reason: told(error) });
-      }
+  /** Count the device's rows again. */
+  private async count(job: Employed): Promise<void> {
+    try {
+      if (!job.trainer) throw new Error("no trainer is loaded");
+      await job.trainer.recount();
+      this.post(job, { event: "ExamplesCounted", state: this.stateOf(job.trainer) });
+    } catch (error) {
+      this.post(job, { event: "TrainerFailed", lease: 0, reason: told(error), traceback: "" });
     }
-    this.post(job, { event: "TimerFired", name });
   }
 
   /** What a leader is told of this device in a job that trains on its rows. */

@@ -14,7 +14,7 @@ export type Event =
   /** `state`: of the device, for a job that trains on its own rows. */
   | { event: "Prepared"; state?: Plain; participations?: [number, number][] }
   /** Its own rows were counted again. */
-  | { event: "Counted"; state: Plain }
+  | { event: "ExamplesCounted"; state: Plain }
   | { event: "PrepareFailed"; reason: string; traceback: string }
   | { event: "Connected"; node: string }
   | { event: "Disconnected"; node: string }
@@ -38,6 +38,8 @@ export type Action =
   | { action: "Evaluate"; lease: number; chunks: number[]; size: number; tensors: Tensors }
   /** Make a participation in a private job durable; answered by (Not)Participated. */
   | { action: "Participate"; term: number; version: number; lease: number }
+  /** Count the device's own rows again; answered by ExamplesCounted, or by TrainerFailed of lease 0. */
+  | { action: "CountExamples" }
   | { action: "Interrupt"; lease: number; reason: string }
   | { action: "End"; reason: string };
 
@@ -45,8 +47,7 @@ export type Action =
 const RETRY_S = [0, 1, 2, 5, 10, 30];
 const REASON_MAX_CHARS = 4096;
 const TRACEBACK_MAX_CHARS = 8192;
-export const ASK = "ask-again";
-const DEADLINE = "lease-deadline", RETRY = "retry";
+const ASK = "ask-again", DEADLINE = "lease-deadline", RETRY = "retry";
 const SENT = "the update was sent; waiting for the next version";
 /** As [term, version]: the trainer holds no model. */
 const NOTHING_HELD: [number, number] = [0, -1];
@@ -73,8 +74,11 @@ export class Worker {
   /** Leases in a row that the device declined because of its privacy account. */
   private declined = 0;
 
-  /** `privacy`: the plan's promise; null: it makes none. */
-  constructor(private readonly job: string, private leader: string, private term: number, privacy: Privacy | null = null) {
+  /** `isLocal`: the job trains on the device's own rows. `privacy`: the plan's promise; null: it makes none. */
+  constructor(
+    private readonly job: string, private leader: string, private term: number, private readonly isLocal = false,
+    privacy: Privacy | null = null,
+  ) {
     this.participation = privacy && new Participation(privacy);
   }
 
@@ -99,9 +103,9 @@ export class Worker {
         this.state = event.state ?? null;
         this.participation?.restore(event.participations ?? []);
         return this.askForWork();
-      case "Counted":
+      case "ExamplesCounted":
         this.state = event.state;
-        return;
+        return this.askForWork();
       case "PrepareFailed": return this.onPrepareFailed(event.reason, event.traceback);
       case "Connected":
         if (event.node === this.leader) this.onLeaderConnected();
@@ -292,6 +296,8 @@ export class Worker {
   }
 
   private onTrainerFailed(lease: number, reason: string, traceback: string): void {
+    // Counting failed. What came meanwhile meets the same trainer, and reports for itself.
+    if (!lease && (this.held || !this.isPrepared)) return;
     this.isPrepared = false;
     this.holds = NOTHING_HELD;
     this.failures += 1;
@@ -346,6 +352,12 @@ export class Worker {
     this.send("Ready", { job: this.job, holds_term: this.holds[0], holds_version: this.holds[1], state: this.participation?.told(this.state, this.term) ?? this.state });
   }
 
+  /** Ask for work after a wait. The device may have other rows of its own by now, and the leader goes by their number. */
+  private askAgain(): void {
+    if (this.isLocal && this.isPrepared && !this.held) this.act({ action: "CountExamples" });
+    else this.askForWork();
+  }
+
   private onReassigned(term: number, leader: string): void {
     if (term < this.term) return;
     const isNewer = term > this.term;
@@ -359,7 +371,7 @@ export class Worker {
     if (name === RETRY) {
       this.retryWaits = false;
       this.act({ action: "Prepare" });
-    } else if (name === ASK) this.askForWork();
+    } else if (name === ASK) this.askAgain();
     else if (name === DEADLINE && this.held && !this.held.result) {
       const { lease, deadline_s } = this.held.work;
       this.act({ action: "Interrupt", lease, reason: `no result within the lease's ${tenths(deadline_s)} s` });

@@ -40,7 +40,7 @@ export async function play(path) {
   const input = path.endsWith(".gz") ? raw.pipe(createGunzip()) : raw;
   for await (const line of createInterface({ input })) {
     const life = JSON.parse(line);
-    const worker = new Worker(life.job, life.leader, life.term, privacyOf(life.plan));
+    const worker = new Worker(life.job, life.leader, life.term, life.plan.data === "local", privacyOf(life.plan));
     counts.traces += 1;
     for (const [number, { event, actions, phase, reason }] of life.steps.entries()) {
       const found = worker.handle(revived(event));

@@ -2070,16 +2070,18 @@ var RETRY = "retry";
 var SENT = "the update was sent; waiting for the next version";
 var NOTHING_HELD = [0, -1];
 var Worker = class {
-  /** `privacy`: the plan's promise; null: it makes none. */
-  constructor(job, leader, term, privacy = null) {
+  /** `isLocal`: the job trains on the device's own rows. `privacy`: the plan's promise; null: it makes none. */
+  constructor(job, leader, term, isLocal2 = false, privacy = null) {
     this.job = job;
     this.leader = leader;
     this.term = term;
+    this.isLocal = isLocal2;
     this.participation = privacy && new Participation(privacy);
   }
   job;
   leader;
   term;
+  isLocal;
   phase = "preparing";
   reason = "fetching the task and its data";
   isConnected = false;
@@ -2115,9 +2117,9 @@ var Worker = class {
         this.state = event.state ?? null;
         this.participation?.restore(event.participations ?? []);
         return this.askForWork();
-      case "Counted":
+      case "ExamplesCounted":
         this.state = event.state;
-        return;
+        return this.askForWork();
       case "PrepareFailed":
         return this.onPrepareFailed(event.reason, event.traceback);
       case "Connected":
@@ -2295,6 +2297,7 @@ var Worker = class {
     this.askForWork();
   }
   onTrainerFailed(lease, reason, traceback) {
+    if (!lease && (this.held || !this.isPrepared)) return;
     this.isPrepared = false;
     this.holds = NOTHING_HELD;
     this.failures += 1;
@@ -2339,6 +2342,11 @@ var Worker = class {
     this.become("ready", "waiting for a lease");
     this.send("Ready", { job: this.job, holds_term: this.holds[0], holds_version: this.holds[1], state: this.participation?.told(this.state, this.term) ?? this.state });
   }
+  /** Ask for work after a wait. The device may have other rows of its own by now, and the leader goes by their number. */
+  askAgain() {
+    if (this.isLocal && this.isPrepared && !this.held) this.act({ action: "CountExamples" });
+    else this.askForWork();
+  }
   onReassigned(term, leader) {
     if (term < this.term) return;
     const isNewer = term > this.term;
@@ -2351,7 +2359,7 @@ var Worker = class {
     if (name === RETRY) {
       this.retryWaits = false;
       this.act({ action: "Prepare" });
-    } else if (name === ASK) this.askForWork();
+    } else if (name === ASK) this.askAgain();
     else if (name === DEADLINE && this.held && !this.held.result) {
       const { lease, deadline_s } = this.held.work;
       this.act({ action: "Interrupt", lease, reason: `no result within the lease's ${tenths(deadline_s)} s` });
@@ -2705,7 +2713,7 @@ var Device = class {
     this.tell({ state: "waiting", reason, offer: null });
   }
   employ(assign) {
-    const worker = new Worker(assign.job, assign.leader, assign.term, privacyOf(assign.spec.plan));
+    const worker = new Worker(assign.job, assign.leader, assign.term, isLocal(assign), privacyOf(assign.spec.plan));
     this.parts.blobs.begin(assign.job);
     const job = { assign, worker, timers: /* @__PURE__ */ new Map(), trainer: null, ledger: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
@@ -2728,7 +2736,7 @@ var Device = class {
       }
       case "SetTimer":
         clearTimeout(job.timers.get(action.name));
-        job.timers.set(action.name, setTimeout(() => void this.fired(job, action.name), action.after_s * 1e3));
+        job.timers.set(action.name, setTimeout(() => this.post(job, { event: "TimerFired", name: action.name }), action.after_s * 1e3));
         return;
       case "CancelTimer":
         clearTimeout(job.timers.get(action.name));
@@ -2739,6 +2747,8 @@ var Device = class {
         return this.busy(job, () => this.prepare(job));
       case "Participate":
         return void this.participate(job, action);
+      case "CountExamples":
+        return void this.count(job);
       case "Train":
         return this.busy(job, () => this.train(job, action));
       case "Evaluate":
@@ -2751,17 +2761,15 @@ var Device = class {
         return this.tell({ state: "waiting", reason: say("why.no-other-job", action.reason) });
     }
   }
-  /** Before a worker asks for work again, its rows are counted again: it may have waited because there were none. */
-  async fired(job, name) {
-    if (name === ASK && isLocal(job.assign) && job.trainer) {
-      try {
-        await job.trainer.recount();
-        this.post(job, { event: "Counted", state: this.stateOf(job.trainer) });
-      } catch (error) {
-        this.emit("record", { kind: "rows.unreadable", reason: told(error) });
-      }
+  /** Count the device's rows again. */
+  async count(job) {
+    try {
+      if (!job.trainer) throw new Error("no trainer is loaded");
+      await job.trainer.recount();
+      this.post(job, { event: "ExamplesCounted", state: this.stateOf(job.trainer) });
+    } catch (error) {
+      this.post(job, { event: "TrainerFailed", lease: 0, reason: told(error), traceback: "" });
     }
-    this.post(job, { event: "TimerFired", name });
   }
   /** What a leader is told of this device in a job that trains on its rows. */
   stateOf({ held }) {
