@@ -1,7 +1,7 @@
 """The requests that a manager may send to a device that declares itself a browser's tab. Shares no code with the roles.
 
 A tab has no door: it never leads, sums up or is sent to another manager's door; it works only for jobs that have an
-exported training step and that a leader at its manager leads, on shared examples or on rows of its own.
+exported training step and that a leader at its manager leads. It has shared examples, or rows of its own.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class Life:
         return EvaluationDone(lease=action.lease, examples=examples, metrics=self._metrics(examples, odd))
 
     def _state(self) -> DeviceState | None:
-        """What the device tells of itself in a job that trains on its rows. It may have none yet."""
+        """Return the device's state in a job that trains on its rows. It may have none yet."""
         return DeviceState(kind="Node 20", examples=int(self._draw.integers(0, 90))) if self._is_local else None
 
     def _of_own_rows(self, trained: Trained) -> Trained:

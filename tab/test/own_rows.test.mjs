@@ -9,6 +9,7 @@ import { test } from "node:test";
 import { deflateRawSync } from "node:zlib";
 import { chooseRows, withLabels } from "../built/own_lease.mjs";
 import { columnsFromPlain, fitted } from "../built/raw_columns.mjs";
+import { PrivacyLedger } from "../built/privacy_ledger.mjs";
 import { readCsv, readNpz } from "../built/row_tables.mjs";
 import { FolderRows } from "../dist/node.js";
 
@@ -142,3 +143,23 @@ function npz(arrays, isPacked) {
   end.writeUInt32LE(at, 16);
   return new Uint8Array(Buffer.concat([...locals, ...entries, end]));
 }
+
+test("a participation is durable before it counts, and an account that cannot be read stops the device", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "shoal-rows-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const privacy = { epsilon: 8, delta: 1e-4, clip: 1, participations: 3, apart: 1, versions: 10 };
+  const source = new FolderRows(folder, join(folder, "notes"));
+  const ledger = await PrivacyLedger.read(source, "job-1", privacy);
+  await ledger.note(1, 4);
+  await ledger.note(2, 5);
+  assert.deepEqual((await PrivacyLedger.read(source, "job-1", privacy)).taken, [[1, 4], [2, 5]]);
+  const path = join(folder, "notes", "privacy-job-1.json"), kept = JSON.parse(readFileSync(path, "utf8"));
+  assert.ok(kept.epsilon > 0 && kept.epsilon < 8 && kept.delta === 1e-4);
+  writeFileSync(path, JSON.stringify({ ...kept, participations: [[1, -4]] }));
+  await assert.rejects(PrivacyLedger.read(source, "job-1", privacy), /it takes no part/);
+  // A disk that writes nothing: what was not written down has not left.
+  const broken = { ...source, recall: async () => null, keep: () => Promise.reject(new Error("the disk is full")) };
+  const full = await PrivacyLedger.read(broken, "job-1", privacy);
+  await assert.rejects(full.note(1, 0), /the disk is full/);
+  assert.deepEqual(full.taken, []);
+});
