@@ -47,7 +47,7 @@ def choices(count: int) -> Iterator[dict[str, Any]]:
         given = {
             "held": held,
             # A device may have dropped rows since its last lease.
-            "seen": int(rng.choice([0, held, rng.integers(0, held + 10)])),
+            "seen": int(rng.choice([0, held, int(rng.integers(0, held + 10))])),
             "examples": int(rng.integers(1, 40)),
             "epoch": int(rng.integers(0, 5)),
             "lease": int(rng.integers(0, 100)),
