@@ -94,6 +94,8 @@ export class Device {
   /** Jobs whose download its user agreed to, and how large a later one may be without being asked. */
   private readonly agreed = new Set<string>();
   private later_bytes = 0;
+  /** No job that downloads more is agreed to by `start`. */
+  private most_bytes = Infinity;
   /** The assignment that waits for its user's answer. */
   private offered: Plain | null = null;
   private isWelcome = false;
@@ -145,6 +147,11 @@ export class Device {
     this.later_bytes = megabytes * 1e6;
   }
 
+  /** Agree to jobs that download no more than this each, whether `look` named them or they come later, and to no others. */
+  limit(megabytes: number): void {
+    this.later_bytes = this.most_bytes = megabytes * 1e6;
+  }
+
   /** Rest for this reason, or go on if it is empty. */
   pause(why: string): void {
     this.why = why;
@@ -191,7 +198,7 @@ export class Device {
 
   /** Its user agreed to the jobs that `look` named. */
   private agree(): void {
-    for (const { job } of this.shown.about?.jobs ?? []) this.agreed.add(job);
+    for (const { job, once_bytes } of this.shown.about?.jobs ?? []) if (this.most_bytes === Infinity || once_bytes <= this.most_bytes) this.agreed.add(job);
   }
 
   /** Its user agreed to the job that was assigned meanwhile. */

@@ -87,7 +87,7 @@ async function run({ line, home, name, max_mb, threads, data }: Told): Promise<v
   process.once("exit", letGo);
   const device = new Device(nodeParts(url.origin, folder, threads, data));
   report(device, max_mb);
-  device.later(max_mb);
+  device.limit(max_mb);
   const { node, about } = await device.look(secret);
   if (about?.cluster) say(`cluster ${about.cluster}${about.operator ? `, run by ${about.operator}` : ""}${about.purpose ? `: ${about.purpose}` : ""}`);
   for (const offer of about?.jobs ?? []) say(sizeOf(offer));

@@ -2461,6 +2461,8 @@ var Device = class {
   /** Jobs whose download its user agreed to, and how large a later one may be without being asked. */
   agreed = /* @__PURE__ */ new Set();
   later_bytes = 0;
+  /** No job that downloads more is agreed to by `start`. */
+  most_bytes = Infinity;
   /** The assignment that waits for its user's answer. */
   offered = null;
   isWelcome = false;
@@ -2498,6 +2500,10 @@ var Device = class {
   /** Agree to later jobs that download no more than this each. */
   later(megabytes) {
     this.later_bytes = megabytes * 1e6;
+  }
+  /** Agree to jobs that download no more than this each, whether `look` named them or they come later, and to no others. */
+  limit(megabytes) {
+    this.later_bytes = this.most_bytes = megabytes * 1e6;
   }
   /** Rest for this reason, or go on if it is empty. */
   pause(why) {
@@ -2539,7 +2545,7 @@ var Device = class {
   }
   /** Its user agreed to the jobs that `look` named. */
   agree() {
-    for (const { job } of this.shown.about?.jobs ?? []) this.agreed.add(job);
+    for (const { job, once_bytes } of this.shown.about?.jobs ?? []) if (this.most_bytes === Infinity || once_bytes <= this.most_bytes) this.agreed.add(job);
   }
   /** Its user agreed to the job that was assigned meanwhile. */
   take() {
