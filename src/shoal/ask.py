@@ -15,10 +15,9 @@ from shoal.questions import (
     Tally,
     evaluated,
     evaluation_of,
-    is_sealed_only,
     question_plan,
-    sealed_tally_of,
     tallied,
+    tally_of,
     why_not_whole,
 )
 from shoal.result import Result
@@ -39,10 +38,8 @@ def tally(
     ``plan`` has other keys, such as ``{"trust": "sealed"}``. Without ``cluster`` the devices are processes here.
     """
     with tempfile.TemporaryDirectory(prefix="shoal-tally-") as scratch:
-        source = TaskSource(*source_of(task, Path(scratch)), task.arguments)
-        if is_sealed_only(plan):
-            code = sealed_tally_of(source.path, source.entry, Path(scratch, "code"))
-            source = TaskSource(*code, {"arguments": task.arguments})
+        path, entry = source_of(task, Path(scratch))
+        source = TaskSource(*tally_of(path, entry, Path(scratch, "code"), plan), task.arguments)
         answers = Path(scratch, "answers.safetensors")
         chosen = question_plan(devices, plan)
         result = fitted(source, workers=devices, chosen=chosen, cluster=cluster, save=answers, progress=progress)

@@ -41,6 +41,8 @@ class Tally(Task):
 
     #: The shape of each figure by its name: ``()`` for a number, ``(12,)`` for a histogram of twelve bins.
     figures: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    #: Whether a device sends each figure in parts that fit the words of a sealed sum. ``tally_of`` sets it.
+    in_parts: ClassVar[bool] = False
 
     def count(self, rows: Any) -> Mapping[str, Any]:
         """Return every figure of this device. ``rows`` is what ``examples("train")`` returned here."""
@@ -51,7 +53,7 @@ class Tally(Task):
 
         if not self.figures:
             raise Misuse(f'{type(self).__name__} has no figures: set figures = {{"people": ()}}, the shape of each')
-        return answer_sheet(self.figures)
+        return answer_sheet(self.figures, is_in_parts=self.in_parts)
 
     def train(self, model: nn.Module, batches: Iterator[Any], lease: TaskLease) -> None:
         from shoal.trainer.answering import write_figures
@@ -59,39 +61,8 @@ class Tally(Task):
         for _ in batches:
             # A lease ends with its last batch, and the figures are of all examples.
             pass
-        write_figures(type(self).__name__, model, self.figures, self.count(self.examples("train")))
-        lease.log("loss", 0.0, 1.0)
-
-
-class SealedTally(Task):
-    """A tally in parts that fit the words of a sealed sum. ``shoal.tally`` makes one for a task if sums are sealed."""
-
-    asked: ClassVar[type[Tally]]
-
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        self._task = self.asked(**arguments)
-
-    def model(self) -> nn.Module:
-        from shoal.trainer.answering import answer_sheet
-
-        # For its complaints about figures that are missing.
-        self._task.model()
-        return answer_sheet({name: (3, *shape) for name, shape in self._task.figures.items()}, module=PARTS)
-
-    def examples(self, split: Any) -> Any:
-        return self._task.examples(split)
-
-    def collate(self, rows: Any, *, training: bool) -> Any:
-        return self._task.collate(rows, training=training)
-
-    def train(self, model: nn.Module, batches: Iterator[Any], lease: TaskLease) -> None:
-        from shoal.trainer.answering import write_parts
-
-        for _ in batches:
-            # The figures are of all examples, and a lease is one of them.
-            pass
-        counted = self._task.count(self._task.examples("train"))
-        write_parts(type(self._task).__name__, model, self._task.figures, counted)
+        counted = self.count(self.examples("train"))
+        write_figures(type(self).__name__, model, self.figures, counted, is_in_parts=self.in_parts)
         lease.log("loss", 0.0, 1.0)
 
 
@@ -201,25 +172,41 @@ def why_not_whole(*, devices: int, took_part: int, version: int) -> str | None:
 
 def evaluation_of(path: Path, entry: str, folder: Path) -> tuple[Path, str]:
     """Write the code of an evaluation of this task into a folder. Return its path and entry."""
-    return _question_of(path, entry, folder, ModelQuestion)
+    return _question_of(path, entry, folder, "Question", _EVALUATION)
 
 
-def sealed_tally_of(path: Path, entry: str, folder: Path) -> tuple[Path, str]:
-    """Write the code of this tally for sealed sums into a folder. Return its path and entry."""
-    return _question_of(path, entry, folder, SealedTally)
+def tally_of(path: Path, entry: str, folder: Path, changes: Mapping[str, Any] | None) -> tuple[Path, str]:
+    """Return the code of a tally as its path and entry. If its sums are sealed, write it into this folder."""
+    if not is_sealed_only(changes):
+        return path, entry
+    return _question_of(path, entry, folder, entry.split(":")[1], _SEALED_TALLY)
 
 
-def _question_of(path: Path, entry: str, folder: Path, kind: type[Task]) -> tuple[Path, str]:
+_EVALUATION = """\
+from {stem} import {name} as Asked
+from shoal.questions import ModelQuestion
+
+
+class {question}(ModelQuestion):
+    asked = Asked
+"""
+_SEALED_TALLY = """\
+from {stem} import {name} as Asked
+
+
+class {question}(Asked):
+    in_parts = True
+"""
+
+
+def _question_of(path: Path, entry: str, folder: Path, question: str, code: str) -> tuple[Path, str]:
     unpack(pack(path, entry), folder)
     stem, name = entry.split(":")
-    if (folder / f"{_QUESTION}.py").exists():
-        raise Misuse(f"{path}: a question writes a file {_QUESTION}.py, and the task has one: call it otherwise")
-    (folder / f"{_QUESTION}.py").write_text(
-        f"from {stem} import {name} as Asked\nfrom shoal.questions import {kind.__name__}\n\n\n"
-        f"class Question({kind.__name__}):\n    asked = Asked\n",
-        encoding="utf-8",
-    )
-    return folder, f"{_QUESTION}:Question"
+    file = folder / f"{_QUESTION}.py"
+    if file.exists():
+        raise Misuse(f"{path}: a question writes a file {file.name}, and the task has one: call it otherwise")
+    file.write_text(code.format(stem=stem, name=name, question=question), encoding="utf-8")
+    return folder, f"{_QUESTION}:{question}"
 
 
 def tallied(job: str, file: Path, *, devices: int) -> Answers:

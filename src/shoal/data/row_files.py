@@ -68,11 +68,8 @@ class NpzFile(_KeptColumns):
         if len(lengths) != 1:
             raise Misuse(f"its columns have {' and '.join(map(str, sorted(lengths)))} rows")
         self.count = int(lengths.pop())
-        if (
-            not 0
-            <= self.count
-            <= stored_bytes // sum(columns[name].size * headers[name][1].itemsize for name in columns)
-        ):
+        row_bytes = sum(column.size * headers[name][1].itemsize for name, column in columns.items())
+        if not 0 <= self.count * row_bytes <= stored_bytes:
             raise Misuse("this is not a complete archive of arrays")
 
     def _read(self) -> RawRows:

@@ -20,6 +20,8 @@ PARTS = "shoal_answer_parts"
 _UNITS = np.array([2.0**37, 2.0**18, 1.0])
 #: The resolution of the first two parts: multiples of a step of a sum over up to 4,096 devices.
 _LEAST = (2.0**22, 2.0**3)
+#: How many parts a figure has.
+PARTS_OF_A_FIGURE = len(_UNITS)
 COUNT_MAX = 2.0**40
 
 

@@ -10,41 +10,39 @@ import torch
 from torch import nn
 
 from shoal.errors import Misuse
-from shoal.learning.answers import ANSWERS, PARTS, in_parts
+from shoal.learning.answers import ANSWERS, PARTS, PARTS_OF_A_FIGURE, in_parts
 from shoal.task import Task
 from shoal.trainer.judging import metrics_of
 from shoal.trainer.lease import TaskLease
 
 
-def answer_sheet(figures: Mapping[str, tuple[int, ...]], *, module: str = ANSWERS) -> nn.Module:
-    """Return a model with a tensor per figure, all zero."""
+def answer_sheet(figures: Mapping[str, tuple[int, ...]], *, is_in_parts: bool) -> nn.Module:
+    """Return a model with a tensor per figure, all zero. Figures may be in parts that fit the words of a sealed sum."""
+    shapes = {name: (PARTS_OF_A_FIGURE, *shape) if is_in_parts else shape for name, shape in figures.items()}
     sheet = nn.Module()
-    sheet.add_module(module, nn.ParameterDict({name: torch.zeros(shape) for name, shape in figures.items()}))
+    tensors = nn.ParameterDict({name: torch.zeros(shape) for name, shape in shapes.items()})
+    sheet.add_module(PARTS if is_in_parts else ANSWERS, tensors)
     return sheet
 
 
 def write_figures(
-    title: str, model: nn.Module, figures: Mapping[str, tuple[int, ...]], counted: Mapping[str, Any]
+    title: str,
+    model: nn.Module,
+    figures: Mapping[str, tuple[int, ...]],
+    counted: Mapping[str, Any],
+    *,
+    is_in_parts: bool,
 ) -> None:
     """Add what was counted here to the figures."""
-    _check_figures(title, figures, counted)
-    _add(model.get_submodule(ANSWERS), counted)
-
-
-def write_parts(
-    title: str, model: nn.Module, figures: Mapping[str, tuple[int, ...]], counted: Mapping[str, Any]
-) -> None:
-    """Add what was counted here to the figures, in parts that fit the words of a sealed sum."""
-    _check_figures(title, figures, counted)
-    _add(model.get_submodule(PARTS), {name: in_parts(value) for name, value in counted.items()})
-
-
-def _check_figures(title: str, figures: Mapping[str, tuple[int, ...]], counted: Mapping[str, Any]) -> None:
     if set(counted) != set(figures):
         raise Misuse(f"{title}.count returned {', '.join(sorted(counted))}; its figures are {', '.join(figures)}")
     for name, value in counted.items():
         if (shape := np.shape(value)) != tuple(figures[name]):
             raise Misuse(f"{title}.count returned {name} with the shape {shape}, not {tuple(figures[name])}")
+    if is_in_parts:
+        _add(model.get_submodule(PARTS), {name: in_parts(value) for name, value in counted.items()})
+    else:
+        _add(model.get_submodule(ANSWERS), counted)
 
 
 def _add(sheet: nn.Module, values: Mapping[str, Any]) -> None:

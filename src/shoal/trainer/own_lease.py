@@ -7,7 +7,7 @@ many examples the device has and had.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,11 +102,11 @@ class LabelCounts:
             self._counts = _added(self._counts, labels_of(rows))
         self._step += 1
 
-    def told(self, generator: np.random.Generator, *, most: int) -> tuple[int, ...]:
+    def told(self, noise: Callable[[], np.random.Generator], *, most: int) -> tuple[int, ...]:
         """Return the counts, with noise if the plan says so. ``most``: the examples of the lease."""
         counts: Array = self._counts
         if self._settings.labels_epsilon and counts.size:
-            counts = noisy_counts(counts, epsilon=self._settings.labels_epsilon, generator=generator)
+            counts = noisy_counts(counts, epsilon=self._settings.labels_epsilon, generator=noise())
             counts = capped_counts(counts, most=most)
         return tuple(max(0, round(float(count))) for count in counts)
 

@@ -343,7 +343,7 @@ class TorchTrainer:
 
         # Report the loss as if the lease had seen each example once.
         loss_sum = self._run(taken(), [len(part) for part in opened.parts], told) / settings.passes
-        labels = counts.told(self._side.noise(), most=opened.examples)
+        labels = counts.told(self._side.noise, most=opened.examples)
         finite = self._leave_update(loss_sum)
         return opened.result(loss_sum, finite=finite, labels=labels, logged=told.logged.others())
 

@@ -37,16 +37,14 @@ def tally(
     import tempfile
     from pathlib import Path
 
-    from shoal.questions import is_sealed_only, question_plan, sealed_tally_of, tallied
+    from shoal.questions import question_plan, tallied, tally_of
     from shoal.trainer.find import find_task
 
     path, entry = find_task(task)
     given, changes = pairs_of(set_ or (), option="--set"), plan_values(plan or ())
     chosen = question_plan(devices, changes)
     with tempfile.TemporaryDirectory(prefix="shoal-tally-") as folder:
-        if is_sealed_only(changes):
-            path, entry = sealed_tally_of(path, entry, Path(folder, "code"))
-            given = {"arguments": given}
+        path, entry = tally_of(path, entry, Path(folder, "code"), changes)
         _answered(_Asked(path, entry, given, devices=devices, plan=chosen), tallied, home, json=json)
 
 

@@ -175,7 +175,7 @@ class OnnxTrainer:
             fresh=sum(map(len, chosen.judged)),
             fresh_metrics=fresh_metrics,
             # Not seeded: noise that anyone could reproduce would hide nothing.
-            labels=labels.told(np.random.default_rng(), most=chosen.examples),
+            labels=labels.told(np.random.default_rng, most=chosen.examples),
             cpu_s=time.process_time() - began_cpu_s,
         )
 
