@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shoal.cli.comparison import PlanComparison as PlanComparison
 from shoal.cli.comparison import compare as compare
+from shoal.cli.seed_processes import check_processes, played_plans
 from shoal.cli.sweep import SeedProgress, prepared_by_seed
 from shoal.data.partition import Partition
 from shoal.data.partition_text import parse_partition
@@ -19,7 +20,7 @@ from shoal.progress import display_here
 from shoal.sim.fault_text import parse
 from shoal.sim.faults import resolve
 from shoal.sim.fleet_file import FleetFile, chosen_devices
-from shoal.sim.series import SeedSeries, Setting, made_ready, played
+from shoal.sim.series import SeedSeries, Setting, made_ready
 from shoal.task import Task
 from shoal.trainer.find import source_of
 from shoal.trainer.guard import stop_if_importing
@@ -42,6 +43,7 @@ def simulate(
     fleet: str | Path | None = None,
     faults: str = "",
     name: str = "",
+    processes: int = 1,
     progress: bool = True,
 ) -> SeedSeries:
     """Train ``task`` on simulated devices: the roles that a cluster runs, real training, and virtual time.
@@ -51,12 +53,14 @@ def simulate(
     the fleet, the first model, the order of examples and the partition. ``algorithm`` is what leaders ask instead of
     deciding by the plan (``shoal.Algorithm``). There are 20 ``devices``, unless you say otherwise, and ``profile`` says
     what they are (`shoal simulate --profiles`). ``fleet`` names a file that says both (docs/plan-a-fleet.md).
-    ``faults`` says what goes wrong (docs/simulator.md).
+    ``faults`` says what goes wrong (docs/simulator.md). ``processes`` is how many seeds are simulated at a time, in as
+    many processes.
 
     ``shoal.compare`` puts several results side by side under their names, by default the name of the
     algorithm's or the task's class.
     """
     stop_if_importing()
+    check_processes(processes, algorithm)
     count, kind = chosen_devices(devices=devices, profile=profile, fleet=fleet)
     setting = _setting(devices=count, partition=partition, seeds=seeds, profile=kind, faults=faults)
     values = {**(to_json(plan) if plan else {}), **({"until": until} if until is not None else {})}
@@ -71,8 +75,8 @@ def simulate(
             )
             readies = made_ready(values, setting, ready_of)
         title = name or type(algorithm if algorithm is not None else task).__name__
-        look = SeedProgress(title, len(readies), display.step)
-        return played(title, readies, setting, algorithm=algorithm, look=look)
+        look = SeedProgress(len(readies), display.step)
+        return played_plans({title: readies}, setting, algorithm=algorithm, processes=processes, look=look)[0]
     finally:
         display.close()
 

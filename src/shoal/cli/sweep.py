@@ -12,11 +12,12 @@ from typing import Any
 from shoal.cli import screen
 from shoal.cli.commands.train import plan_values
 from shoal.cli.comparison import PlanComparison, compare
+from shoal.cli.seed_processes import check_processes, played_plans
 from shoal.cli.simulation import Question
 from shoal.data.partition_text import parse_partition
 from shoal.errors import Misuse
 from shoal.runtime.paths import Paths, default_home
-from shoal.sim.series import Setting, made_ready, played
+from shoal.sim.series import Setting, made_ready
 from shoal.sim.study import Glance
 from shoal.trainer.find import find_task
 from shoal.trainer.package import ReadyTask, make_ready
@@ -43,8 +44,9 @@ def swept(texts: Sequence[str]) -> list[dict[str, str]]:
     return plans
 
 
-def answer(question: Question, *, seeds: int, sweep: Sequence[str]) -> PlanComparison:
+def answer(question: Question, *, seeds: int, sweep: Sequence[str], processes: int = 1) -> PlanComparison:
     """Simulate every plan for every seed. Raises Misuse before the first if one of them cannot be."""
+    check_processes(processes)
     setting = Setting(
         devices=question.devices,
         profile=question.profile,
@@ -61,11 +63,9 @@ def answer(question: Question, *, seeds: int, sweep: Sequence[str]) -> PlanCompa
     )
     by_seed = {seed: ready_of(seed) for seed in setting.seeds}
     readies = {name: made_ready(values, setting, by_seed.__getitem__) for name, values in plans.items()}
-    series = []
     with screen.err().status("  simulating") as status:
-        for name, each in readies.items():
-            look = SeedProgress(name, len(each), lambda text: status.update(f"  {text}"))
-            series.append(played(name, each, setting, look=look))
+        look = SeedProgress(len(setting.seeds), lambda text: status.update(f"  {text}"))
+        series = played_plans(readies, setting, processes=processes, look=look)
     return compare(*series)
 
 
@@ -121,15 +121,16 @@ def _run(preparing: Coroutine[Any, Any, ReadyTask]) -> ReadyTask:
 
 
 class SeedProgress:
-    """Reports how far a series is."""
+    """Reports how far several seeds are."""
 
-    def __init__(self, name: str, count: int, tell: Callable[[str], object]) -> None:
-        self._name, self._count, self._tell = name, count, tell
-        self._seeds: list[int] = []
+    def __init__(self, count: int, tell: Callable[[str], object]) -> None:
+        self._count, self._tell = count, tell
+        self._begun: dict[str, list[int]] = {}
 
-    def __call__(self, seed: int, glance: Glance) -> None:
-        if seed not in self._seeds:
-            self._seeds.append(seed)
+    def __call__(self, name: str, seed: int, glance: Glance) -> None:
+        begun = self._begun.setdefault(name, [])
+        if seed not in begun:
+            begun.append(seed)
         version = glance.progress.version if glance.progress is not None else 0
-        at = f"seed {len(self._seeds)} of {self._count}"
-        self._tell(f"{self._name}, {at}: version {version}, {glance.at_s:,.0f} s simulated")
+        at = f"seed {begun.index(seed) + 1} of {self._count}"
+        self._tell(f"{name}, {at}: version {version}, {glance.at_s:,.0f} s simulated")

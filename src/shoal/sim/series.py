@@ -6,8 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from shoal.errors import Misuse
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.estimate import Estimate
 from shoal.plan import Plan
-from shoal.sim.algorithms import named, with_algorithm
+from shoal.sim.algorithms import named
 from shoal.sim.fault_text import write
 from shoal.sim.faults import Fault
 from shoal.sim.fleet_file import FleetFile
@@ -215,25 +214,31 @@ def made_ready(values: Mapping[str, Any], setting: Setting, ready_of: Callable[[
 
 
 def played(
-    name: str,
-    readies: Sequence[ReadySeed],
+    ready: ReadySeed,
     setting: Setting,
     *,
     algorithm: Algorithm | None = None,
-    look: Callable[[int, Glance], object] = lambda seed, glance: None,
+    look: Callable[[Glance], object] = lambda glance: None,
+) -> Outcome:
+    """Simulate a plan for one seed."""
+    job = simulated_job(ready.task, ready.plan, train=setting.train, divided=ready.divided, algorithm=algorithm)
+    study = Study(job=job, devices=setting.devices, profile=setting.profile, seed=ready.seed, faults=setting.faults)
+    try:
+        with collected_seldom():
+            return simulate(study, look=look)
+    finally:
+        close(job)
+
+
+def series_of(
+    name: str,
+    readies: Sequence[ReadySeed],
+    setting: Setting,
+    outcomes: Sequence[Outcome],
+    *,
+    algorithm: Algorithm | None = None,
 ) -> SeedSeries:
-    """Simulate a plan for each seed. Raises Misuse before the first if the algorithm does not suit the plan."""
-    if algorithm is not None:
-        readies = [replace(ready, plan=with_algorithm(ready.plan, algorithm)) for ready in readies]
-    outcomes = []
-    for ready in readies:
-        job = simulated_job(ready.task, ready.plan, train=setting.train, divided=ready.divided, algorithm=algorithm)
-        study = Study(job=job, devices=setting.devices, profile=setting.profile, seed=ready.seed, faults=setting.faults)
-        try:
-            with collected_seldom():
-                outcomes.append(simulate(study, look=partial(look, ready.seed)))
-        finally:
-            close(job)
+    """Return what the seeds of a plan gave as one series."""
     return SeedSeries(
         name=name,
         plan=readies[0].plan,

@@ -25,8 +25,7 @@ from shoal.cli.options import (
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from shoal.cli.comparison import PlanComparison
     from shoal.cli.simulation import Question, SimulationAnswer
 
 _PICTURE = "simulation.png"
@@ -71,6 +70,11 @@ _Seeds = Annotated[
     int, typer.Option(metavar="N", min=1, help="Simulate N seeds, from --seed on, and show means with intervals.")
 ]
 
+_Processes = Annotated[
+    int,
+    typer.Option(metavar="N", min=1, help="With --seeds or --sweep: how many are simulated at a time."),
+]
+
 _Sweep = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=V,V", help="A plan for each value, side by side; may be repeated: all combinations."),
@@ -111,6 +115,7 @@ def simulate(
     seed: Annotated[int, typer.Option(metavar="S", help="The seed of everything that happens by chance.")] = 0,
     seeds: _Seeds = 1,
     sweep: _Sweep = None,
+    processes: _Processes = 1,
     out: _Out = None,
     system_only: _SystemOnly = False,
     picture: _Picture = None,
@@ -159,8 +164,13 @@ def simulate(
     if trace is not None:
         _refuse_trace(question, is_compared=is_compared)
     if is_compared:
-        _compare(question, seeds=seeds, sweep=sweep or (), out=out, picture=picture, json=json)
+        from shoal.cli import sweep as sweeps
+
+        found = sweeps.answer(question, seeds=seeds, sweep=sweep or (), processes=processes)
+        _print_compared(found, out=out, picture=picture, json=json)
         return
+    if processes > 1:
+        raise Misuse("--processes simulates several seeds or plans at a time: add --seeds or --sweep")
     raise typer.Exit(_answer(question, home, trace=trace, picture=picture, json=json))
 
 
@@ -183,13 +193,9 @@ def _answer(question: Question, home: Path, *, trace: Path | None, picture: Path
     return max(exit_for_state(answer.outcome.state) for answer in answers)
 
 
-def _compare(
-    question: Question, *, seeds: int, sweep: Sequence[str], out: Path | None, picture: Path | None, json: bool
-) -> None:
+def _print_compared(found: PlanComparison, *, out: Path | None, picture: Path | None, json: bool) -> None:
     from shoal.cli import screen
-    from shoal.cli import sweep as sweeps
 
-    found = sweeps.answer(question, seeds=seeds, sweep=sweep)
     if json:
         screen.print_json(found.to_plain())
     else:
