@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from baselines.__main__ import LINES_MOST, NAMES, QUICK, row_of
-from baselines.dinh import DIMENSION, Synthetic, devices_rows
+from baselines.dinh import DIMENSION, Synthetic, TwoDigits, synthetic_rows
 from baselines.krum import Krum
 from baselines.power_of_choice import PowerOfChoice
 from baselines.published import crossing, is_inside
@@ -88,7 +88,7 @@ def test_a_figure_counts_only_inside_an_interval_that_says_something() -> None:
 @pytest.mark.full
 def test_the_synthetic_set_is_the_published_one() -> None:
     """The paper says how many examples its devices have: between 250 and 25,810."""
-    rows = devices_rows(0.5)
+    rows = synthetic_rows(0.5)
     counts = [len(labels) for _, labels in rows]
     assert (min(counts), max(counts), len(counts)) == (250, 25_810, 100)
     task = Synthetic(seed=3)
@@ -96,3 +96,18 @@ def test_the_synthetic_set_is_the_published_one() -> None:
     assert len(train["y"]) + len(test["y"]) == sum(counts)
     assert train["x"].shape[1] == DIMENSION
     assert np.bincount(test["device"])[0] == counts[0] - int(0.9 * counts[0])
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not HAS_MNIST, reason="SHOAL_DATA has no MNIST")
+def test_mnist_is_divided_as_it_was_for_the_paper() -> None:
+    """The paper says how many examples devices have: between 1,165 and 3,834, of two digits."""
+    task = TwoDigits()
+    train, test = task.examples("train"), task.examples("test")
+    counts = np.bincount(train["device"])
+    assert (counts.min(), counts.max(), len(counts)) == (1165, 3834, 20)
+    for device in range(20):
+        digits = set(train["y"][train["device"] == device])
+        assert digits == {device % 10, (device + 1) % 10}
+    shared = {row.tobytes() for row in train["x"]} & {row.tobytes() for row in test["x"]}
+    assert len(shared) > 1000, "the code took each device's examples from the first one on"
