@@ -21,6 +21,7 @@ from pathlib import Path
 import busy as busy_tests
 import cli_reference as cli_page
 import code_map
+import example_runs
 import house as figures_of
 import house_words
 import own_draws
@@ -396,6 +397,11 @@ def release(extra: Sequence[str]) -> int:
     return rehearsal.main(extra)
 
 
+def examples(extra: Sequence[str]) -> int:
+    """Run every example by its test, or those named, and say what each took; --json. Some read SHOAL_DATA."""
+    return example_runs.main(extra)
+
+
 def lock(extra: Sequence[str]) -> int:
     """Write requirements/*.lock: the newest of everything, by hash. Says nothing of where it came from. --release
     writes only release.lock."""
@@ -563,6 +569,7 @@ TASKS: dict[str, Runner] = {
     "test": test,
     "lock": lock,
     "release": release,
+    "examples": examples,
     "floors": floors,
     "gate": gate,
     "full": full,
