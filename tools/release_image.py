@@ -19,7 +19,11 @@ _PACKAGES = "ca-certificates,python3,python3-pip,python3-venv,python-is-python3"
 _DEBIAN = "bookworm"
 _MIRROR = "http://deb.debian.org/debian"
 #: Debian's pip refuses to install beside apt's packages unless it is told that nothing else lives there.
-_IN_DEBIAN = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+_IN_DEBIAN = {
+    "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+}
 #: Settings of pip and the trusted authorities of this machine, which a step needs where an index is reached by them.
 _OF_THIS_MACHINE = ("/etc/pip.conf", "/etc/ssl/certs", "/etc/hosts", "/etc/resolv.conf")
 
@@ -39,12 +43,9 @@ def build_image(place: Place) -> dict[str, object]:
     except Failed:
         name = "debootstrap"
         _make_base(place, driver, base)
-    arguments = ["--build-arg", "EXTRA="]
-    for key, value in (_IN_DEBIAN if name == "debootstrap" else {}).items():
-        arguments += ["--env", f"{key}={value}"]
     volumes = [word for path in _OF_THIS_MACHINE if Path(path).exists() for word in ("-v", f"{path}:{path}:ro")]
     isolated = ("--isolation", "chroot", "--network", "host")
-    built = ("--pull-never", "--format", "docker", "-t", TAG, *arguments, *volumes, str(place.source))
+    built = ("--pull-never", "--format", "docker", "-t", TAG, "--build-arg", "EXTRA=", *volumes, str(place.source))
     place.run(*driver, "build", *isolated, *built)
     container = place.run(*driver, "from", "--pull-never", TAG).strip()
     told = place.run(*driver, "run", "--isolation", "chroot", container, "--", "shoal", "version").strip()
@@ -74,6 +75,8 @@ def _make_base(place: Place, driver: tuple[str, ...], base: str) -> None:
                 tar.add(path, path.name)
     container = place.run(*driver, "from", "scratch").strip()
     place.run(*driver, "add", container, packed, "/")
-    place.run(*driver, "config", "--env", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)
+    # Set in the base: `buildah build --env` only says what the image has at the end, and no step of it sees that.
+    for name, value in _IN_DEBIAN.items():
+        place.run(*driver, "config", "--env", f"{name}={value}", container)
     place.run(*driver, "commit", "--rm", container, base)
     packed.unlink()
