@@ -91,9 +91,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "operator": "Submit StopJob TransferJob AskStatus AskModel AskSpec AskVersions PublishModel RollBackModel"
         " MakeToken AskTokens RevokeToken RevokeNode ApproveNode DrainNode UndrainNode"
         " LabelNode ForgetNode RemoveJob CollectGarbage AskActs AskManager"
-        " DrainManager UndrainManager"
+        " DrainManager UndrainManager AskContributions SettleContributions"
     },
-    "Store": {"operator": "Blob"},
+    "Store": {"node": "Contribute", "operator": "Blob"},
     "Renew": {"node": "Renew", "operator": "Renew", "pending": "Renew"},
 }
 VERBS = tuple(ALLOWED)
@@ -116,7 +116,7 @@ ANSWER: dict[str, dict[str, str]] = {
     },
 }
 #: What is said in answer to a call that is no stream.
-REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList SubmittedJob ActList ManagerView"
+REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList SubmittedJob ActList ManagerView ContributionList"
 
 #: A checkpoint goes up to be kept, and down to be gone on from; a scheduler passes on what a client and an executor
 #: say to each other.
@@ -135,6 +135,8 @@ def may_be_told(role: str, stream: str, name: str) -> bool:
 
 #: Those that name a part of a model, or the way to it or to a manager: what is simplest of each field would make none.
 PARTS: dict[type[Message], Message] = {
+    messages.Contribute: messages.Contribute(set="x", sha256=SHA, size_bytes=1),
+    messages.SettleContributions: messages.SettleContributions(set="x", sha256s=(SHA,), approve=True),
     messages.ManagerView: messages.ManagerView(manager="x:1"),
     SetUpAggregator: SetUpAggregator(job="j", term=1, formation=1, kind="tree", version=1, start=0, stop=1),
     Route: Route(job="j", term=1, formation=1, hops=(Hop(node="x", endpoint="x:1", start=0, stop=1),)),

@@ -19,6 +19,7 @@ from shoal.cli.commands import (
     authority,
     backup,
     check,
+    contribute,
     demo,
     doctor,
     files,
@@ -95,6 +96,8 @@ app.add_typer(service.app, name="service", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(check.check)
 app.command(rich_help_panel=_WORK)(files.files)
+app.command(rich_help_panel=_WORK)(contribute.contribute)
+app.add_typer(contribute.app, name="contributions", rich_help_panel=_WORK)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(run_script.run)
 app.command(rich_help_panel=_WORK)(attach.attach)

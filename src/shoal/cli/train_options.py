@@ -52,3 +52,19 @@ Portable = Annotated[
         "--portable", help="Capture the training step for devices without PyTorch, too.", rich_help_panel=RARE
     ),
 ]
+
+Shared = Annotated[
+    str,
+    typer.Option(
+        metavar="SET",
+        help="Train on the approved entries of this shared set, which the task reads by `shoal.data.shared()`.",
+        show_default=False,
+    ),
+]
+
+StartWhen = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Wait until the set of --shared has this many approved entries.", show_default="1"
+    ),
+]

@@ -180,6 +180,18 @@ CheckIn = Annotated[
     ),
 ]
 
+ContributeMb = Annotated[
+    int,
+    typer.Option(
+        metavar="MB",
+        min=0,
+        help="Let each device add up to this many megabytes of entries to shared sets (`shoal contribute`). They wait"
+        " for your approval.",
+        show_default="none",
+        rich_help_panel=RARE,
+    ),
+]
+
 Store = Annotated[
     str,
     typer.Option(

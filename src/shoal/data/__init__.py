@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from shoal.data.partition import Partition, by, dirichlet, drawn, hash_of, iid, pathological, sizes
     from shoal.data.partition_text import parse_partition
     from shoal.data.sensor_windows import windows
+    from shoal.data.shared_entries import shared
 
 __all__ = [
     "Partition",
@@ -35,6 +36,7 @@ __all__ = [
     "part",
     "pathological",
     "permissions",
+    "shared",
     "sizes",
     "windows",
 ]
@@ -55,6 +57,7 @@ _HOME = {
     "part": "local",
     "pathological": "partition",
     "permissions": "drebin",
+    "shared": "shared_entries",
     "sizes": "partition",
     "windows": "sensor_windows",
 }

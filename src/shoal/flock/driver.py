@@ -54,7 +54,7 @@ from shoal.trainer.prepared_job import first_model
 from shoal.wire import tensors
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.limits import VALUE_BYTES
-from shoal.wire.messages import Blob, JobSpec, Lane, Message, ModelTransfer, PartialSum, Renew, figure_of
+from shoal.wire.messages import Blob, Contribute, JobSpec, Lane, Message, ModelTransfer, PartialSum, Renew, figure_of
 
 log = logging.getLogger("shoal")
 
@@ -307,6 +307,11 @@ class Flock(AnyKey):
 
     async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> NoReturn:
         raise PeerViolation("a flock has no blobs", peer=peer.node)
+
+    async def take_entries(
+        self, peer: RemoteIdentity, given: Contribute, chunks: AsyncIterator[memoryview]
+    ) -> NoReturn:
+        raise PeerViolation("a flock has no shared sets", peer=peer.node)
 
 
 class _Line(PersistentLink):

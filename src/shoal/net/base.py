@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.identity.names import RemoteIdentity
-from shoal.wire.messages import Blob, Lane, Message, Renew
+from shoal.wire.messages import Blob, Contribute, Lane, Message, Renew
 
 #: How the reason begins for which a session ended, where the peer is to blame.
 BROKE_CONTRACT = "broke the contract"
@@ -81,3 +81,7 @@ class Service(Protocol):
         ...
 
     async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None: ...
+
+    async def take_entries(
+        self, peer: RemoteIdentity, given: Contribute, chunks: AsyncIterator[memoryview]
+    ) -> Message: ...

@@ -48,7 +48,7 @@ from shoal.wire.limits import (
     REPLY_MAX_BYTES,
     STREAMS_PER_CONNECTION,
 )
-from shoal.wire.messages import Blob, Denied, Lane, Message, Renew, Renewed
+from shoal.wire.messages import Blob, Contribute, Denied, Lane, Message, Renew, Renewed
 
 SERVICE = "shoal.v1.Shoal"
 
@@ -339,9 +339,7 @@ class GrpcServer:
         peer = await self._admit(context, "Store")
         try:
             message = read_opening(await anext(frames), hears=self._access.heard(peer, "Store")).message
-            if not isinstance(message, Blob):
-                raise PeerViolation("an upload must begin with a Blob, which has its hash and size", peer=peer.node)
-            await self._service.store_blob(peer, message, self._chunks(peer, frames))
+            answer = await self._keep(peer, message, self._chunks(peer, frames), context)
         except StopAsyncIteration:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an empty upload")
             raise
@@ -349,7 +347,20 @@ class GrpcServer:
             self._count(peer, error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000])
             raise
-        return envelope_frame(message)
+        return envelope_frame(answer)
+
+    async def _keep(
+        self, peer: RemoteIdentity, message: Message, chunks: AsyncIterator[memoryview], context: Any
+    ) -> Message:
+        """Hand an upload on. Return the answer once it is durable."""
+        if isinstance(message, Contribute):
+            # A device uploads at a bounded rate; an operator's uploads belong to a job.
+            await self._wait_to_open(peer, "Store", context)
+            return await self._service.take_entries(peer, message, chunks)
+        if not isinstance(message, Blob):
+            raise PeerViolation("an upload must begin with a Blob, which has its hash and size", peer=peer.node)
+        await self._service.store_blob(peer, message, chunks)
+        return message
 
     async def _chunks(self, peer: RemoteIdentity, frames: AsyncIterator[bytes]) -> AsyncIterator[memoryview]:
         async for frame in frames:
@@ -594,9 +605,13 @@ class GrpcLink:
 
     async def store(self, sha256: str, path: Path) -> None:
         """Upload a file under its hash."""
+        await self.upload(Blob(sha256=sha256, size_bytes=path.stat().st_size), path)
+
+    async def upload(self, opening: Message, path: Path) -> Message:
+        """Upload a file behind the message that announces it. Return the answer."""
 
         async def frames() -> AsyncIterator[bytes]:
-            yield envelope_frame(Blob(sha256=sha256, size_bytes=path.stat().st_size))
+            yield envelope_frame(opening)
             with path.open("rb") as file:
                 while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                     yield chunk_frame(chunk)
@@ -604,7 +619,7 @@ class GrpcLink:
         call = self._bulk_channel().stream_unary(f"/{SERVICE}/Store")(frames(), timeout=BLOB_TIMEOUT_S)
         outcome = _Outcome(call)
         try:
-            await call
+            return read_opening(await call).message
         except grpc.aio.AioRpcError as error:
             await outcome.known()
             raise self._translated(error, outcome) from None

@@ -29,6 +29,7 @@ from shoal.wire.messages import (
     RevokeNode,
     RevokeToken,
     RollBackModel,
+    SettleContributions,
     StopJob,
     Submit,
     TransferJob,
@@ -101,6 +102,9 @@ def act_of(command: Message) -> Act | None:
             return Act("label a node", node, ", ".join(labels))
         case ForgetNode(node=node):
             return Act("forget a node", node)
+        case SettleContributions(set=name, sha256s=sha256s, approve=approve):
+            files = ", ".join(sha256[:12] for sha256 in sha256s)
+            return Act("approve entries" if approve else "reject entries", name, files)
         case _:
             return None
 

@@ -219,6 +219,11 @@ def _link_blobs(places: Paths, stage: Path, named: NamedFiles) -> tuple[str, ...
                         " (`shoal jobs stop`), or restore the blob from an older backup"
                     ) from None
                 missing.append(f"{each.job}: blob {sha256[:12]}…")
+    for sha256 in sorted(named.contributed):
+        try:
+            _take(places.home, stage, blobs.place(sha256))
+        except FileNotFoundError:
+            missing.append(f"shared sets: file {sha256[:12]}…")
     for sha256 in sorted(named.published):
         _take(places.home, stage, models.place(sha256))
     return tuple(missing)

@@ -87,6 +87,7 @@ NOTES: dict[str, str] = {
     "device.referred": "a device that was sent to another manager",
     "device.released": "a device that its leader let go",
     "device.returned": "a device that responds again",
+    "entries.contributed": "a file of entries that a member added to a shared set",
     "executor.readmitted": "an excluded executor that gets tasks again",
     "files.removed": "files of an ended job that made room on the disk",
     "goal.unmeasured": "an end of the job that its evaluations do not measure",

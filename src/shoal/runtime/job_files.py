@@ -1,5 +1,7 @@
 """The manager's files by job: how much they take, and the removal of those that nobody names. Decides nothing.
 
+Members' entries in shared sets are named as well, until an operator rejects them.
+
 A file goes after the row that names it, so a crash leaves at most a file that nobody names, which ``collect`` removes.
 Blobs that were written a moment ago stay: the job that will name them may be on its way. Methods block: call them in a
 thread.
@@ -19,6 +21,7 @@ from shoal.runtime.stored_jobs import spec_of
 from shoal.store.depot import Depot
 from shoal.store.files import bytes_below, remove_stale
 from shoal.store.registry import Registry
+from shoal.store.rows import JobRow
 from shoal.wire.messages import JobSpec
 
 #: An operator uploads a job's parts one after the other and submits it at the end. No upload takes this long.
@@ -60,7 +63,7 @@ class JobFiles:
         named = {row.job: self._contents.all_of(spec_of(row)) for row in rows}
         busy = frozenset().union(*(named[row.job] for row in rows if not row.state.is_ended))
         contents: dict[str, int] = {}
-        counted = set(busy)
+        counted = set(busy) | self._registry.contributed()
         # A blob that several ended jobs name goes with the last of them.
         for job in reversed(ended):
             contents[job] = sum(self._old_size(sha256) for sha256 in named[job] - counted)
@@ -97,7 +100,7 @@ class JobFiles:
             for row in rows.values()
             if row.job != job and (not row.state.is_ended or (row.ended_s or 0.0, row.job) > (ended_s, job))
         )
-        named = frozenset().union(*(self._contents.all_of(spec_of(row)) for row in others))
+        named = self._named_by(others)
         self._remove(self._contents.all_of(spec_of(rows[job])) - named)
 
     def drop_job(self, job: str) -> None:
@@ -123,13 +126,13 @@ class JobFiles:
 
     def remove_unnamed(self, specs: Iterable[JobSpec]) -> None:
         """Remove the files of these jobs that no job names any more."""
-        named = frozenset().union(*(self._contents.all_of(spec_of(row)) for row in self._registry.jobs()))
+        named = self._named_by(self._registry.jobs())
         self._remove(frozenset().union(*map(self._contents.all_of, specs)) - named)
 
     def garbage(self) -> Garbage:
         """Find the files that no job names: blobs, published models, folders of checkpoints."""
         rows = self._registry.jobs()
-        named = frozenset().union(*(self._contents.all_of(spec_of(row)) for row in rows))
+        named = self._named_by(rows)
         blobs = tuple(sha256 for sha256 in self._blobs.hashes() if sha256 not in named and self._old_size(sha256))
         known = {row.job for row in rows}
         jobs = tuple(job for job in self._depot.jobs() if job not in known)
@@ -146,6 +149,10 @@ class JobFiles:
         for folder in (self._places.blobs, self._places.published, *_folders(self._places.checkpoints(""))):
             remove_stale(folder)
         return found
+
+    def _named_by(self, rows: Iterable[JobRow]) -> frozenset[str]:
+        """Return the blobs that these jobs are made of, and those of shared sets."""
+        return self._registry.contributed().union(*(self._contents.all_of(spec_of(row)) for row in rows))
 
     def _remove(self, blobs: Iterable[str]) -> None:
         for sha256 in blobs:

@@ -27,7 +27,7 @@ from shoal.runtime import probe
 from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, make_leader, owned
-from shoal.wire.messages import Assign, Blob, Checkpoint, Hello, JobSpec, Leads, Message, Renew
+from shoal.wire.messages import Assign, Blob, Checkpoint, Contribute, Hello, JobSpec, Leads, Message, Renew
 
 log = logging.getLogger("shoal")
 
@@ -233,6 +233,9 @@ class LeaderHost(AnyKey):
         self._refuse(peer)
 
     async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
+        self._refuse(peer)
+
+    async def take_entries(self, peer: RemoteIdentity, given: Contribute, chunks: AsyncIterator[memoryview]) -> Message:
         self._refuse(peer)
 
     def _refuse(self, peer: RemoteIdentity) -> NoReturn:

@@ -57,6 +57,7 @@ from shoal.runtime.contents import Contents
 from shoal.runtime.disk_quota import DiskQuota
 from shoal.runtime.door_guard import DoorGuard
 from shoal.runtime.ended_jobs import EndedJobs
+from shoal.runtime.entry_intake import EntryIntake
 from shoal.runtime.exports import Exports
 from shoal.runtime.job_files import JobFiles
 from shoal.runtime.job_retention import JobRetention
@@ -90,6 +91,7 @@ from shoal.store.seat import Deposed
 from shoal.wire.limits import MANAGERS_MAX
 from shoal.wire.messages import (
     AskActs,
+    AskContributions,
     AskManager,
     AskModel,
     AskSpec,
@@ -99,6 +101,7 @@ from shoal.wire.messages import (
     Blob,
     Checkpoint,
     CollectGarbage,
+    Contribute,
     Denied,
     Done,
     DrainManager,
@@ -111,6 +114,7 @@ from shoal.wire.messages import (
     RemoveJob,
     Renew,
     RollBackModel,
+    SettleContributions,
     Status,
     StopJob,
     Submit,
@@ -197,6 +201,7 @@ class ManagerNode:
         own = OwnView(self._manager, self._router.membership.heard_ago_s)
         #: Nodes and jobs of other managers, or None if this one is the only manager.
         self.view = ClusterView(self.registry, own) if self.registry.holder else None
+        self._contributions = self._make_contributions(options)
         self._exchange = manager_pool(held=self.register.held(), note=self._journal.record)
         self._role_server.features["pool"] = self._exchange
         self.standings = Standings(
@@ -253,6 +258,18 @@ class ManagerNode:
             quota=self._quota,
             books=self._books,
             questions=self._questions,
+        )
+
+    def _make_contributions(self, options: ManagerOptions) -> EntryIntake:
+        return EntryIntake(
+            self.registry,
+            self._blobs,
+            self.register,
+            cluster=self._identity.cluster,
+            quota_bytes=options.contribute_mb * 1_000_000,
+            disk=self._quota,
+            books=self._books,
+            note=self._journal.add,
         )
 
     def _make_status(self, own: OwnView) -> StatusPages:
@@ -515,6 +532,10 @@ class ManagerNode:
                 return await self._drain(message, by=peer.node)
             case AskActs():
                 return await asyncio.to_thread(self._acts.page, message)
+            case AskContributions():
+                return await asyncio.to_thread(self._contributions.page, message)
+            case SettleContributions():
+                return await asyncio.to_thread(self._contributions.settle, message, by=peer.node)
             case AskStatus():
                 return await asyncio.to_thread(self._status.answer, message)
             case AskModel() | PublishModel() | RollBackModel() | AskVersions():
@@ -570,3 +591,6 @@ class ManagerNode:
 
     async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
         await self._blob_exchange.store(blob, chunks)
+
+    async def take_entries(self, peer: RemoteIdentity, given: Contribute, chunks: AsyncIterator[memoryview]) -> Message:
+        return await self._contributions.take(peer, given, chunks)

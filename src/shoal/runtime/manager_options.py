@@ -42,6 +42,7 @@ class ManagerOptions:
     log_format: str = option("", "text or json; else as SHOAL_LOG says")
     disk_quota_bytes: int = option(0, "the most that the cluster's files may take, or 0 for all of the disk")
     keep_jobs: str = option("", "which ended jobs are kept, such as 90d or 500; else all")
+    contribute_mb: int = option(0, "megabytes of entries that each device may add to shared sets, or 0 for none")
     check_in_s: float = option(0.0, "when devices without work come again, or 0 if they stay connected")
     store: str = option("", "postgresql://HOST/DATABASE; else a file of the home")
     blobs: str = option("", "s3://BUCKET/PREFIX; else a folder of the home")
@@ -60,6 +61,8 @@ class ManagerOptions:
         command_line.check_choices(self)
         if self.blobs and self.disk_quota_bytes:
             raise Misuse("--disk-quota bounds the files of this home, and --blobs keeps them elsewhere: choose one")
+        if self.contribute_mb < 0:
+            raise Misuse(f"--contribute-mb is {self.contribute_mb}; it must be 0 or more")
         if self.direct and not self.store:
             raise Misuse("--direct is for one of several managers, and without --store this one is alone")
         # Both refuse what they cannot read.

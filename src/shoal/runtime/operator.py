@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from shoal.net.grpc import GrpcLink
 from shoal.net.renewal import kept_fresh
 from shoal.plan import Plan
 from shoal.runtime.paths import Paths
+from shoal.runtime.shared_sets import SharedSet
 from shoal.store.blobs import read_small
 from shoal.store.files import AtomicFile, telling_disk_full
 from shoal.store.readable import let_others_read
@@ -50,6 +51,7 @@ from shoal.wire.messages import (
     ActView,
     ApproveNode,
     AskActs,
+    AskContributions,
     AskManager,
     AskModel,
     AskSpec,
@@ -58,6 +60,8 @@ from shoal.wire.messages import (
     AskVersions,
     Blob,
     CollectGarbage,
+    ContributionList,
+    ContributionView,
     Done,
     DrainManager,
     DrainNode,
@@ -72,6 +76,7 @@ from shoal.wire.messages import (
     RevokeNode,
     RevokeToken,
     RollBackModel,
+    SettleContributions,
     Status,
     StopJob,
     Submit,
@@ -289,6 +294,31 @@ class Operator:
             if not answer.acts or not answer.next_act:
                 return found
 
+    async def contributions(self, name: str = "") -> list[ContributionView]:
+        """Return what members added to a shared set, or to all, in that order."""
+        found: list[ContributionView] = []
+        while True:
+            asked = AskContributions(set=name, after=found[-1].number if found else 0)
+            answer = await self._operate(asked)
+            assert isinstance(answer, ContributionList)
+            found.extend(answer.contributions)
+            if not answer.contributions or not answer.next_number:
+                return found
+
+    async def settle_contributions(self, name: str, sha256s: Sequence[str], *, approve: bool) -> str:
+        """Approve files of entries, or reject them for good. Return what was done."""
+        return await self._do(SettleContributions(set=name, sha256s=tuple(sha256s), approve=approve))
+
+    async def pull_entries(self, sha256: str, path: Path) -> None:
+        """Write a file of entries, verified by its hash. ``path`` is replaced at once."""
+        await self._fetch(sha256, path, what="the file of entries")
+
+    async def shared_set(self, name: str, least: int, tell: Tell = lambda text: None) -> Path:
+        """Wait until a shared set has this many approved entries. Return a folder with them."""
+
+        found = SharedSet(name, self._places, ask=self.contributions, fetch=self.pull_entries)
+        return await found.when(least, tell)
+
     async def drain_node(self, node: str, reason: str = "") -> str:
         return await self._do(DrainNode(node=node, reason=reason))
 
@@ -416,13 +446,19 @@ class Operator:
         kwargs: Mapping[str, Any] | None = None,
         plan: Mapping[str, Any] | None = None,
         start: str | Path = "",
+        shared: str = "",
+        start_when: int = 1,
         portable: bool = False,
         on_progress: Tell = lambda text: None,
     ) -> str:
-        """From ``examples/mnist`` to a running job. ``plan`` holds only what differs from the task's own plan."""
+        """From ``examples/mnist`` to a running job. ``plan`` holds only what differs from the task's own plan.
+
+        ``shared``: the shared set that it trains on, once this many entries of it (``start_when``) are approved.
+        """
         path, entry = find_task(task)
+        folder = await self.shared_set(shared, start_when, on_progress) if shared else None
         ready = await self.prepare(
-            path, entry, name=name, kwargs=kwargs, plan=plan, start=start, on_progress=on_progress
+            path, entry, name=name, kwargs=kwargs, plan=plan, start=start, shared=folder, on_progress=on_progress
         )
         return await self.submit(ready, plan=plan or {}, portable=portable, on_progress=on_progress)
 
@@ -435,6 +471,7 @@ class Operator:
         kwargs: Mapping[str, Any] | None = None,
         plan: Mapping[str, Any] | None = None,
         start: str | Path = "",
+        shared: Path | None = None,
         on_progress: Tell = lambda text: None,
     ) -> ReadyTask:
         """Pack the code; build the first model and the data shards in a process of their own.
@@ -451,6 +488,7 @@ class Operator:
                 kwargs=kwargs,
                 plan=plan,
                 start=await self._start_file(start, Path(scratch)) if start else None,
+                shared=shared,
                 on_progress=on_progress,
             )
 

@@ -22,6 +22,7 @@ from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.act_rows import ActRows
 from shoal.store.base import Database, Parameters, Row, Statements
+from shoal.store.contribution_rows import ContributionRows
 from shoal.store.drain_rows import DrainRows
 from shoal.store.ended_rows import EndedRows
 from shoal.store.member_rows import MemberRows
@@ -115,7 +116,7 @@ _REMOVE_JOB = (
 )
 
 
-class Registry(MemberRows, ActRows, ViewRows, EndedRows, DrainRows):
+class Registry(MemberRows, ActRows, ContributionRows, ViewRows, EndedRows, DrainRows):
     """Tokens, nodes, jobs and their history, what operators did, and what each manager has."""
 
     def __init__(self, database: Database | Path, *, holder: str = "") -> None:

@@ -34,6 +34,8 @@ class NamedFiles:
     jobs: tuple[NamedJob, ...]
     #: Hashes of published models.
     published: frozenset[str]
+    #: Hashes of members' entries in shared sets.
+    contributed: frozenset[str] = frozenset()
 
 
 def copy_registry(source: Path, target: Path) -> None:
@@ -59,12 +61,22 @@ def read_named(copy: Path) -> NamedFiles:
     with _errors_named(copy), contextlib.closing(_open(copy, "ro")) as database:
         jobs = database.execute("SELECT job, spec_json, state FROM jobs ORDER BY created_s, job").fetchall()
         published = database.execute("SELECT DISTINCT sha256 FROM published").fetchall()
+        contributed = _contributed(database)
     return NamedFiles(
         jobs=tuple(
             NamedJob(job=str(job), spec_json=str(spec), is_open=JobState(state).is_open) for job, spec, state in jobs
         ),
         published=frozenset(str(sha256) for (sha256,) in published),
+        contributed=contributed,
     )
+
+
+def _contributed(database: sqlite3.Connection) -> frozenset[str]:
+    # A manager of the release before has no such table.
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'contributions'").fetchone():
+        return frozenset()
+    found = database.execute("SELECT DISTINCT sha256 FROM contributions WHERE state != 'rejected'").fetchall()
+    return frozenset(str(sha256) for (sha256,) in found)
 
 
 def fence_restored(path: Path) -> None:

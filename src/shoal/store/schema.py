@@ -290,4 +290,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX jobs_ended ON jobs (ended_s, job, state) WHERE ended_s IS NOT NULL",
         "CREATE INDEX jobs_by_name ON jobs (name, created_s)",
     ),
+    (
+        # Files of entries that members gave to shared sets. A set has each file once.
+        """
+        CREATE TABLE contributions (
+            number INTEGER PRIMARY KEY,
+            set_name TEXT NOT NULL,
+            sha256 TEXT NOT NULL,
+            node TEXT NOT NULL,
+            certificate TEXT NOT NULL,
+            entries INTEGER NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            at_s REAL NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'rejected')),
+            decided_by TEXT NOT NULL,
+            UNIQUE (set_name, sha256)
+        )
+        """,
+        "CREATE INDEX contributions_by_node ON contributions (node)",
+    ),
 )

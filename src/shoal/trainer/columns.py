@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from shoal.data.entries import LABELS
 from shoal.errors import Corrupt, Misuse
 from shoal.wire.limits import NAME_MAX_CHARS, TENSOR_DIMENSIONS_MAX
 
@@ -29,8 +30,6 @@ COLUMNS_MAX = 256
 ROWS_MAX = 1 << 31
 
 NOTE = "columns"
-#: The columns that may hold the class of each example.
-LABELS = ("y", "label", "labels")
 RAGGED, TEXT, BYTES = "ragged", "text", "bytes"
 OFFSETS, SHAPES = "/offsets", "/shapes"
 

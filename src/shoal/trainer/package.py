@@ -59,12 +59,14 @@ async def make_ready(
     kwargs: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
     start: Path | None = None,
+    shared: Path | None = None,
     divided: bool = False,
     on_progress: Tell = lambda text: None,
 ) -> ReadyTask:
     """Pack the code, and build the first model and the data shards in a separate process, below ``out``.
 
     ``start`` is a safetensors file or a Hugging Face folder whose tensors the first model takes, where they fit.
+    ``shared`` is a folder with the approved files of a shared set, for ``shoal.data.shared``.
     ``divided`` takes the examples of this machine also where the plan has them local, for simulated devices.
     """
     arguments = dict(kwargs or {})
@@ -78,6 +80,7 @@ async def make_ready(
     out.mkdir(parents=True, exist_ok=True)
     seed, data = int((plan or {}).get("seed", 0)), DIVIDED if divided else str((plan or {}).get("data", ""))
     begins = ("--start", str(start.absolute())) if start else ()
+    begins += ("--shared", str(shared.absolute())) if shared else ()
     options = ("--seed", str(seed), "--data", data, "--out", str(out), *begins)
     prepared, started = await _prepare_in_child(bundle, entry, arguments, options, on_progress)
     title = name or (path.name if path.is_dir() else path.stem)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import traceback
@@ -25,6 +26,7 @@ from torch import nn
 
 from shoal.data.raw_columns import RawColumn
 from shoal.data.raw_values import made_up_rows
+from shoal.data.shared_entries import SHARED_VARIABLE
 from shoal.deprecated import DeprecatedWarning
 from shoal.errors import Misuse
 from shoal.plan import Plan
@@ -66,7 +68,10 @@ def prepare(
     If ``data`` is local, or is not given and the task's own plan has it local, there are no examples to train on here:
     each device has its own. If it is ``divided``, the examples here are what simulated devices have, each a part.
     """
+    has_shared = SHARED_VARIABLE in os.environ
     if is_script(entry):
+        if has_shared:
+            raise Misuse("a script reads its examples itself, so --shared has no effect: write a task, or leave it out")
         from shoal.trainer.prepare_script import prepare_script
 
         return prepare_script(bundle_dir, entry, arguments, seed=seed, out=out, key=key, start=start, report=report)
@@ -80,6 +85,8 @@ def prepare(
     first = write_first(placed, out=out, key=key, start=start, report=report)
     where = data or (task.plan.data if task.plan else "")
     is_local = where == "local"
+    if has_shared and is_local:
+        raise Misuse('--shared has no effect with data = "local": each device trains on its own examples')
     if placed.own and where not in ("local", DIVIDED):
         raise Misuse(
             f"{type(task).__name__}.placement says own for {next(iter(placed.own))}: a device has a part of its own "
@@ -185,6 +192,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="where the cache lives")
     parser.add_argument("--data", default="", help="where examples live, if that is not what the task's plan says")
+    parser.add_argument("--shared", type=Path, help="a folder with the files of a shared set, each named by its hash")
     parser.add_argument("--start", type=Path, help="a safetensors file whose tensors the first model takes")
     parser.add_argument("--fresh", action="store_true", help="ignore what was prepared before")
     given = parser.parse_args()
@@ -227,11 +235,15 @@ def _cached(given: argparse.Namespace, directory: Path, report: Report) -> Prepa
     arguments = json.loads(given.arguments)
     out = given.out.resolve()
     start = start_digest(given.start) if given.start else ""
-    key = cache_key(bundle, given.entry, arguments, given.seed, given.data, start)
+    shared = sorted(path.name for path in given.shared.iterdir()) if given.shared else []
+    key = cache_key(bundle, given.entry, arguments, given.seed, given.data, start, shared)
     if not given.fresh and (found := PreparedJob.find(out, key)):
         report({"step": "cached"})
         return found
     unpack(bundle, directory)
+    os.environ.pop(SHARED_VARIABLE, None)
+    if given.shared:
+        os.environ[SHARED_VARIABLE] = str(given.shared.absolute())
     prepared = prepare(
         directory,
         given.entry,

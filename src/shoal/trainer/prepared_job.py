@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,12 +140,22 @@ def known_gmacs(out: Path, model_sha256: str) -> float:
     return 0.0
 
 
-def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str = "", start: str = "") -> str:
+def cache_key(
+    bundle: bytes,
+    entry: str,
+    arguments: dict[str, Any],
+    seed: int,
+    data: str = "",
+    start: str = "",
+    shared: Sequence[str] = (),
+) -> str:
     """Return a name for a prepared task, from all that decides it: its code, its arguments, its seed, where examples
-    live, and the hash of the file that it starts from."""
+    live, the hash of the file that it starts from, and those of the files of a shared set."""
     code = hashlib.sha256(bundle).hexdigest()
     begins = [start] if start else []
-    decided_by = json.dumps([_FORMAT, code, entry, arguments, seed, data, *begins], sort_keys=True)
+    decided_by = json.dumps(
+        [_FORMAT, code, entry, arguments, seed, data, *begins, *([list(shared)] if shared else [])], sort_keys=True
+    )
     return hashlib.sha256(decided_by.encode()).hexdigest()
 
 

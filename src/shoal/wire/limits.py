@@ -257,3 +257,16 @@ SEAL_HELPER_MAX_BYTES = 32 * SEAL_GROUP_MAX
 
 #: The bytes of a sealed update besides its words: for each of 255 neighbours, its shares of 255 edges.
 SEALS_MAX_BYTES = 1_200_000
+
+#: A member's file of entries for a shared set. It is read into memory to count them.
+CONTRIBUTION_MAX_BYTES = 16 << 20
+
+#: One entry, and the entries of one file.
+ENTRY_MAX_BYTES = 256 << 10
+ENTRIES_MAX = 100_000
+
+#: Files of entries that a member may have in all shared sets together. Those that were rejected count: each is a row.
+CONTRIBUTIONS_PER_MEMBER = 1000
+
+#: Files of entries that one command approves or rejects.
+SETTLED_MAX = 500

@@ -23,12 +23,22 @@ from shoal.wire.messages import (
     Message,
     RevokeNode,
     RollBackModel,
+    SettleContributions,
     StopJob,
     clip,
 )
 
 #: Commands that only ask.
-QUESTIONS = {"AskActs", "AskManager", "AskModel", "AskSpec", "AskStatus", "AskTokens", "AskVersions"}
+QUESTIONS = {
+    "AskActs",
+    "AskContributions",
+    "AskManager",
+    "AskModel",
+    "AskSpec",
+    "AskStatus",
+    "AskTokens",
+    "AskVersions",
+}
 
 
 def commands() -> list[type[Message]]:
@@ -52,6 +62,7 @@ def _patterns() -> typing.Iterable[type[Message]]:
             continue
         given = {name: "x" for name in ("job", "node", "token", "role") if name in kind.__dataclass_fields__}
         given |= {"labels": ("a=1",)} if "labels" in kind.__dataclass_fields__ else {}
+        given |= {"set": "x", "sha256s": ("0" * 64,), "approve": True} if kind is SettleContributions else {}
         given |= {"uses": 1, "valid_s": 60.0} if kind is MakeToken else {}
         if act_of(kind(**given)) is not None:
             yield kind
@@ -62,6 +73,10 @@ def _patterns() -> typing.Iterable[type[Message]]:
     [
         (StopJob(job="j", reason="too slow"), "stop a job j: too slow"),
         (RevokeNode(node="d6"), "revoke a node d6"),
+        (
+            SettleContributions(set="weeds", sha256s=("ab" * 32, "cd" * 32), approve=False),
+            "reject entries weeds: abababababab, cdcdcdcdcdcd",
+        ),
         (ApproveNode(node="d6", card=b"x"), "approve a node d6: with a card"),
         (RollBackModel(job="j", version=7, reason="worse"), "roll a model back j: to version 7: worse"),
         (MakeToken(role="node", uses=5, valid_s=7200.0, label="lab"), "make a join line: 5 x node for 2 h, lab"),

@@ -86,6 +86,27 @@ def test_a_restored_cluster_has_what_jobs_name_and_nothing_else(tmp_path: Path) 
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in other.rglob("*")} == {0}
 
 
+def test_entries_of_shared_sets_are_in_a_backup(tmp_path: Path) -> None:
+    home, file, other = _cluster(tmp_path), tmp_path / "copy.tar", tmp_path / "other"
+    sha256 = BlobStore(Paths(home).blobs).put(b'{"y":1}\n')
+    with Registry(Paths(home).registry) as registry:
+        given = registry.add_contribution(
+            set_name="weeds",
+            sha256=sha256,
+            node="pi",
+            certificate="ab" * 32,
+            entries=1,
+            size_bytes=8,
+            at_s=1.0,
+            quota_bytes=100,
+        )
+    back_up(home, file)
+    restore(file, other)
+    assert BlobStore(Paths(other).blobs).verify(sha256)
+    with Registry(Paths(other).registry) as registry:
+        assert registry.contributions(limit=9) == [given]
+
+
 def test_a_restored_registry_gives_no_term_and_no_secret_twice(tmp_path: Path) -> None:
     home, file, other = _cluster(tmp_path), tmp_path / "copy.tar", tmp_path / "other"
     back_up(home, file)

@@ -119,6 +119,24 @@ def test_a_folder_of_checkpoints_that_no_job_has_is_garbage(disk: Disk) -> None:
     assert disk.places.checkpoints("a").exists()
 
 
+def test_entries_of_shared_sets_stay_until_they_are_rejected(disk: Disk) -> None:
+    sha256 = disk.blobs.put(b'{"y":1}\n')
+    row = disk.registry.add_contribution(
+        set_name="weeds",
+        sha256=sha256,
+        node="attic",
+        certificate="ab" * 32,
+        entries=1,
+        size_bytes=8,
+        at_s=1.0,
+        quota_bytes=100,
+    )
+    disk.age()
+    assert disk.files.collect().blobs == ()
+    disk.registry.settle_contributions([row], "rejected", by="ann")
+    assert disk.files.collect().blobs == (sha256,)
+
+
 def test_shared_contents_count_for_the_job_that_ended_last(disk: Disk) -> None:
     disk.add("late", ended_s=9.0)
     disk.add("early", ended_s=5.0)

@@ -61,6 +61,8 @@ def train(
     set_: TaskArguments = None,
     plan: PlanKeys = None,
     start: train_options.Start = "",
+    shared: train_options.Shared = "",
+    start_when: train_options.StartWhen = None,
     portable: train_options.Portable = False,
     name: Annotated[str, typer.Option(help="What to call the job.", show_default="the task's folder or file")] = "",
     detach: Detach = False,
@@ -97,9 +99,19 @@ def train(
         pairs=plan or (),
     )
     arguments = pairs_of(set_ or (), option="--set")
+    _check_shared(shared, start_when, chosen)
     # Before the cluster is asked: a wrong path should be told at once.
     find_task(task)
-    order = _Order(task=task, name=name, kwargs=arguments, plan=chosen, start=start, portable=portable)
+    order = _Order(
+        task=task,
+        name=name,
+        kwargs=arguments,
+        plan=chosen,
+        start=start,
+        shared=shared,
+        start_when=start_when or 1,
+        portable=portable,
+    )
     _submit(order, home, detach=detach, json=json)
 
 
@@ -112,7 +124,21 @@ class _Order:
     kwargs: dict[str, Any]
     plan: dict[str, Any]
     start: str
+    shared: str
+    start_when: int
     portable: bool
+
+
+def _check_shared(shared: str, start_when: int | None, plan: Mapping[str, Any]) -> None:
+    """Refuse, before anything is asked, what a shared set cannot go with."""
+    from shoal.runtime.shared_sets import check_set
+
+    if start_when is not None and not shared:
+        raise Misuse("--start-when counts the entries of a shared set: name it with --shared SET")
+    if shared:
+        check_set(shared)
+        if plan.get("data") == "local":
+            raise Misuse('--shared has no effect with data = "local": each device trains on its own examples')
 
 
 def _submit(order: _Order, home: Path, *, detach: bool, json: bool) -> None:
@@ -131,6 +157,8 @@ def _submit(order: _Order, home: Path, *, detach: bool, json: bool) -> None:
             kwargs=order.kwargs,
             plan=order.plan,
             start=order.start,
+            shared=order.shared,
+            start_when=order.start_when,
             portable=order.portable,
             on_progress=screen.Teller(screen.err()),
         )

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from shoal.cli.render.format import (
     NOTHING,
+    bytes_text,
     clean,
     count_text,
     metric_text,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from shoal.plan import Plan
     from shoal.wire.messages import (
         ActView,
+        ContributionView,
         EvaluationView,
         EventView,
         ExecutorView,
@@ -264,4 +266,20 @@ def events_table(events: Sequence[EventView]) -> Table:
     table = _table("at", "what", "why")
     for event in events:
         table.add_row(Text(clock_text(event.at_s), style="dim"), event_kind(event), Text(clean(event.reason)))
+    return table
+
+
+def contributions_table(found: Sequence[ContributionView]) -> Table:
+    table = _table("set", "file", "entries", "size", "from", "when", "state", right=("entries", "size"))
+    for view in found:
+        decided = f"{view.state} by {clean(view.by)}" if view.by else view.state
+        table.add_row(
+            Text(clean(view.set)),
+            Text(view.sha256[:12]),
+            count_text(view.entries),
+            bytes_text(view.size_bytes),
+            Text(clean(view.node)),
+            clock_text(view.at_s),
+            Text(decided),
+        )
     return table

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from shoal.wire.messages.aggregation import *
 from shoal.wire.messages.base import *
+from shoal.wire.messages.contributions import *
 from shoal.wire.messages.flock import *
 from shoal.wire.messages.job import *
 from shoal.wire.messages.lease import *
