@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from shoal.data.csv_rows import csv
 from shoal.data.entries import files_of
@@ -26,7 +27,15 @@ from shoal.runtime.paths import Paths
 from shoal.store.contribution_rows import APPROVED, PENDING
 from shoal.wire.messages import Contribute, ContributionView, Done, is_id
 
-_READERS = {".jsonl": jsonl, ".csv": csv, ".npz": npz}
+
+class _Rows(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+#: The reader of files with this ending.
+_READERS: dict[str, Callable[[Path], _Rows]] = {".jsonl": jsonl, ".csv": csv, ".npz": npz}
 
 #: How often a job that waits for entries asks for them.
 ASK_EVERY_S = 5.0

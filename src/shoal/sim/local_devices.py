@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shoal.data.entries import LABELS
 from shoal.data.partition import Partition, hash_of
 from shoal.errors import Misuse, ShoalError
 from shoal.roles.actions import Train
 from shoal.scheduling.batches import Indices, mix
 from shoal.sim.jobs import LearningResult, TrainingResult
 from shoal.sim.torch_training import NOT_FINITE, TorchTraining
-from shoal.trainer.columns import LABELS, labels_of
+from shoal.trainer.columns import labels_of
 from shoal.trainer.importer import is_script
 from shoal.trainer.package import ReadyTask
 from shoal.trainer.protocol import TrainerError

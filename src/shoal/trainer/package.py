@@ -80,8 +80,8 @@ async def make_ready(
     out.mkdir(parents=True, exist_ok=True)
     seed, data = int((plan or {}).get("seed", 0)), DIVIDED if divided else str((plan or {}).get("data", ""))
     begins = ("--start", str(start.absolute())) if start else ()
-    begins += ("--shared", str(shared.absolute())) if shared else ()
-    options = ("--seed", str(seed), "--data", data, "--out", str(out), *begins)
+    entries = ("--shared", str(shared.absolute())) if shared else ()
+    options = ("--seed", str(seed), "--data", data, "--out", str(out), *begins, *entries)
     prepared, started = await _prepare_in_child(bundle, entry, arguments, options, on_progress)
     title = name or (path.name if path.is_dir() else path.stem)
     return ReadyTask(
