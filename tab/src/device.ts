@@ -7,10 +7,11 @@ import type { Parts } from "./parts.ts";
 import { privacyOf } from "./privacy.ts";
 import { PrivacyLedger } from "./privacy_ledger.ts";
 import type { Plain } from "./protobuf.ts";
+import { columnsFromPlain } from "./raw_columns.ts";
 import { Blobs, Lane } from "./session.ts";
 import { Trainer } from "./trainer.ts";
 import { inWords, refusal, say } from "./words.ts";
-import { type Action, clip, type Event, Worker } from "./worker_role.ts";
+import { ASK, type Action, clip, type Event, type MetricSum, Worker } from "./worker_role.ts";
 
 /** How a device is, for a person. */
 export interface Shown {
@@ -38,10 +39,15 @@ export interface Shown {
   up_bytes: number;
   /** Of what came down: files of jobs, which this device keeps. */
   files_bytes: number;
+  /** Job -> the rows that this device has for it, of the jobs that learn from devices' own. */
+  rows: Record<string, number>;
+  /** Of the last lease on own rows: how many were new, and how good the model was on them before it learned from them. */
+  fresh: number;
+  fresh_metrics: MetricSum[];
 }
 
 /** Of the lease under way. */
-export type Progress = Pick<Shown, "job" | "epoch" | "version" | "done" | "of" | "leases" | "examples" | "loss">;
+export type Progress = Pick<Shown, "job" | "epoch" | "version" | "done" | "of" | "leases" | "examples" | "loss" | "fresh" | "fresh_metrics">;
 
 /** What a device tells those who listen. */
 export interface Events {
@@ -96,6 +102,8 @@ export class Device {
   private later_bytes = 0;
   /** No job that downloads more is agreed to by `start`. */
   private most_bytes = Infinity;
+  /** Nobody is there to be asked: what was said once holds for jobs that learn from its rows too. */
+  private isUnattended = false;
   /** The assignment that waits for its user's answer. */
   private offered: Plain | null = null;
   private isWelcome = false;
@@ -109,7 +117,7 @@ export class Device {
   constructor(private readonly parts: Parts) {
     this.shown = {
       state: "new", reason: "", about: null, offer: null, node: "", cluster: "", job: "", threads: parts.engine.threads, engine: "", epoch: 0,
-      version: 0, leases: 0, examples: 0, loss: null, done: 0, of: 0, down_bytes: 0, up_bytes: 0, files_bytes: 0,
+      version: 0, leases: 0, examples: 0, loss: null, done: 0, of: 0, down_bytes: 0, up_bytes: 0, files_bytes: 0, rows: {}, fresh: 0, fresh_metrics: [],
     };
   }
 
@@ -142,14 +150,53 @@ export class Device {
     this.start(about);
   }
 
-  /** Agree to later jobs that download no more than this each. */
+  /** Agree to later jobs that download no more than this each. Jobs that learn from this device's own rows are asked about all the same. */
   later(megabytes: number): void {
     this.later_bytes = megabytes * 1e6;
   }
 
-  /** Agree to jobs that download no more than this each, whether `look` named them or they come later, and to no others. */
+  /** Agree to jobs that download no more than this each, whether `look` named them or they come later, and to no others. For a
+   * program without a person: also to those that learn from its rows. */
   limit(megabytes: number): void {
     this.later_bytes = this.most_bytes = megabytes * 1e6;
+    this.isUnattended = true;
+  }
+
+  /** This device has other rows now: count them, and ask for work with their number. */
+  async recount(): Promise<void> {
+    const { about, offer } = this.shown;
+    this.tell({ rows: { ...this.shown.rows, ...(await this.counted([...(about?.jobs ?? []), ...(offer ? [offer] : [])])) } });
+    for (const job of this.jobs.values()) if (isLocal(job.assign)) this.post(job, { event: "TimerFired", name: ASK });
+  }
+
+  /** Delete this device's rows. Nothing that is not sent by now is sent any more, and no job has them. */
+  async forgetRows(): Promise<void> {
+    const { rows } = this.parts;
+    if (!rows?.forget) throw new Error("the rows of this device are not this program's to delete");
+    const isAtWork = this.jobs.size > 0;
+    if (isAtWork) this.part(say("why.rows-gone"));
+    await rows.forget();
+    for (const { job, own } of this.shown.about?.jobs ?? []) if (own) this.agreed.delete(job);
+    for (const job of Object.keys(this.shown.rows)) this.agreed.delete(job);
+    await this.recount();
+    if (isAtWork) this.follow();
+  }
+
+  /** How many rows of its own this device has for each of these jobs. */
+  private async counted(offers: Offer[]): Promise<Record<string, number>> {
+    const { rows } = this.parts, found: Record<string, number> = {};
+    if (!rows) return found;
+    for (const { job, own } of offers) {
+      if (!own) continue;
+      try {
+        found[job] = await (await rows.open(columnsFromPlain(own.columns))).look();
+      } catch (error) {
+        // A folder with rows of another form, say: who asks for the job is told.
+        this.emit("record", { kind: "rows.unknown", reason: told(error) });
+        found[job] = 0;
+      }
+    }
+    return found;
   }
 
   /** Rest for this reason, or go on if it is empty. */
@@ -170,14 +217,14 @@ export class Device {
     this.tell({ state: "stopped", reason: say("why.stopped") });
   }
 
-  /** Leave the cluster: the key goes, and the files of its jobs. */
+  /** Leave the cluster: the key goes, the files of its jobs, and the rows that this program keeps. */
   async forget(): Promise<void> {
     this.isStarted = false;
     this.part(say("why.gone"));
-    await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget()]);
+    await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]);
     this.identity = null;
     this.agreed.clear();
-    this.tell({ state: "new", reason: "", node: "", cluster: "", about: null });
+    this.tell({ state: "new", reason: "", node: "", cluster: "", about: null, rows: {} });
   }
 
   private async lookAbout(secret: string): Promise<void> {
@@ -193,18 +240,27 @@ export class Device {
         else news.about = await about(this.parts.door, secret, null).catch(() => null);
       }
     }
+    news.rows = await this.counted(news.about?.jobs ?? []);
     this.tell(news);
   }
 
   /** Its user agreed to the jobs that `look` named. */
   private agree(): void {
-    for (const { job, once_bytes } of this.shown.about?.jobs ?? []) if (this.most_bytes === Infinity || once_bytes <= this.most_bytes) this.agreed.add(job);
+    for (const { job, once_bytes, own } of this.shown.about?.jobs ?? []) {
+      const isSmall = this.most_bytes === Infinity || once_bytes <= this.most_bytes;
+      if (isSmall && (!own || this.hasRows(job))) this.agreed.add(job);
+    }
+  }
+
+  /** Whether this device can learn from its own rows for a job. One that nobody attends waits for them. */
+  private hasRows(job: string): boolean {
+    return this.isUnattended || (this.shown.rows[job] ?? 0) > 0;
   }
 
   /** Its user agreed to the job that was assigned meanwhile. */
   take(): void {
     const assign = this.offered;
-    if (!assign) return;
+    if (!assign || (this.shown.offer?.own && !this.hasRows(assign.job))) return;
     this.offered = null;
     this.agreed.add(assign.job);
     this.tell({ offer: null });
@@ -346,7 +402,9 @@ export class Device {
       return;
     }
     this.sendBeat();
-    if (!this.jobs.size) this.tell({ state: "waiting", reason: say("why.no-job") });
+    // An assignment may have come before it, on the other lane, and wait for an answer.
+    if (this.shown.offer) this.tell({ state: "asking", reason: say("why.asking", this.shown.offer.name) });
+    else if (!this.jobs.size) this.tell({ state: "waiting", reason: say("why.no-job") });
     for (const job of this.jobs.values()) this.post(job, { event: "Connected", node: job.assign.leader });
   }
 
@@ -363,6 +421,7 @@ export class Device {
       return this.post(before, { event: "Reassigned", term: assign.term, leader: assign.leader });
     }
     // Nothing is downloaded for a job that this device cannot do.
+    if (isSealed(assign)) return this.tell({ state: "waiting", reason: say("why.sealed", assign.spec.name || assign.job) });
     if (isLocal(assign) && !this.parts.rows) return this.tell({ state: "waiting", reason: say("why.no-rows", assign.spec.name || assign.job) });
     if (this.agreed.has(assign.job)) return this.employ(assign);
     this.offered = assign;
@@ -381,8 +440,10 @@ export class Device {
     if (this.offered !== assign) return;
     const nothing = { job: assign.job, name: assign.spec.name || assign.job, operator: "", once_bytes: NaN, update_bytes: NaN, minute_bytes: 0 };
     const offer = known?.jobs.find(({ job }) => job === assign.job) ?? nothing;
-    this.tell({ about: known ?? this.shown.about, offer });
-    if (offer.once_bytes <= this.later_bytes) return this.take();
+    const rows = { ...this.shown.rows, ...(await this.counted([offer])) };
+    if (this.offered !== assign) return;
+    this.tell({ about: known ?? this.shown.about, offer, rows });
+    if (offer.once_bytes <= this.later_bytes && (this.isUnattended || !isLocal(assign))) return this.take();
     this.tell({ state: "asking", reason: say("why.asking", offer.name) });
   }
 
@@ -489,7 +550,8 @@ export class Device {
       const isOwn = isLocal(job.assign);
       const lesson = isOwn ? await trainer.learn(epoch, batches[0], action.examples, rate, begin, onBatch) : await trainer.train(epoch, batches, rate, onBatch);
       const { delta, examples, loss_sum, ...rest } = lesson;
-      this.tell({ examples: this.shown.examples + examples, loss: loss_sum / examples, engine: trainer.engine });
+      const { fresh = 0, fresh_metrics = [] } = lesson;
+      this.tell({ examples: this.shown.examples + examples, loss: loss_sum / examples, engine: trainer.engine, fresh, fresh_metrics });
       this.post(job, { event: "Trained", lease, examples, loss_sum, ...rest, state: isOwn ? this.stateOf(trainer) : undefined, tensors: { delta } });
     } catch (error) {
       this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
@@ -533,8 +595,8 @@ export class Device {
     this.emit("state", this.now);
     if (news.offer) this.emit("offer", news.offer);
     if (news.done !== undefined || news.leases !== undefined) {
-      const { job, epoch, version, done, of, leases, examples, loss } = this.shown;
-      this.emit("progress", { job, epoch, version, done, of, leases, examples, loss });
+      const { job, epoch, version, done, of, leases, examples, loss, fresh, fresh_metrics } = this.shown;
+      this.emit("progress", { job, epoch, version, done, of, leases, examples, loss, fresh, fresh_metrics });
     }
   }
 
@@ -554,6 +616,11 @@ function loaded(job: Employed, model: Float32Array | undefined): Trainer {
 /** Whether a job trains on rows of the devices' own. */
 function isLocal(assign: Plain): boolean {
   return assign.spec.plan.data === "local";
+}
+
+/** Whether updates of a job are masked before they leave. */
+function isSealed(assign: Plain): boolean {
+  return /\bsealed\b/.test(assign.spec.plan.trust ?? "");
 }
 
 function fresh(): string {

@@ -13,8 +13,16 @@ const ECDSA = { name: "ECDSA", namedCurve: "P-256" };
 const SIGN = { name: "ECDSA", hash: "SHA-256" };
 const FORM = "shoal tab 1";
 
+/** The rows that a job asks of each device: `columns` as its graphs declare them, and what its plan says of what leaves. `epsilon`,
+ * `delta` and `participations` are what a private job promises; 0 if it promises nothing. */
+export interface OwnOffer { columns: unknown; shares_labels: boolean; epsilon: number; delta: number; participations: number }
+
 /** A job that this device may be given, and what it moves. */
-export interface Offer { job: string; name: string; operator: string; once_bytes: number; update_bytes: number; minute_bytes: number }
+export interface Offer {
+  job: string; name: string; operator: string; once_bytes: number; update_bytes: number; minute_bytes: number;
+  /** Of a job that learns from devices' own rows. */
+  own?: OwnOffer | null;
+}
 
 /** Who asks, what for, and the jobs that there are. */
 export interface About { cluster: string; operator: string; purpose: string; jobs: Offer[] }

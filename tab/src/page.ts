@@ -2,7 +2,8 @@
 
 import { type Around, whyRest } from "./rest.ts";
 import type { Offer } from "./identity.ts";
-import type { Said, Shown } from "./tab.ts";
+import { drawRows, tellAdded, wanting } from "./page_rows.ts";
+import type { Said, Shown, Told } from "./tab.ts";
 import { isWord, language, megabytes, say, type Word } from "./words.ts";
 
 const at = <T extends HTMLElement = HTMLElement>(id: string) => document.getElementById(id) as T;
@@ -62,7 +63,11 @@ function list(id: string, lines: string[]): void {
 
 function hire(): void {
   worker = new Worker("/tab.js", { type: "module" });
-  worker.onmessage = ({ data }) => draw(data as Shown);
+  worker.onmessage = ({ data }) => {
+    const told = data as Told;
+    if ("shown" in told) draw(told.shown);
+    else tellAdded(told.added);
+  };
   worker.onerror = ({ message }) => status("state.broken", message || say("why.broken"));
   tell({ say: "look", secret });
 }
@@ -94,6 +99,14 @@ function draw(now: Shown): void {
   at("offer").hidden = now.state !== "asking";
   list("offered", now.offer ? [moves(now.offer)] : []);
   for (const id of ["figures", "progress", "more"]) at(id).hidden = now.state === "asking";
+  const own = wanting(now);
+  // What it sends of the job's examples, or what it reads of a person's.
+  at("sends").hidden = Boolean(own) && (now.about?.jobs ?? []).every((job) => job.own);
+  at("reads").hidden = !own;
+  at("never-reads").hidden = Boolean(own);
+  at<HTMLButtonElement>("take-job").disabled = Boolean(now.offer?.own) && !(now.rows[now.offer!.job] > 0);
+  drawRows(now, at(now.state === "asking" ? "rows-of-offer" : isAsked ? "rows-asked" : "rows-running"), about(), tell);
+  if (isAsked && at("agree").hidden) at("rows").hidden = true;
   at("refusal").textContent = isAsked ? (now.reason && !navigator.onLine ? say("why.offline") : now.reason) : "";
   at("state").textContent = say(`state.${now.state}`);
   at("reason").textContent = now.reason;

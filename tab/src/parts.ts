@@ -82,6 +82,8 @@ export interface RowSource {
   recall(name: string): Promise<string | null>;
   /** Keep a short text. It is durable when this resolves. */
   keep(name: string, text: string): Promise<void>;
+  /** Delete the rows, and no account of a private job. Left out where the rows are not this program's to delete. */
+  forget?(): Promise<void>;
 }
 
 export interface Parts {

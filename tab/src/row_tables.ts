@@ -2,6 +2,7 @@
 // Pure. Errors name a column or a row and never a value: a device reports them, and its rows stay with it.
 
 import type { Rows } from "./examples.ts";
+import { cut } from "./gathered_rows.ts";
 import { checkForm, classOf, described, fitted, type RawColumn, sizeOf, type Values } from "./raw_columns.ts";
 
 /** Rows of one file. */
@@ -32,6 +33,27 @@ const NUMPY: Record<string, [string, (bytes: ArrayBuffer) => ArrayLike<number | 
 /** Read a file by the end of its name. */
 export async function readTable(name: string, bytes: Uint8Array, columns: RawColumn[]): Promise<RowTable> {
   return /\.npz$/i.test(name) ? readNpz(bytes, columns) : readCsv(bytes, columns);
+}
+
+/** Rows that a program made, by column. Fails if they do not fit. */
+export function tableOf(values: Record<string, Values>, columns: RawColumn[]): RowTable {
+  const whole: Record<string, Uint8Array> = {}, lengths = new Set<number>();
+  for (const column of columns) {
+    const given = values[column.name];
+    if (!given) throw new Error(`column ${column.name} is missing`);
+    whole[column.name] = fitted(given, column).bytes;
+    lengths.add(given.shape[0]);
+  }
+  const [count] = lengths;
+  if (lengths.size !== 1) throw new Error(`its columns have ${[...lengths].sort((a, b) => a - b).join(" and ")} rows`);
+  return { count, take: (rows) => cut(columns, whole, rows) };
+}
+
+/** One row that a person wrote into a form: a text for each column. */
+export function rowOf(texts: Record<string, string>, columns: RawColumn[]): RowTable {
+  const quoted = (parts: string[]) => parts.map((part) => `"${part.replaceAll('"', '""')}"`).join(",");
+  const lines = [quoted(columns.map(({ name }) => name)), quoted(columns.map(({ name }) => texts[name] ?? ""))];
+  return readCsv(new TextEncoder().encode(`${lines.join("\n")}\n`), columns);
 }
 
 // numpy's archive: one array per column -------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import type { RowSource } from "./parts.ts";
 
-const NAME = "seen";
+export const SEEN = "seen";
 /** Jobs that are remembered, those that were noted last. */
 const JOBS_KEPT = 100;
 
@@ -13,7 +13,7 @@ export class SeenRows {
   static async read(source: RowSource): Promise<SeenRows> {
     const counts = new Map<string, number>();
     try {
-      const kept = JSON.parse((await source.recall(NAME)) ?? "null");
+      const kept = JSON.parse((await source.recall(SEEN)) ?? "null");
       const known = kept?.of === source.place ? Object.entries(kept.counts) : [];
       for (const [job, count] of known) if (Number.isSafeInteger(count) && (count as number) >= 0) counts.set(job, count as number);
     } catch (error) {
@@ -33,7 +33,7 @@ export class SeenRows {
     this.counts.set(job, count);
     for (const oldest of [...this.counts.keys()].slice(0, -JOBS_KEPT)) this.counts.delete(oldest);
     try {
-      await this.source.keep(NAME, JSON.stringify({ of: this.source.place, counts: Object.fromEntries(this.counts) }));
+      await this.source.keep(SEEN, JSON.stringify({ of: this.source.place, counts: Object.fromEntries(this.counts) }));
     } catch (error) {
       console.info(`how many rows were seen could not be written down: ${error}`);
     }

@@ -47,7 +47,8 @@ export type Action =
 const RETRY_S = [0, 1, 2, 5, 10, 30];
 const REASON_MAX_CHARS = 4096;
 const TRACEBACK_MAX_CHARS = 8192;
-const ASK = "ask-again", DEADLINE = "lease-deadline", RETRY = "retry";
+export const ASK = "ask-again";
+const DEADLINE = "lease-deadline", RETRY = "retry";
 const SENT = "the update was sent; waiting for the next version";
 /** As [term, version]: the trainer holds no model. */
 const NOTHING_HELD: [number, number] = [0, -1];

@@ -10,7 +10,7 @@ import { deflateRawSync } from "node:zlib";
 import { chooseRows, withLabels } from "../built/own_lease.mjs";
 import { columnsFromPlain, fitted } from "../built/raw_columns.mjs";
 import { PrivacyLedger } from "../built/privacy_ledger.mjs";
-import { readCsv, readNpz } from "../built/row_tables.mjs";
+import { readCsv, readNpz, rowOf, tableOf } from "../built/row_tables.mjs";
 import { FolderRows } from "../dist/node.js";
 
 const plain = (parts) => parts.map((part) => Array.from(part));
@@ -81,6 +81,19 @@ test("an archive of numpy is read, packed or not, and a broken one refused", asy
   await assert.rejects(readNpz(npz({ x: npy("|u1", [1, 3], Uint8Array.of(1, 2, 3)) }, false), COLUMNS), /column x is uint8 \[3\]; the task declares uint8 \[2\]/);
   await assert.rejects(readNpz(npz({ x: npy("|u1", [2, 2], new Uint8Array(4)), y: npy("<i8", [1], BigInt64Array.of(0n)) }, false), COLUMNS), /1 and 2 rows/);
   await assert.rejects(readNpz(npz({ y: npy("<i8", [1], BigInt64Array.of(0n)) }, false), COLUMNS), /column x is missing/);
+});
+
+test("rows that a program made or a person wrote are held to the columns", () => {
+  const table = tableOf({ x: { dtype: "uint8", shape: [2, 2], data: [1, 2, 3, 4] }, y: { dtype: "int64", shape: [2], data: [0n, 1n] } }, COLUMNS);
+  const { x, y } = table.take([1]);
+  assert.deepEqual([table.count, numbers(x), x.shape, numbers(y)], [2, [3, 4], [1, 2], [1]]);
+  assert.throws(() => tableOf({ x: { dtype: "uint8", shape: [1, 2], data: [1, 2] } }, COLUMNS), /column y is missing/);
+  const short = { x: { dtype: "uint8", shape: [1, 2], data: [1, 2] }, y: { dtype: "int64", shape: [2], data: [0n, 1n] } };
+  assert.throws(() => tableOf(short, COLUMNS), /1 and 2 rows/);
+  const odd = [{ ...Y, name: 'a, "b"' }, { name: "heat", dtype: "float32", shape: [], classes: [] }];
+  const row = rowOf({ 'a, "b"': "dog", heat: "1.5" }, odd).take([0]);
+  assert.deepEqual([numbers(row['a, "b"']), new Float32Array(row.heat.bytes.buffer)[0]], [[1], 1.5]);
+  assert.throws(() => rowOf({ heat: "1.5" }, odd).take([0]), /not one of its 2 classes/);
 });
 
 test("a folder's newest rows come last, also where an older file grows", async (t) => {

@@ -253,6 +253,12 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, text=text if kind == "keyDown" else "")
 
+    def choose(self, element: str, *files: Path) -> None:
+        """Choose these files in a field for files, as a person does in the browser's dialog."""
+        root = self.send("DOM.getDocument", depth=0)["root"]["nodeId"]
+        field = self.send("DOM.querySelector", nodeId=root, selector=f"#{element}")["nodeId"]
+        self.send("DOM.setFileInputFiles", nodeId=field, files=[str(path) for path in files])
+
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         shot = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -160,6 +160,17 @@ class FirefoxPage:
                 raise BrowserFailed(f"not within {seconds:.0f} s: {script}")
             time.sleep(POLL_S)
 
+    def choose(self, element: str, *files: Path) -> None:
+        """Choose these files in a field for files, as a person does in the browser's dialog."""
+        found = self._browser.send(
+            "browsingContext.locateNodes",
+            context=self._context,
+            locator={"type": "css", "value": f"#{element}"},
+        )
+        (field,) = found["nodes"]
+        shared = {"sharedId": field["sharedId"]}
+        self._browser.send("input.setFiles", context=self._context, element=shared, files=[str(path) for path in files])
+
     def reload(self) -> None:
         self._browser.send("browsingContext.reload", context=self._context, wait="none")
 

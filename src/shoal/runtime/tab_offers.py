@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from shoal.data.raw_columns import columns_to_plain
 from shoal.errors import PeerViolation, ShoalError
 from shoal.store.blobs import BlobStore
+from shoal.trainer.portable.graphs_file import declared_columns
 from shoal.trainer.shards import Manifest
 from shoal.wire.messages import Dataset, JobSpec, Progress
+
+#: Files of graphs whose columns stay in memory. They are named by their hashes, so they never change.
+_COLUMNS_KEPT = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnRowsOffer:
+    """The rows that a job asks of each device, and the parts of its plan that decide which figures leave."""
+
+    #: As the file of the graphs has them: names, types, shapes and classes.
+    columns: list[dict[str, Any]]
+    #: Whether a device reports how many of its rows each class has.
+    shares_labels: bool
+    #: The promise of a private job to each device. All are 0 if the job makes none.
+    epsilon: float
+    delta: float
+    participations: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +48,8 @@ class TabOffer:
     update_bytes: int
     #: How much of that a minute takes at the pace that the job has now, or 0 if it has none yet.
     minute_bytes: int
+    #: None if the job trains on shared examples.
+    own: OwnRowsOffer | None
 
 
 def tab_offers(jobs: Iterable[tuple[JobSpec, Progress | None]], blobs: BlobStore) -> tuple[TabOffer, ...]:
@@ -45,7 +68,28 @@ def _offer(spec: JobSpec, progress: Progress | None, blobs: BlobStore) -> TabOff
         once_bytes=_size(blobs, spec.graphs) + model + examples,
         update_bytes=2 * model,
         minute_bytes=round(2 * model * 60 / round_s) if round_s > 0 else 0,
+        own=_own_rows(spec, blobs) if spec.plan.data == "local" else None,
     )
+
+
+def _own_rows(spec: JobSpec, blobs: BlobStore) -> OwnRowsOffer:
+    plan, columns = spec.plan, []
+    # A file that cannot be read fails on the device, with its reason.
+    with contextlib.suppress(ShoalError, OSError):
+        columns = _columns(Path(blobs.path(spec.graphs)))
+    privacy = plan.privacy
+    return OwnRowsOffer(
+        columns=columns,
+        shares_labels=bool(plan.share_labels),
+        epsilon=privacy.epsilon if privacy else 0.0,
+        delta=privacy.delta if privacy else 0.0,
+        participations=privacy.participations if privacy else 0,
+    )
+
+
+@functools.lru_cache(maxsize=_COLUMNS_KEPT)
+def _columns(path: Path) -> list[dict[str, Any]]:
+    return columns_to_plain(declared_columns(path))
 
 
 def _set_bytes(blobs: BlobStore, dataset: Dataset) -> int:

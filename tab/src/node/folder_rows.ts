@@ -4,8 +4,9 @@
 import { open, readdir, readFile, rename, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { Rows } from "../examples.ts";
+import { gathered } from "../gathered_rows.ts";
 import type { OwnRows, RowSource } from "../parts.ts";
-import { DTYPES, type RawColumn, sizeOf } from "../raw_columns.ts";
+import type { RawColumn } from "../raw_columns.ts";
 import { readTable, type RowTable } from "../row_tables.ts";
 import { ownFolder } from "./key_store.ts";
 
@@ -92,28 +93,17 @@ class RowsOfFolder implements OwnRows {
 
   async take(rows: ArrayLike<number>): Promise<Record<string, Rows>> {
     const places = Array.from(rows, (row) => this.placeOf(row));
-    const made = this.columns.map(({ name, dtype, shape }) => {
-      const rowBytes = sizeOf(shape) * DTYPES[dtype].bytes;
-      return { name, shape, rowBytes, type: DTYPES[dtype].stored, bytes: new Uint8Array(rowBytes * rows.length) };
-    });
-    for (const path of new Set(places.map((place) => place.path))) {
-      const here = places.flatMap((place, i) => (place.path === path ? [i] : []));
-      const taken = await named(path, async () => this.files.get(path)!.table.take(here.map((i) => places[i].row)));
-      for (const { name, rowBytes, bytes } of made) {
-        here.forEach((i, at) => bytes.set(taken[name].bytes.subarray(at * rowBytes, (at + 1) * rowBytes), i * rowBytes));
-      }
-    }
-    return Object.fromEntries(made.map(({ name, type, shape, bytes }) => [name, { type, shape: [rows.length, ...shape], bytes }]));
+    return gathered(this.columns, places, (path, wanted) => named(path, async () => this.files.get(path)!.table.take(wanted)));
   }
 
   private get count(): number {
     return this.spans.reduce((sum, { start, stop }) => sum + stop - start, 0);
   }
 
-  private placeOf(row: number): { path: string; row: number } {
+  private placeOf(row: number): { table: string; row: number } {
     let left = row;
     for (const { path, start, stop } of this.spans) {
-      if (left < stop - start) return { path, row: start + left };
+      if (left < stop - start) return { table: path, row: start + left };
       left -= stop - start;
     }
     throw new Error(`the folder has rows 0 to ${this.count - 1}; others were asked for`);

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 
+import numpy as np
+
+import shoal
+from shoal.data.raw_columns import columns_to_plain
 from shoal.identity.identity import Authority
 from shoal.identity.signing import sign
 from shoal.plan import Plan
 from shoal.runtime.tab_offers import tab_offers
 from shoal.store.blobs import BlobStore
+from shoal.trainer.portable.graphs_file import Graphs, Proof
 from shoal.wire.messages import Dataset, JobSpec, Progress
 
 
@@ -44,3 +50,41 @@ def test_an_offer_names_the_operator_and_what_the_job_moves(tmp_path: Path) -> N
     assert tab_offers([(dataclasses.replace(signed, graphs=""), None)], blobs) == ()
     (offer,) = tab_offers([(dataclasses.replace(spec, initial="f" * 64), None)], blobs)
     assert (offer.operator, offer.once_bytes) == ("", 78_200)
+    assert offer.own is None
+
+
+def test_an_offer_says_which_rows_a_job_wants_and_what_its_plan_promises(tmp_path: Path) -> None:
+    blobs, file = BlobStore(tmp_path / "blobs"), io.BytesIO()
+    columns = {"x": shoal.column("uint8", (8, 8)), "y": shoal.column("int64", classes=("cat", "dog"))}
+    proof = Proof(columns={}, rate=0.1, weight_decay=0.0, seed=1, loss=1.0, stride=1, change=np.zeros(3, np.float32))
+    Graphs(
+        train=b"t", evaluate=b"e", states=0, rate=0.1, weight_decay=0.0, draws=(), evaluation_draws=(), metrics=(),
+        proof=proof, columns=columns,
+    ).write(file)  # fmt: skip
+    promised = Plan(
+        data="local", trust="private(8, 1e-5)", cohort=5, workers_min=5, clip_update=1.0, participations=7,
+        epoch_leases=50, until=shoal.epochs(3),
+    )  # fmt: skip
+    spec = JobSpec(
+        job="j",
+        name="signs",
+        entry="t:T",
+        bundle=blobs.put(b"code"),
+        initial=blobs.put(bytes(1_000)),
+        train=Dataset(manifest="", examples=0),
+        test=Dataset(manifest="", examples=0),
+        plan=Plan(data="local", share_labels=True),
+        graphs=blobs.put(file.getvalue()),
+    )
+    (offer,) = tab_offers([(spec, None)], blobs)
+    assert offer.own is not None
+    assert offer.own.columns == columns_to_plain(columns)
+    assert (offer.own.shares_labels, offer.own.epsilon, offer.own.participations) == (True, 0.0, 0)
+    (offer,) = tab_offers([(dataclasses.replace(spec, plan=promised), None)], blobs)
+    assert offer.own is not None
+    assert (offer.own.shares_labels, offer.own.epsilon, offer.own.delta) == (False, 8.0, 1e-5)
+    assert offer.own.participations == 7
+    # A file that is not what it should be is for the device to refuse.
+    (offer,) = tab_offers([(dataclasses.replace(spec, graphs=blobs.put(b"no graphs")), None)], blobs)
+    assert offer.own is not None
+    assert offer.own.columns == []

@@ -12,7 +12,9 @@ var EN = {
   "job.unknown": "The job {0} does not say how much it downloads.",
   "job.none": "There is no job now. When there is one, this page says how much it downloads, and asks you first.",
   "ask.warm": "It computes while it is open and in front. Your device gets warm and uses power.",
-  "ask.sends": "It sends back what the model learned from the job's own examples. It reads none of your files, photos, contacts or places.",
+  "ask.sends": "It sends back what the model learned from the job's own examples.",
+  "ask.never-reads": "It reads none of your files, photos, contacts or places.",
+  "ask.reads": "It reads no file, photo, contact or place of yours, except the files that you give it below.",
   "ask.keeps": "What it downloads stays in this browser, so that it is downloaded once. Leave this cluster deletes it.",
   "ask.stop": "You can stop at any time. Nothing is lost: another device does the rest.",
   "later.label": "Take part in later jobs of this cluster too, up to {0} MB each",
@@ -21,6 +23,36 @@ var EN = {
   "no-link": "To take part, open the link, or scan the code, that the people who run the cluster gave you.",
   "take-job": "Download and train",
   "no-thanks": "No, stop",
+  "own.title": "Your rows",
+  "own.lead": "The job {0} learns from rows of your own. They stay in this browser.",
+  "own.none": "No rows yet. Without any, this device does not train that job.",
+  "own.held-one": "1 row is kept here, and nowhere else.",
+  "own.held": "{0} rows are kept here, and nowhere else.",
+  "own.files": "Add files",
+  "own.tables": "A .npz or .csv file with these columns: {0}.",
+  "own.pictures": "Or pictures. They are kept at {0} x {1} pixels: the middle of each, scaled.",
+  "own.class": "The pictures show",
+  "own.class-number": "The class of the pictures, as a number",
+  "own.add-row": "Add this row",
+  "own.yes": "yes",
+  "own.no": "no",
+  "own.no-pictures": "this job takes .npz and .csv files",
+  "own.added-one": "1 row was added.",
+  "own.added": "{0} rows were added.",
+  "own.kept": "This is what was kept of them:",
+  "own.forget": "Delete my rows",
+  "own.leaves": "What leaves this device for the job {0}",
+  "leaves.change": "What the model learned from your rows, as changes of its numbers. An expert can sometimes work back from such changes to a row, and this job makes no promise against that.",
+  "leaves.change-private": "What the model learned from your rows, as changes of its numbers, shortened to a length that is the same for everyone. The cluster adds noise before others see a version: epsilon {0}, delta {1}. It happens at most {2} times.",
+  "leaves.held": "How many rows you have.",
+  "leaves.lesson": "For each update: how many rows it used, how long that took, and the model's loss on them.",
+  "leaves.lesson-private": "For each update: how long it took. The loss, and how many rows it used, stay here.",
+  "leaves.fresh": "How many of your rows are new, and how good the model was on them before it learned from them.",
+  "leaves.labels": "How many of your rows each class has.",
+  "leaves.account": "How often you took part, and how much of the promise that has used up.",
+  "leaves.device": "What this device is: {0}.",
+  "leaves.failure": "If rows do not fit or the training fails: the reason with the name of a column, and never a value.",
+  "leaves.never": "No row leaves, and no name of a file.",
   leases: "updates sent",
   examples: "examples trained",
   loss: "last loss",
@@ -64,6 +96,8 @@ var EN = {
   "why.no-work": "there is no work now; this page asks again later",
   "why.led-elsewhere": "{0} leads this job, and a page cannot reach it",
   "why.no-rows": "the job {0} learns from rows that a device has, and this one gives none",
+  "why.sealed": "the job {0} masks its updates, and this program has no masks",
+  "why.rows-gone": "its user deleted the rows",
   "why.asking": "{0} waits for your answer; nothing was downloaded",
   "why.stopped": "stopped; what was not sent goes to another device",
   "why.hidden": "this page is in the background",
@@ -158,13 +192,13 @@ ${text}
 -----END CERTIFICATE REQUEST-----
 `;
 }
-function der(tag, ...parts2) {
-  const size = parts2.reduce((sum, part2) => sum + part2.length, 0);
+function der(tag, ...parts3) {
+  const size = parts3.reduce((sum, part2) => sum + part2.length, 0);
   const head = size < 128 ? [tag, size] : size < 256 ? [tag, 129, size] : [tag, 130, size >> 8, size & 255];
   const whole2 = new Uint8Array(head.length + size);
   whole2.set(head);
   let at = head.length;
-  for (const part2 of parts2) {
+  for (const part2 of parts3) {
     whole2.set(part2, at);
     at += part2.length;
   }
@@ -273,9 +307,9 @@ function logNormal(value) {
     for (let n = 1; term > sum * 1e-17; n++) sum += term *= 2 * x * x / (2 * n + 1);
     return Math.log(0.5 - Math.exp(-x * x) * sum / Math.sqrt(Math.PI));
   }
-  let fraction = x;
-  for (let n = 200; n > 0; n--) fraction = x + n / 2 / fraction;
-  return -x * x - Math.log(2 * Math.sqrt(Math.PI) * fraction);
+  let fraction2 = x;
+  for (let n = 200; n > 0; n--) fraction2 = x + n / 2 / fraction2;
+  return -x * x - Math.log(2 * Math.sqrt(Math.PI) * fraction2);
 }
 
 // src/participation.ts
@@ -386,6 +420,83 @@ var PrivacyLedger = class _PrivacyLedger {
 };
 function nameOf(job) {
   return `privacy-${job}.json`;
+}
+
+// src/raw_columns.ts
+var COLUMNS_MAX = 32;
+var NAME_MAX_CHARS = 64;
+var DIMENSIONS_MAX = 8;
+var SIZE_MAX = 1 << 24;
+var ROW_MAX_BYTES = 16 << 20;
+var CLASSES_MAX = 1e3;
+var CLASS_MAX_CHARS = 128;
+var whole = (bits2, isSigned = true) => isSigned ? [-(1n << BigInt(bits2 - 1)), (1n << BigInt(bits2 - 1)) - 1n] : [0n, (1n << BigInt(bits2)) - 1n];
+var DTYPES = {
+  uint8: { stored: "U8", bytes: 1, make: (count) => new Uint8Array(count), range: whole(8, false) },
+  int8: { stored: "I8", bytes: 1, make: (count) => new Int8Array(count), range: whole(8) },
+  int16: { stored: "I16", bytes: 2, make: (count) => new Int16Array(count), range: whole(16) },
+  int32: { stored: "I32", bytes: 4, make: (count) => new Int32Array(count), range: whole(32) },
+  int64: { stored: "I64", bytes: 8, make: (count) => new BigInt64Array(count), range: whole(64) },
+  float32: { stored: "F32", bytes: 4, make: (count) => new Float32Array(count), range: null },
+  bool: { stored: "BOOL", bytes: 1, make: (count) => new Uint8Array(count), range: [0n, 1n] }
+};
+var sizeOf = (shape) => shape.reduce((product, side) => product * side, 1);
+function columnsFromPlain(plain) {
+  if (plain === void 0) return [];
+  if (!Array.isArray(plain) || plain.length > COLUMNS_MAX) throw wrong(`they are at most ${COLUMNS_MAX}`);
+  const columns = plain.map(checked);
+  if (new Set(columns.map(({ name }) => name)).size < columns.length) throw wrong("two columns have one name");
+  if (columns.reduce((sum, { dtype, shape }) => sum + DTYPES[dtype].bytes * sizeOf(shape), 0) > ROW_MAX_BYTES) throw wrong(`a row has more than ${ROW_MAX_BYTES} bytes`);
+  return columns;
+}
+function checked(plain) {
+  const { name, dtype, shape, classes } = plain ?? {};
+  if (!isName(name, NAME_MAX_CHARS)) throw wrong(`a name has 1 to ${NAME_MAX_CHARS} printable characters`);
+  if (typeof dtype !== "string" || !Object.hasOwn(DTYPES, dtype)) throw wrong(`column ${name} has an unknown type`);
+  const isSized = Array.isArray(shape) && shape.length <= DIMENSIONS_MAX && shape.every((size) => Number.isInteger(size) && size >= 1 && size <= SIZE_MAX);
+  if (!isSized) throw wrong(`column ${name} has a shape beyond the limits`);
+  if (!Array.isArray(classes) || classes.length > CLASSES_MAX || !classes.every((each) => isName(each, CLASS_MAX_CHARS))) throw wrong(`column ${name} has classes beyond the limits`);
+  if (new Set(classes).size < classes.length || classes.length && (shape.length || !dtype.includes("int"))) throw wrong(`column ${name} cannot have these classes`);
+  return { name, dtype, shape, classes };
+}
+function wrong(why) {
+  return new Error(`these do not describe the columns of a device's rows: ${why}`);
+}
+function isName(text, most) {
+  return typeof text === "string" && Array.from(text).length <= most && /^[^\p{C}\p{Zl}\p{Zp}\p{Zs}]+$/u.test(text.replaceAll(" ", "_"));
+}
+function described({ dtype, shape }) {
+  return shape.length ? `${dtype} [${shape.join(", ")}]` : dtype;
+}
+function fitted(values, column) {
+  checkForm(values, column);
+  const { name, dtype, shape, classes } = column;
+  const { stored, make, range } = DTYPES[dtype];
+  const { data } = values;
+  const made = make(data.length);
+  for (let i = 0; i < data.length; i++) {
+    if (values.dtype !== dtype && !isHeld(data[i], range, values.dtype)) throw new Error(`column ${name} has values of ${values.dtype} that ${dtype} cannot hold`);
+    made[i] = dtype === "int64" ? BigInt(data[i]) : Number(data[i]);
+    if (!range && !Number.isFinite(made[i])) throw new Error(`column ${name} has a value that is not a finite number`);
+    if (classes.length && !(made[i] >= 0 && made[i] < classes.length)) throw new Error(`column ${name} has a value outside its ${classes.length} classes`);
+  }
+  return { type: stored, shape: [values.shape[0], ...shape], bytes: new Uint8Array(made.buffer) };
+}
+function isHeld(value, range, from) {
+  if (!range) return from.startsWith("float") || BigInt(Math.fround(Number(value))) === BigInt(value);
+  if (typeof value === "number" && !Number.isInteger(value)) return false;
+  return value >= range[0] && value <= range[1];
+}
+function checkForm({ dtype, shape }, column) {
+  const row = shape.slice(1);
+  if (shape.length && row.join() === column.shape.join()) return;
+  throw new Error(`column ${column.name} is ${described({ dtype, shape: row })}; the task declares ${described(column)}`);
+}
+function classOf(text, { name, classes }) {
+  const known = classes.indexOf(text);
+  if (known >= 0) return BigInt(known);
+  if (/^-?\d+$/.test(text)) return BigInt(text);
+  throw new Error(`column ${name} has a text that is not ${classes.length ? `one of its ${classes.length} classes` : "a whole number"}`);
 }
 
 // src/contract.ts
@@ -905,7 +1016,7 @@ var Assembly = class {
     if (envelope) {
       if (this.waiting) throw new Violation("a message where a chunk was expected");
       const { kind, body, infos } = opened(envelope);
-      const size = infos.reduce((sum, info) => sum + sizeOf(info), 0);
+      const size = infos.reduce((sum, info) => sum + sizeOf2(info), 0);
       if (size > PAYLOAD_MAX_BYTES) throw new Violation(`${kind} of ${size} bytes, at most ${PAYLOAD_MAX_BYTES} are taken`);
       if (!size && chunk) throw new Violation(`a chunk with ${kind}, which announced no tensors`);
       this.waiting = { kind, body, infos, into: new Uint8Array(size), filled: 0 };
@@ -923,7 +1034,7 @@ var Assembly = class {
     const tensors = {};
     let at = 0;
     for (const info of waiting.infos) {
-      const size = sizeOf(info);
+      const size = sizeOf2(info);
       tensors[info.name] = new Float32Array(waiting.into.buffer.slice(at, at + size));
       at += size;
     }
@@ -966,7 +1077,7 @@ function opened(envelope) {
   if (!found) throw new Violation("an envelope with no message");
   return { ...found, infos };
 }
-function sizeOf(info) {
+function sizeOf2(info) {
   if (info.dtype !== "float32") throw new Violation(`a tensor of type ${info.dtype}: a tab takes float32`);
   const size = info.shape.reduce((product, side) => product * side, 4);
   if (!(size >= 0 && Number.isSafeInteger(size))) throw new Violation("a tensor with an impossible shape");
@@ -1574,52 +1685,8 @@ function wholes(type, bytes) {
   return Array.from(type === "U8" ? new Uint8Array(raw) : type === "I8" ? new Int8Array(raw) : type === "I16" ? new Int16Array(raw) : new Int32Array(raw));
 }
 
-// src/raw_columns.ts
-var COLUMNS_MAX = 32;
-var NAME_MAX_CHARS = 64;
-var DIMENSIONS_MAX = 8;
-var SIZE_MAX = 1 << 24;
-var ROW_MAX_BYTES = 16 << 20;
-var CLASSES_MAX = 1e3;
-var CLASS_MAX_CHARS = 128;
-var whole = (bits2, isSigned = true) => isSigned ? [-(1n << BigInt(bits2 - 1)), (1n << BigInt(bits2 - 1)) - 1n] : [0n, (1n << BigInt(bits2)) - 1n];
-var DTYPES = {
-  uint8: { stored: "U8", bytes: 1, make: (count) => new Uint8Array(count), range: whole(8, false) },
-  int8: { stored: "I8", bytes: 1, make: (count) => new Int8Array(count), range: whole(8) },
-  int16: { stored: "I16", bytes: 2, make: (count) => new Int16Array(count), range: whole(16) },
-  int32: { stored: "I32", bytes: 4, make: (count) => new Int32Array(count), range: whole(32) },
-  int64: { stored: "I64", bytes: 8, make: (count) => new BigInt64Array(count), range: whole(64) },
-  float32: { stored: "F32", bytes: 4, make: (count) => new Float32Array(count), range: null },
-  bool: { stored: "BOOL", bytes: 1, make: (count) => new Uint8Array(count), range: [0n, 1n] }
-};
-var sizeOf2 = (shape) => shape.reduce((product, side) => product * side, 1);
-function columnsFromPlain(plain) {
-  if (plain === void 0) return [];
-  if (!Array.isArray(plain) || plain.length > COLUMNS_MAX) throw wrong(`they are at most ${COLUMNS_MAX}`);
-  const columns = plain.map(checked);
-  if (new Set(columns.map(({ name }) => name)).size < columns.length) throw wrong("two columns have one name");
-  if (columns.reduce((sum, { dtype, shape }) => sum + DTYPES[dtype].bytes * sizeOf2(shape), 0) > ROW_MAX_BYTES) throw wrong(`a row has more than ${ROW_MAX_BYTES} bytes`);
-  return columns;
-}
-function checked(plain) {
-  const { name, dtype, shape, classes } = plain ?? {};
-  if (!isName(name, NAME_MAX_CHARS)) throw wrong(`a name has 1 to ${NAME_MAX_CHARS} printable characters`);
-  if (typeof dtype !== "string" || !Object.hasOwn(DTYPES, dtype)) throw wrong(`column ${name} has an unknown type`);
-  const isSized = Array.isArray(shape) && shape.length <= DIMENSIONS_MAX && shape.every((size) => Number.isInteger(size) && size >= 1 && size <= SIZE_MAX);
-  if (!isSized) throw wrong(`column ${name} has a shape beyond the limits`);
-  if (!Array.isArray(classes) || classes.length > CLASSES_MAX || !classes.every((each) => isName(each, CLASS_MAX_CHARS))) throw wrong(`column ${name} has classes beyond the limits`);
-  if (new Set(classes).size < classes.length || classes.length && (shape.length || !dtype.includes("int"))) throw wrong(`column ${name} cannot have these classes`);
-  return { name, dtype, shape, classes };
-}
-function wrong(why) {
-  return new Error(`these do not describe the columns of a device's rows: ${why}`);
-}
-function isName(text, most) {
-  return typeof text === "string" && Array.from(text).length <= most && /^[^\p{C}\p{Zl}\p{Zp}\p{Zs}]+$/u.test(text.replaceAll(" ", "_"));
-}
-
 // src/seen_rows.ts
-var NAME = "seen";
+var SEEN = "seen";
 var JOBS_KEPT = 100;
 var SeenRows = class _SeenRows {
   constructor(source, counts) {
@@ -1632,7 +1699,7 @@ var SeenRows = class _SeenRows {
   static async read(source) {
     const counts = /* @__PURE__ */ new Map();
     try {
-      const kept = JSON.parse(await source.recall(NAME) ?? "null");
+      const kept = JSON.parse(await source.recall(SEEN) ?? "null");
       const known = kept?.of === source.place ? Object.entries(kept.counts) : [];
       for (const [job, count] of known) if (Number.isSafeInteger(count) && count >= 0) counts.set(job, count);
     } catch (error) {
@@ -1650,7 +1717,7 @@ var SeenRows = class _SeenRows {
     this.counts.set(job, count);
     for (const oldest of [...this.counts.keys()].slice(0, -JOBS_KEPT)) this.counts.delete(oldest);
     try {
-      await this.source.keep(NAME, JSON.stringify({ of: this.source.place, counts: Object.fromEntries(this.counts) }));
+      await this.source.keep(SEEN, JSON.stringify({ of: this.source.place, counts: Object.fromEntries(this.counts) }));
     } catch (error) {
       console.info(`how many rows were seen could not be written down: ${error}`);
     }
@@ -1727,8 +1794,8 @@ ${this.why}` : this.runtime.name;
   }
   /** Bring everything here by its hash, load it, and prove the known batch. `isGraphicsWanted`: even where it is slower. `source`:
    * where this device has rows of its own, for a job that trains on them. */
-  static async prepare(spec, blobs, engine, source, isGraphicsWanted, tell) {
-    tell(say("why.fetching-model"));
+  static async prepare(spec, blobs, engine, source, isGraphicsWanted, tell2) {
+    tell2(say("why.fetching-model"));
     const file = await blobs.fetch(spec.graphs);
     if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
     const { tensors, notes } = readTensors(file);
@@ -1739,11 +1806,11 @@ ${this.why}` : this.runtime.name;
     const own = spec.plan.data === "local" ? await ownRows(graphs.columns, source) : null;
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
     const cacheBytes = (spec.plan.cache_mb ?? 0) * 2 ** 20;
-    const [trainSet, testSet] = [await examples(spec.train, blobs, tell, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell)];
+    const [trainSet, testSet] = [await examples(spec.train, blobs, tell2, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell2)];
     if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
     const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine, own);
     await made.recount();
-    tell(say("why.trying"));
+    tell2(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
     return made;
   }
@@ -2033,13 +2100,13 @@ async function ownRows(plain, source) {
   if (!source) throw new Error("this device has no rows of its own");
   return { rows: await source.open(columns), seen: await SeenRows.read(source) };
 }
-async function examples(set, blobs, tell, isWindowed = false, cacheBytes = 0) {
+async function examples(set, blobs, tell2, isWindowed = false, cacheBytes = 0) {
   if (!set.examples) return new Examples([], () => Promise.reject(new Error("a set without examples")));
   const manifest = JSON.parse(new TextDecoder().decode(await blobs.fetch(set.manifest)));
   const entries = manifest.shards;
   const window = isWindowed ? windowShards(cacheBytes, Math.max(1, ...entries.map(({ bytes }) => bytes))) : 0;
   const found = new Examples(entries, (sha256) => {
-    tell(say("why.fetching-examples"));
+    tell2(say("why.fetching-examples"));
     return blobs.fetch(sha256);
   }, window);
   if (found.count !== set.examples) throw new Error(`a set of ${found.count} examples where the job says ${set.examples}`);
@@ -2417,8 +2484,8 @@ var REFUSED_S = 30;
 var PROTOCOL = 2;
 var KIND_MAX_CHARS = 128;
 var Device = class {
-  constructor(parts2) {
-    this.parts = parts2;
+  constructor(parts3) {
+    this.parts = parts3;
     this.shown = {
       state: "new",
       reason: "",
@@ -2427,7 +2494,7 @@ var Device = class {
       node: "",
       cluster: "",
       job: "",
-      threads: parts2.engine.threads,
+      threads: parts3.engine.threads,
       engine: "",
       epoch: 0,
       version: 0,
@@ -2438,7 +2505,10 @@ var Device = class {
       of: 0,
       down_bytes: 0,
       up_bytes: 0,
-      files_bytes: 0
+      files_bytes: 0,
+      rows: {},
+      fresh: 0,
+      fresh_metrics: []
     };
   }
   parts;
@@ -2463,6 +2533,8 @@ var Device = class {
   later_bytes = 0;
   /** No job that downloads more is agreed to by `start`. */
   most_bytes = Infinity;
+  /** Nobody is there to be asked: what was said once holds for jobs that learn from its rows too. */
+  isUnattended = false;
   /** The assignment that waits for its user's answer. */
   offered = null;
   isWelcome = false;
@@ -2497,13 +2569,48 @@ var Device = class {
     }
     this.start(about2);
   }
-  /** Agree to later jobs that download no more than this each. */
+  /** Agree to later jobs that download no more than this each. Jobs that learn from this device's own rows are asked about all the same. */
   later(megabytes) {
     this.later_bytes = megabytes * 1e6;
   }
-  /** Agree to jobs that download no more than this each, whether `look` named them or they come later, and to no others. */
+  /** Agree to jobs that download no more than this each, whether `look` named them or they come later, and to no others. For a
+   * program without a person: also to those that learn from its rows. */
   limit(megabytes) {
     this.later_bytes = this.most_bytes = megabytes * 1e6;
+    this.isUnattended = true;
+  }
+  /** This device has other rows now: count them, and ask for work with their number. */
+  async recount() {
+    const { about: about2, offer } = this.shown;
+    this.tell({ rows: { ...this.shown.rows, ...await this.counted([...about2?.jobs ?? [], ...offer ? [offer] : []]) } });
+    for (const job of this.jobs.values()) if (isLocal(job.assign)) this.post(job, { event: "TimerFired", name: ASK });
+  }
+  /** Delete this device's rows. Nothing that is not sent by now is sent any more, and no job has them. */
+  async forgetRows() {
+    const { rows } = this.parts;
+    if (!rows?.forget) throw new Error("the rows of this device are not this program's to delete");
+    const isAtWork = this.jobs.size > 0;
+    if (isAtWork) this.part(say("why.rows-gone"));
+    await rows.forget();
+    for (const { job, own } of this.shown.about?.jobs ?? []) if (own) this.agreed.delete(job);
+    for (const job of Object.keys(this.shown.rows)) this.agreed.delete(job);
+    await this.recount();
+    if (isAtWork) this.follow();
+  }
+  /** How many rows of its own this device has for each of these jobs. */
+  async counted(offers) {
+    const { rows } = this.parts, found = {};
+    if (!rows) return found;
+    for (const { job, own } of offers) {
+      if (!own) continue;
+      try {
+        found[job] = await (await rows.open(columnsFromPlain(own.columns))).look();
+      } catch (error) {
+        this.emit("record", { kind: "rows.unknown", reason: told(error) });
+        found[job] = 0;
+      }
+    }
+    return found;
   }
   /** Rest for this reason, or go on if it is empty. */
   pause(why) {
@@ -2520,14 +2627,14 @@ var Device = class {
     this.part(say("why.left"));
     this.tell({ state: "stopped", reason: say("why.stopped") });
   }
-  /** Leave the cluster: the key goes, and the files of its jobs. */
+  /** Leave the cluster: the key goes, the files of its jobs, and the rows that this program keeps. */
   async forget() {
     this.isStarted = false;
     this.part(say("why.gone"));
-    await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget()]);
+    await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]);
     this.identity = null;
     this.agreed.clear();
-    this.tell({ state: "new", reason: "", node: "", cluster: "", about: null });
+    this.tell({ state: "new", reason: "", node: "", cluster: "", about: null, rows: {} });
   }
   async lookAbout(secret) {
     const { identity } = this;
@@ -2541,16 +2648,24 @@ var Device = class {
         else news.about = await about(this.parts.door, secret, null).catch(() => null);
       }
     }
+    news.rows = await this.counted(news.about?.jobs ?? []);
     this.tell(news);
   }
   /** Its user agreed to the jobs that `look` named. */
   agree() {
-    for (const { job, once_bytes } of this.shown.about?.jobs ?? []) if (this.most_bytes === Infinity || once_bytes <= this.most_bytes) this.agreed.add(job);
+    for (const { job, once_bytes, own } of this.shown.about?.jobs ?? []) {
+      const isSmall = this.most_bytes === Infinity || once_bytes <= this.most_bytes;
+      if (isSmall && (!own || this.hasRows(job))) this.agreed.add(job);
+    }
+  }
+  /** Whether this device can learn from its own rows for a job. One that nobody attends waits for them. */
+  hasRows(job) {
+    return this.isUnattended || (this.shown.rows[job] ?? 0) > 0;
   }
   /** Its user agreed to the job that was assigned meanwhile. */
   take() {
     const assign = this.offered;
-    if (!assign) return;
+    if (!assign || this.shown.offer?.own && !this.hasRows(assign.job)) return;
     this.offered = null;
     this.agreed.add(assign.job);
     this.tell({ offer: null });
@@ -2680,7 +2795,8 @@ var Device = class {
       return;
     }
     this.sendBeat();
-    if (!this.jobs.size) this.tell({ state: "waiting", reason: say("why.no-job") });
+    if (this.shown.offer) this.tell({ state: "asking", reason: say("why.asking", this.shown.offer.name) });
+    else if (!this.jobs.size) this.tell({ state: "waiting", reason: say("why.no-job") });
     for (const job of this.jobs.values()) this.post(job, { event: "Connected", node: job.assign.leader });
   }
   onAssign(assign) {
@@ -2694,6 +2810,7 @@ var Device = class {
       before.assign = assign;
       return this.post(before, { event: "Reassigned", term: assign.term, leader: assign.leader });
     }
+    if (isSealed(assign)) return this.tell({ state: "waiting", reason: say("why.sealed", assign.spec.name || assign.job) });
     if (isLocal(assign) && !this.parts.rows) return this.tell({ state: "waiting", reason: say("why.no-rows", assign.spec.name || assign.job) });
     if (this.agreed.has(assign.job)) return this.employ(assign);
     this.offered = assign;
@@ -2710,8 +2827,10 @@ var Device = class {
     if (this.offered !== assign) return;
     const nothing = { job: assign.job, name: assign.spec.name || assign.job, operator: "", once_bytes: NaN, update_bytes: NaN, minute_bytes: 0 };
     const offer = known?.jobs.find(({ job }) => job === assign.job) ?? nothing;
-    this.tell({ about: known ?? this.shown.about, offer });
-    if (offer.once_bytes <= this.later_bytes) return this.take();
+    const rows = { ...this.shown.rows, ...await this.counted([offer]) };
+    if (this.offered !== assign) return;
+    this.tell({ about: known ?? this.shown.about, offer, rows });
+    if (offer.once_bytes <= this.later_bytes && (this.isUnattended || !isLocal(assign))) return this.take();
     this.tell({ state: "asking", reason: say("why.asking", offer.name) });
   }
   refuse(reason) {
@@ -2814,7 +2933,8 @@ var Device = class {
       const isOwn = isLocal(job.assign);
       const lesson = isOwn ? await trainer.learn(epoch, batches[0], action.examples, rate, begin, onBatch) : await trainer.train(epoch, batches, rate, onBatch);
       const { delta, examples: examples2, loss_sum, ...rest } = lesson;
-      this.tell({ examples: this.shown.examples + examples2, loss: loss_sum / examples2, engine: trainer.engine });
+      const { fresh: fresh2 = 0, fresh_metrics = [] } = lesson;
+      this.tell({ examples: this.shown.examples + examples2, loss: loss_sum / examples2, engine: trainer.engine, fresh: fresh2, fresh_metrics });
       this.post(job, { event: "Trained", lease, examples: examples2, loss_sum, ...rest, state: isOwn ? this.stateOf(trainer) : void 0, tensors: { delta } });
     } catch (error) {
       this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
@@ -2854,8 +2974,8 @@ var Device = class {
     this.emit("state", this.now);
     if (news.offer) this.emit("offer", news.offer);
     if (news.done !== void 0 || news.leases !== void 0) {
-      const { job, epoch, version, done, of, leases, examples: examples2, loss } = this.shown;
-      this.emit("progress", { job, epoch, version, done, of, leases, examples: examples2, loss });
+      const { job, epoch, version, done, of, leases, examples: examples2, loss, fresh: fresh2, fresh_metrics } = this.shown;
+      this.emit("progress", { job, epoch, version, done, of, leases, examples: examples2, loss, fresh: fresh2, fresh_metrics });
     }
   }
   emit(name, news) {
@@ -2871,6 +2991,9 @@ function loaded(job, model) {
 function isLocal(assign) {
   return assign.spec.plan.data === "local";
 }
+function isSealed(assign) {
+  return /\bsealed\b/.test(assign.spec.plan.trust ?? "");
+}
 function fresh() {
   return Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -2885,7 +3008,7 @@ function now_s() {
 }
 
 // src/web/blob_store.ts
-var NAME2 = "shoal-blobs";
+var NAME = "shoal-blobs";
 var OTHERS_MAX_BYTES = 512 << 20;
 var CacheBlobs = class {
   memory = /* @__PURE__ */ new Map();
@@ -2935,7 +3058,7 @@ var CacheBlobs = class {
   async forget() {
     this.begin("");
     this.memory.clear();
-    await globalThis.caches?.delete(NAME2).catch(() => false);
+    await globalThis.caches?.delete(NAME).catch(() => false);
   }
   /** Drop the oldest blobs of other jobs until they take no more than this. */
   async makeRoom(bytes) {
@@ -2960,7 +3083,7 @@ function address(sha256) {
   return `${PREFIX}${sha256}`;
 }
 async function open2() {
-  return globalThis.caches ? caches.open(NAME2) : null;
+  return globalThis.caches ? caches.open(NAME) : null;
 }
 
 // src/web/door.ts
@@ -3027,6 +3150,170 @@ var WebEngine = class {
   }
 };
 
+// src/gathered_rows.ts
+async function gathered(columns, places, take) {
+  const made = columns.map(({ name, dtype, shape }) => {
+    const rowBytes = sizeOf(shape) * DTYPES[dtype].bytes;
+    return { name, shape, rowBytes, type: DTYPES[dtype].stored, bytes: new Uint8Array(rowBytes * places.length) };
+  });
+  for (const table of new Set(places.map((place) => place.table))) {
+    const here = places.flatMap((place, i) => place.table === table ? [i] : []);
+    const taken = await take(table, here.map((i) => places[i].row));
+    for (const { name, rowBytes, bytes } of made) {
+      here.forEach((i, at) => bytes.set(taken[name].bytes.subarray(at * rowBytes, (at + 1) * rowBytes), i * rowBytes));
+    }
+  }
+  return Object.fromEntries(made.map(({ name, type, shape, bytes }) => [name, { type, shape: [places.length, ...shape], bytes }]));
+}
+function cut(columns, whole2, rows) {
+  return Object.fromEntries(columns.map(({ name, dtype, shape }) => {
+    const rowBytes = sizeOf(shape) * DTYPES[dtype].bytes, bytes = new Uint8Array(rowBytes * rows.length);
+    for (let i = 0; i < rows.length; i++) bytes.set(whole2[name].subarray(rows[i] * rowBytes, (rows[i] + 1) * rowBytes), i * rowBytes);
+    return [name, { type: DTYPES[dtype].stored, shape: [rows.length, ...shape], bytes }];
+  }));
+}
+
+// src/web/kept_rows.ts
+var PART_BYTES = 1 << 20;
+var MEMORY_BYTES = 128 << 20;
+var ROWS_MAX = 2 ** 31;
+var BrowserRows = class {
+  /** Rows do not move. `forget` begins with a fresh count of what was seen. */
+  place = "this browser";
+  database;
+  /** `door`: the origin of the cluster's door. Each door has rows and accounts of its own. */
+  constructor(door) {
+    this.database = door === globalThis.location?.origin ? "shoal-rows" : `shoal-rows ${door}`;
+  }
+  async open(columns) {
+    const rows = new RowsOfBrowser(this.database, columns);
+    await rows.look();
+    return rows;
+  }
+  /** The number of rows of this form that are here. */
+  async count(columns) {
+    const form = formOf(columns);
+    return (await partsOf(this.database, form)).reduce((sum, { count }) => sum + count, 0);
+  }
+  /** Keep all rows of a table. They are durable when this resolves. Fails, and keeps none, if one of them does not fit. */
+  async add(columns, table) {
+    const form = formOf(columns);
+    const rowBytes = columns.reduce((sum, { dtype, shape }) => sum + DTYPES[dtype].bytes * sizeOf(shape), 0);
+    const step = Math.max(1, Math.floor(PART_BYTES / rowBytes));
+    if (await this.count(columns) + table.count > ROWS_MAX) throw new Error(`a device has at most ${ROWS_MAX} rows`);
+    const parts3 = [];
+    for (let low = 0; low < table.count; low += step) {
+      const count = Math.min(step, table.count - low);
+      const rows = table.take(Array.from({ length: count }, (_, i) => low + i));
+      parts3.push({ count, bytes: Object.fromEntries(columns.map(({ name }) => [name, rows[name].bytes])) });
+    }
+    await write(this.database, ["parts", "bytes"], (store2) => {
+      for (const { count, bytes } of parts3) {
+        const asked2 = store2("parts").add({ form, count });
+        asked2.onsuccess = () => void store2("bytes").put(bytes, asked2.result);
+      }
+    });
+    return table.count;
+  }
+  async recall(name) {
+    return await read2(this.database, "notes", (notes) => notes.get(name)) ?? null;
+  }
+  async keep(name, text) {
+    await write(this.database, ["notes"], (store2) => void store2("notes").put(text, name));
+  }
+  /** Delete all rows. The accounts of private jobs stay: what left this device has left it. */
+  async forget() {
+    await write(this.database, ["parts", "bytes", "notes"], (store2) => {
+      store2("parts").clear();
+      store2("bytes").clear();
+      store2("notes").delete(SEEN);
+    });
+  }
+};
+var RowsOfBrowser = class {
+  constructor(database, columns) {
+    this.database = database;
+    this.columns = columns;
+    this.form = formOf(columns);
+    this.most = Math.max(2, Math.floor(MEMORY_BYTES / PART_BYTES));
+  }
+  database;
+  columns;
+  parts = [];
+  memory = /* @__PURE__ */ new Map();
+  most;
+  form;
+  async look() {
+    let start = 0;
+    this.parts = (await partsOf(this.database, this.form)).map(({ key, count }) => ({ key, count, start: (start += count) - count }));
+    return start;
+  }
+  take(rows) {
+    const places = Array.from(rows, (row) => {
+      const part2 = this.parts.find(({ start, count }) => row < start + count);
+      if (!part2) throw new Error("this device has fewer rows than were asked for");
+      return { table: part2.key, row: row - part2.start };
+    });
+    return gathered(this.columns, places, async (key, wanted) => cut(this.columns, await this.bytes(key), wanted));
+  }
+  async bytes(key) {
+    const known = this.memory.get(key) ?? await read2(this.database, "bytes", (bytes) => bytes.get(key));
+    if (!known) throw new Error("rows of this device were deleted");
+    this.memory.delete(key);
+    this.memory.set(key, known);
+    for (const oldest of [...this.memory.keys()].slice(0, -this.most)) this.memory.delete(oldest);
+    return known;
+  }
+};
+function formOf(columns) {
+  return JSON.stringify(columnsFromPlain(columns).map(({ name, dtype, shape, classes }) => [name, dtype, shape, classes]));
+}
+async function partsOf(database, form) {
+  let keys = null;
+  const parts3 = await read2(database, "parts", (store2) => {
+    keys = store2.getAllKeys();
+    return store2.getAll();
+  });
+  return parts3.map((part2, i) => ({ ...part2, key: keys.result[i] })).filter((part2) => part2.form === form);
+}
+function opened2(name) {
+  return new Promise((resolve, reject) => {
+    const opening = indexedDB.open(name, 1);
+    opening.onupgradeneeded = () => {
+      opening.result.createObjectStore("parts", { autoIncrement: true });
+      opening.result.createObjectStore("bytes");
+      opening.result.createObjectStore("notes");
+    };
+    opening.onerror = () => reject(opening.error);
+    opening.onsuccess = () => resolve(opening.result);
+  });
+}
+async function read2(name, from, ask) {
+  const database = await opened2(name);
+  try {
+    return await new Promise((resolve, reject) => {
+      const asked2 = ask(database.transaction(from, "readonly").objectStore(from));
+      asked2.onsuccess = () => resolve(asked2.result);
+      asked2.onerror = () => reject(asked2.error);
+    });
+  } finally {
+    database.close();
+  }
+}
+async function write(name, to, act) {
+  const database = await opened2(name);
+  try {
+    await new Promise((resolve, reject) => {
+      const transaction = database.transaction(to, "readwrite", { durability: "strict" });
+      transaction.oncomplete = () => resolve();
+      transaction.onerror = transaction.onabort = () => reject(transaction.error ?? new Error("this browser kept nothing"));
+      act((store2) => transaction.objectStore(store2));
+    });
+  } finally {
+    database.close();
+  }
+}
+
 // src/web/key_store.ts
 var BrowserKeys = class {
   isExtractable = false;
@@ -3057,15 +3344,289 @@ function store(mode, act) {
   });
 }
 
+// src/row_tables.ts
+var FIELDS_MAX = 1 << 16;
+var LINE_MAX_CHARS = 1 << 20;
+var ARRAY_MAX_BYTES = 1 << 30;
+var TRUTHS = { "0": 0, "1": 1, false: 0, true: 1 };
+var BROKEN = "this is not a complete archive of arrays";
+var NUMPY = {
+  "|u1": ["uint8", (bytes) => new Uint8Array(bytes)],
+  "|i1": ["int8", (bytes) => new Int8Array(bytes)],
+  "|b1": ["bool", (bytes) => new Uint8Array(bytes).map((each) => Number(each !== 0))],
+  "<i2": ["int16", (bytes) => new Int16Array(bytes)],
+  "<u2": ["uint16", (bytes) => new Uint16Array(bytes)],
+  "<i4": ["int32", (bytes) => new Int32Array(bytes)],
+  "<u4": ["uint32", (bytes) => new Uint32Array(bytes)],
+  "<i8": ["int64", (bytes) => new BigInt64Array(bytes)],
+  "<u8": ["uint64", (bytes) => new BigUint64Array(bytes)],
+  "<f4": ["float32", (bytes) => new Float32Array(bytes)],
+  "<f8": ["float64", (bytes) => new Float64Array(bytes)]
+};
+async function readTable(name, bytes, columns) {
+  return /\.npz$/i.test(name) ? readNpz(bytes, columns) : readCsv(bytes, columns);
+}
+function tableOf(values, columns) {
+  const whole2 = {}, lengths = /* @__PURE__ */ new Set();
+  for (const column of columns) {
+    const given = values[column.name];
+    if (!given) throw new Error(`column ${column.name} is missing`);
+    whole2[column.name] = fitted(given, column).bytes;
+    lengths.add(given.shape[0]);
+  }
+  const [count] = lengths;
+  if (lengths.size !== 1) throw new Error(`its columns have ${[...lengths].sort((a, b) => a - b).join(" and ")} rows`);
+  return { count, take: (rows) => cut(columns, whole2, rows) };
+}
+function rowOf(texts, columns) {
+  const quoted = (parts3) => parts3.map((part2) => `"${part2.replaceAll('"', '""')}"`).join(",");
+  const lines = [quoted(columns.map(({ name }) => name)), quoted(columns.map(({ name }) => texts[name] ?? ""))];
+  return readCsv(new TextEncoder().encode(`${lines.join("\n")}
+`), columns);
+}
+async function readNpz(file, columns) {
+  const members = membersOf(file);
+  const arrays = /* @__PURE__ */ new Map();
+  for (const column of columns) {
+    const member = members.get(`${column.name}.npy`);
+    if (!member) throw new Error(`column ${column.name} is missing`);
+    const array = arrayOf(await member(), column);
+    checkForm(array, column);
+    arrays.set(column.name, array);
+  }
+  const lengths = [...new Set([...arrays.values()].map(({ shape }) => shape[0]))].sort((a, b) => a - b);
+  if (lengths.length !== 1) throw new Error(`its columns have ${lengths.join(" and ")} rows`);
+  return {
+    count: lengths[0],
+    take: (rows) => Object.fromEntries(columns.map((column) => [column.name, fitted(gathered2(arrays.get(column.name), rows), column)]))
+  };
+}
+function gathered2({ dtype, shape, itemBytes, read: read3, bytes }, rows) {
+  const rowBytes = sizeOf(shape.slice(1)) * itemBytes;
+  const taken = new Uint8Array(rowBytes * rows.length);
+  for (let i = 0; i < rows.length; i++) taken.set(bytes.subarray(rows[i] * rowBytes, (rows[i] + 1) * rowBytes), i * rowBytes);
+  return { dtype, shape: [rows.length, ...shape.slice(1)], data: read3(taken.buffer) };
+}
+function membersOf(file) {
+  const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
+  let end = file.length - 22;
+  while (end >= 0 && view.getUint32(end, true) !== 101010256) end -= 1;
+  if (end < 0) throw new Error(BROKEN);
+  const found = /* @__PURE__ */ new Map();
+  try {
+    let at = view.getUint32(end + 16, true);
+    for (let left = view.getUint16(end + 10, true); left > 0; left--) {
+      if (view.getUint32(at, true) !== 33639248) throw new Error(BROKEN);
+      const [method, packed, size] = [view.getUint16(at + 10, true), view.getUint32(at + 20, true), view.getUint32(at + 24, true)];
+      const [name, extra, comment] = [28, 30, 32].map((place) => view.getUint16(at + place, true));
+      const header = view.getUint32(at + 42, true);
+      const called = new TextDecoder().decode(file.subarray(at + 46, at + 46 + name));
+      const from = header + 30 + view.getUint16(header + 26, true) + view.getUint16(header + 28, true);
+      found.set(called, () => unpacked(file.subarray(from, from + packed), method, size));
+      at += 46 + name + extra + comment;
+    }
+  } catch {
+    throw new Error(BROKEN);
+  }
+  return found;
+}
+async function unpacked(packed, method, size) {
+  if (size > ARRAY_MAX_BYTES) throw new Error(`it has an array of more than ${ARRAY_MAX_BYTES} bytes`);
+  if (method === 0 && packed.length === size) return packed;
+  if (method !== 8) throw new Error(BROKEN);
+  const whole2 = new Uint8Array(size);
+  let filled = 0;
+  try {
+    const reader = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+    for (let part2 = await reader.read(); !part2.done; part2 = await reader.read()) {
+      whole2.set(part2.value, filled);
+      filled += part2.value.length;
+    }
+  } catch {
+    throw new Error(BROKEN);
+  }
+  if (filled !== size) throw new Error(BROKEN);
+  return whole2;
+}
+function arrayOf(file, { name }) {
+  const isLong = file[6] > 1, start = isLong ? 12 : 10;
+  if (file.length < start || new TextDecoder("latin1").decode(file.subarray(1, 6)) !== "NUMPY") throw new Error(BROKEN);
+  const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
+  const length = isLong ? view.getUint32(8, true) : view.getUint16(8, true);
+  const header = new TextDecoder("latin1").decode(file.subarray(start, start + length));
+  const [, kind] = /'descr':\s*'([^']*)'/.exec(header) ?? [];
+  const [, sides] = /'shape':\s*\(([\d,\s]*)\)/.exec(header) ?? [];
+  const shape = sides?.split(",").map((side) => side.trim()).filter(Boolean).map(Number);
+  if (!kind || !shape?.length || !(kind in NUMPY)) throw new Error(`column ${name} is not an array with a value per row`);
+  if (/'fortran_order':\s*True/.test(header) && shape.length > 1) throw new Error(`column ${name} is stored by columns: save it with numpy.ascontiguousarray`);
+  const [dtype, read3] = NUMPY[kind];
+  const itemBytes = Number(kind.slice(2)), bytes = file.subarray(start + length);
+  if (bytes.length !== sizeOf(shape) * itemBytes) throw new Error(BROKEN);
+  return { dtype, shape, itemBytes, read: read3, bytes };
+}
+function readCsv(file, columns) {
+  let text;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(file);
+  } catch {
+    throw new Error("it is not text in UTF-8");
+  }
+  const lines = text.split(/\r\n|\n|\r/);
+  const tail = lines.pop() ?? "";
+  const [first, ...body] = lines.length ? lines : [tail];
+  const names = fieldsOf(first ?? "", 1);
+  if (new Set(names).size < names.length) throw new Error("two columns of its first line have the same name");
+  const rows = body.map((line, i) => ({ line, number: i + 2 })).filter(({ line }) => line !== "");
+  if (lines.length && tail && isWhole(tail, names.length)) rows.push({ line: tail, number: lines.length + 1 });
+  const places = columns.map((column) => fieldsNamed(column).map((field) => {
+    const place = names.indexOf(field);
+    if (place < 0) throw new Error(`its first line does not name ${field}`);
+    return place;
+  }));
+  return {
+    count: rows.length,
+    take: (wanted) => {
+      const texts = Array.from(wanted, (row) => {
+        const fields2 = fieldsOf(rows[row].line, rows[row].number);
+        if (fields2.length !== names.length) throw new Error(`line ${rows[row].number}: ${fields2.length} values for ${names.length} columns`);
+        return fields2;
+      });
+      return Object.fromEntries(columns.map((column, i) => {
+        const data = texts.flatMap((fields2, row) => places[i].map((place) => parsed(fields2[place], column, wanted[row] + 1)));
+        const dtype = column.dtype === "float32" ? "float64" : "int64";
+        return [column.name, fitted({ dtype, shape: [wanted.length, ...column.shape], data }, column)];
+      }));
+    }
+  };
+}
+function fieldsNamed(column) {
+  const size = sizeOf(column.shape);
+  if (size > FIELDS_MAX) throw new Error(`column ${column.name} has ${size} values per row; a CSV file takes ${FIELDS_MAX}: write .npz`);
+  return column.shape.length ? Array.from({ length: size }, (_, i) => `${column.name}.${i}`) : [column.name];
+}
+function isWhole(line, fields2) {
+  try {
+    return fieldsOf(line, 0).length === fields2;
+  } catch {
+    return false;
+  }
+}
+function fieldsOf(line, number2) {
+  if (line.length > LINE_MAX_CHARS) throw new Error(`line ${number2} is too long`);
+  if (!line.includes('"')) return line.split(",");
+  const fields2 = [];
+  for (let at = 0; at <= line.length; ) {
+    const quoted = line[at] === '"' ? /^"((?:[^"]|"")*)"(?=,|$)/.exec(line.slice(at)) : null;
+    if (line[at] === '"' && !quoted) throw new Error(`line ${number2}: a quoted value does not end`);
+    const plain = quoted ? quoted[0] : line.slice(at).split(",", 1)[0];
+    fields2.push(quoted ? quoted[1].replaceAll('""', '"') : plain);
+    at += plain.length + 1;
+  }
+  return fields2;
+}
+function parsed(text, column, row) {
+  const { name, dtype, classes } = column;
+  const found = dtype === "bool" ? TRUTHS[text.trim().toLowerCase()] : dtype === "float32" ? fraction(text.trim()) : classes.length ? classOf(text, column) : /^[+-]?\d+$/.test(text.trim()) ? BigInt(text.trim().replace("+", "")) : void 0;
+  if (found === void 0) throw new Error(`row ${row}: column ${name} is not ${described({ dtype, shape: [] })}`);
+  return found;
+}
+function fraction(text) {
+  if (/^[+-]?(inf(inity)?|nan)$/i.test(text)) return NaN;
+  return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? Number(text) : void 0;
+}
+
+// src/web/pictures.ts
+var CHANNELS = [1, 3, 4];
+var PICTURE_MAX_BYTES = 64 << 20;
+var PIXELS_MAX = 64e6;
+function pictureForm(columns) {
+  const pictures = columns.filter(({ dtype, shape }) => dtype === "uint8" && (shape.length === 2 || shape.length === 3));
+  const labels = columns.filter(({ dtype, shape }) => dtype.includes("int") && !shape.length);
+  if (pictures.length !== 1 || columns.length > 2 || labels.length !== columns.length - 1) return null;
+  const [column] = pictures, [first, second, third] = [...column.shape, 1];
+  if (CHANNELS.includes(third)) return { column, label: labels[0] ?? null, height: first, width: second, channels: third, isFirst: false };
+  return CHANNELS.includes(first) ? { column, label: labels[0] ?? null, height: second, width: third, channels: first, isFirst: true } : null;
+}
+async function readPicture(file, form, label) {
+  if (file.size > PICTURE_MAX_BYTES) throw new Error(`the picture has more than ${PICTURE_MAX_BYTES >> 20} MB`);
+  const kept = await fittedPicture(file, form);
+  const { column, channels, isFirst } = form;
+  const values = { [column.name]: { dtype: "uint8", shape: [1, ...column.shape], data: pixelsOf(kept, channels, isFirst) } };
+  if (form.label) values[form.label.name] = { dtype: "int64", shape: [1], data: [classOf(label, form.label)] };
+  return { table: tableOf(values, form.label ? [column, form.label] : [column]), kept };
+}
+async function fittedPicture(file, { width, height, channels }) {
+  const bitmap = await createImageBitmap(file, { colorSpaceConversion: "none", imageOrientation: "from-image" }).catch(() => {
+    throw new Error("this is not a picture that this browser reads");
+  });
+  try {
+    if (bitmap.width * bitmap.height > PIXELS_MAX) throw new Error(`the picture has more than ${PIXELS_MAX / 1e6} million pixels`);
+    const canvas = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+    canvas.imageSmoothingQuality = "high";
+    if (channels < 4) {
+      canvas.fillStyle = "white";
+      canvas.fillRect(0, 0, width, height);
+    }
+    const scale = Math.min(bitmap.width / width, bitmap.height / height), [w, h] = [width * scale, height * scale];
+    canvas.drawImage(bitmap, (bitmap.width - w) / 2, (bitmap.height - h) / 2, w, h, 0, 0, width, height);
+    return { width, height, pixels: canvas.getImageData(0, 0, width, height).data };
+  } finally {
+    bitmap.close();
+  }
+}
+function pixelsOf({ width, height, pixels }, channels, isFirst) {
+  const size = width * height, made = new Uint8Array(size * channels);
+  for (let i = 0; i < size; i++) {
+    const [red, green, blue] = pixels.subarray(4 * i, 4 * i + 3);
+    if (channels === 1) made[i] = red * 19595 + green * 38470 + blue * 7471 + 32768 >> 16;
+    else for (let channel = 0; channel < channels; channel++) made[isFirst ? channel * size + i : i * channels + channel] = pixels[4 * i + channel];
+  }
+  return made;
+}
+
+// src/web/picked_rows.ts
+var FILE_MAX_BYTES2 = 256 << 20;
+var SHOWN_MAX = 12;
+async function addFiles(rows, plain, files, label) {
+  const columns = columnsFromPlain(plain), form = pictureForm(columns);
+  const added2 = { rows: 0, kept: [], problems: [] };
+  for (const file of files) {
+    try {
+      if (/\.(npz|csv)$/i.test(file.name)) {
+        if (file.size > FILE_MAX_BYTES2) throw new Error(`it has more than ${FILE_MAX_BYTES2 >> 20} MB`);
+        added2.rows += await rows.add(columns, await readTable(file.name, new Uint8Array(await file.arrayBuffer()), columns));
+      } else if (form) {
+        const { table, kept } = await readPicture(file, form, label);
+        added2.rows += await rows.add(columns, table);
+        if (added2.kept.length < SHOWN_MAX) added2.kept.push(kept);
+      } else throw new Error(say("own.no-pictures"));
+    } catch (error) {
+      added2.problems.push(`${file.name}: ${error.message}`);
+    }
+  }
+  return added2;
+}
+async function addRow(rows, plain, texts) {
+  const columns = columnsFromPlain(plain);
+  try {
+    return { rows: await rows.add(columns, rowOf(texts, columns)), kept: [], problems: [] };
+  } catch (error) {
+    return { rows: 0, kept: [], problems: [error.message] };
+  }
+}
+
 // src/web/index.ts
 function webParts(origin) {
   const door = new WebDoor(origin);
-  return { door, keys: new BrowserKeys(door.origin), blobs: new CacheBlobs(), engine: new WebEngine(engineOf(door.origin)) };
+  const { origin: at } = door;
+  return { door, keys: new BrowserKeys(at), blobs: new CacheBlobs(), engine: new WebEngine(engineOf(at)), rows: new BrowserRows(at) };
 }
 
 // src/tab.ts
-var device = new Device(webParts(location.origin));
-device.on("state", (shown) => postMessage(shown));
+var parts2 = webParts(location.origin);
+var device = new Device(parts2);
+var tell = (told2) => postMessage(told2);
+device.on("state", (shown) => tell({ shown }));
 device.on("record", ({ kind, reason }) => console.info(`${kind}: ${reason}`));
 async function hear(said) {
   switch (said.say) {
@@ -3083,10 +3644,20 @@ async function hear(said) {
       return device.pause(said.why);
     case "graphics":
       return device.graphics(said.isWanted);
+    case "add-files":
+      return added(await addFiles(parts2.rows, said.columns, said.files, said.label));
+    case "add-row":
+      return added(await addRow(parts2.rows, said.columns, said.texts));
+    case "forget-rows":
+      return device.forgetRows();
     case "stop":
       return device.stop();
     case "forget":
       return device.forget();
   }
+}
+async function added(found) {
+  tell({ added: found });
+  if (found.rows) await device.recount();
 }
 addEventListener("message", ({ data }) => void hear(data));

@@ -143,6 +143,16 @@ class Graphs:
         return read
 
 
+def declared_columns(path: Path) -> RawColumns:
+    """Return the columns of devices' own rows that a file of graphs declares. Reads nothing else of it."""
+    with opened(path) as file:
+        _, notes = tensors.read(file, mmap=True)
+    try:
+        return columns_from_plain(json.loads(notes[_NOTE]).get("columns", []))
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise Corrupt(f"this file does not hold the graphs of a job: {error}") from None
+
+
 def metric_sums(metrics: tuple[Metric, ...], numbers: list[float]) -> tuple[MetricSum, ...]:
     """Return the sums that a graph gave, by metric."""
     if len(numbers) != sum(metric.sums for metric in metrics):
