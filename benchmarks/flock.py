@@ -12,15 +12,15 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import PERNET
-from testbed.flocks import command, give_orders
+from testbed.flocks import LOG_AS_READ, between_versions, command, give_orders
 from testbed.processes import memory_mb
 from testbed.results import finish, say
 
@@ -44,6 +44,7 @@ async def fly(*, devices: int, rounds: int, values: int) -> dict[str, Any]:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=(home / "log").open("wb"),
+                env={**os.environ, **LOG_AS_READ},
             )
             for home in homes
         ]
@@ -66,12 +67,7 @@ async def fly(*, devices: int, rounds: int, values: int) -> dict[str, Any]:
 
 def _round_s(log: str, rounds: int) -> float:
     """From the second version on: the first waits for all to be there."""
-    made = {}
-    for line in log.splitlines():
-        if " made: version " in line:
-            clock, _, rest = line.partition(" made: version ")
-            made[int(rest.split()[0])] = time.mktime(time.strptime(f"2000-01-01 {clock}", "%Y-%m-%d %H:%M:%S"))
-    return (made[rounds] - made[1]) / max(1, rounds - 1)
+    return sum(between_versions(log.splitlines(), rounds=rounds)) / max(1, rounds - 1)
 
 
 async def _watch(pids: list[int], peaks: dict[int, float]) -> None:

@@ -1,21 +1,28 @@
-"""Homes of mates that form a flock, and the command of a mate that does all but train."""
+"""Homes of mates that form a flock, the command of a mate that does all but train, and how long their rounds took."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 
+from shoal.errors import Misuse
 from shoal.flock.driver import Orders, save_orders
 from shoal.flock.pairing.resources import ANY_TIME
 from shoal.flock.secret import FlockSecret
 from shoal.flock.settings import FlockSettings
 from shoal.plan import Plan, Until
+from shoal.runtime.log_lines import FORMAT_VARIABLE
 from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
 from shoal.trainer.package import listing_of, spec_of
 from testbed.echo_job import echo_job
+
+#: The environment of a mate whose log ``between_versions`` reads.
+LOG_AS_READ = {FORMAT_VARIABLE: "json"}
 
 
 def give_orders(folder: Path, hosts: Mapping[str, str], *, rounds: int, values: int) -> dict[str, Path]:
@@ -53,3 +60,16 @@ def command(home: Path) -> list[str]:
     """A mate that does all but train."""
     runs = [sys.executable, "-m", "shoal.flock.driver", "--home", str(home), "--json"]
     return [*runs, "--child-module", "shoal.trainer.echo"]
+
+
+def between_versions(lines: Iterable[str], *, rounds: int) -> list[float]:
+    """Return the seconds from each version to the next, from the logs of all mates."""
+    made_s: dict[int, float] = {}
+    for line in lines:
+        told = json.loads(line) if line.startswith("{") else {}
+        if told.get("event") == "version.made":
+            number = int(told["reason"].split()[1])
+            made_s.setdefault(number, datetime.fromisoformat(told["ts"].replace("Z", "+00:00")).timestamp())
+    if sorted(made_s) != list(range(1, rounds + 1)):
+        raise Misuse(f"the logs have the versions {sorted(made_s)}, and {rounds} were made")
+    return [made_s[number + 1] - made_s[number] for number in range(1, rounds)]

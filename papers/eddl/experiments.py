@@ -6,7 +6,9 @@ from papers.eddl import (
     accuracy,
     batch_size,
     batch_time,
+    communities,
     overhead,
+    own_split,
     saturated,
     splitting,
     stragglers,
@@ -16,8 +18,11 @@ from papers.eddl import (
 from papers.harness.rows import Experiment
 
 EXPERIMENTS = (
+    Experiment(name="communities", figure="Table 3 and Figure 1, with families only", run=communities.run),
     Experiment(name="batch_time", figure="Figure 6", run=batch_time.run),
     Experiment(name="accuracy", figure="Figure 7", run=accuracy.run),
+    # A quick run has one lesson, which is Figure 7's.
+    Experiment(name="own_split", figure="Figure 7 on its own split, Figure 12 (a)", run=own_split.run, in_quick=False),
     Experiment(name="training_time", figure="Figures 8, 9 and 10", run=training_time.run),
     Experiment(name="saturated", figure="Figure 11", run=saturated.run),
     Experiment(name="splitting", figure="Figure 12", run=splitting.run),

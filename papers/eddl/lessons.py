@@ -35,7 +35,7 @@ from shoal.trainer.package import ReadyTask, make_ready, plan_from
 from testbed.results import say
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TASKS = {"pernet": "papers/eddl/pernet", "lenet": "examples/mnist"}
+TASKS = {"pernet": "papers/eddl/pernet", "pernet, by app": "papers/eddl/pernet_apps", "lenet": "examples/mnist"}
 
 #: Devices are never quite in step; if they were, asynchronous ones would collide for ever.
 JITTER = 0.05
@@ -56,6 +56,8 @@ class Lesson:
     epochs: int
     rate_mbit: float = 100.0
     seed: int = 0
+    #: Of a tree; 0 for a star.
+    aggregators: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +126,7 @@ def told(lesson: Lesson) -> str:
     return (
         f"{lesson.network}, {lesson.workers} workers, {lesson.pace}, rate {lesson.learning_rate:g}, momentum"
         f" {lesson.momentum:g}, staleness {lesson.staleness}, batch {lesson.batch_size}, seed {lesson.seed}"
+        + (f", {lesson.aggregators} aggregators" if lesson.aggregators else "")
     )
 
 
@@ -171,7 +174,9 @@ def learn(lesson: Lesson, out: Path) -> Learned:
 
 
 def plan_of(lesson: Lesson) -> dict[str, Any]:
+    shape = {"topology": "tree", "aggregators": lesson.aggregators} if lesson.aggregators else {}
     return {
+        **shape,
         "pace": lesson.pace,
         "momentum": lesson.momentum,
         "staleness": lesson.staleness,

@@ -15,6 +15,9 @@ SYNC_SHARE_OF_16: Mapping[tuple[float, str], float] = {
 #: §6.2: accuracy after 20 asynchronous epochs. Workers -> share.
 ASYNC_20_ACCURACY: Mapping[int, float] = {4: 0.95, 16: 0.88}
 
+#: Table 3, scenario 1: model -> accuracy of classification, recall, accuracy of detection. The local one is L1.
+COMMUNITY: Mapping[str, tuple[float, float, float]] = {"local": (0.99, 0.9797, 1.0), "global": (0.9693, 0.9375, 1.0)}
+
 #: §6.4: the size at which BUC stops rising. (Mb/s, pace) -> workers, None where it never does.
 SATURATION: Mapping[tuple[float, str], int | None] = {
     (100.0, "sync"): 6,

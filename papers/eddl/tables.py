@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from papers.eddl import accuracy, paper, splitting
+from papers.eddl import own_split as own_split_of
 from papers.eddl.batch_time import sync_share
 from papers.eddl.setting import EPOCHS, RATES_MBIT
 from papers.eddl.training_time import ratio, training_s
@@ -77,6 +78,39 @@ def async_20(rows: list[Row]) -> str:
         cells = [_spread(chosen(rows, kind=kind, workers=workers), 20) for kind in ("async, momentum 0", "sync")]
         lines.append([str(workers), percent(reported), *cells])
     return table(["workers", "paper, ASYNC-20", "here, ASYNC-20", "here, SYNC-20"], lines)
+
+
+def own_split(rows: list[Row]) -> str:
+    """Accuracy on the paper's own split, by kind and size, with the spread over seeds."""
+    lines = []
+    for kind in own_split_of.KINDS:
+        for workers in own_split_of.SIZES:
+            found = chosen(rows, kind=kind, workers=workers)
+            if found:
+                reported = found[0].get("reported_after_20")
+                lines.append([kind, str(workers), *(_spread(found, epoch) for epoch in EPOCHS), percent(reported)])
+    return table(["training", "workers", *(f"after {epoch}" for epoch in EPOCHS), "paper, after 20"], lines)
+
+
+def communities(rows: list[Row]) -> str:
+    """A community's model beside a global one, as the paper's Table 3 judges them."""
+    lines = []
+    for split in dict.fromkeys(row["split"] for row in rows):
+        for model, reported in paper.COMMUNITY.items():
+            found = chosen(rows, split=split, model=model)
+            if not found:
+                continue
+            cells = [_over_seeds(found, key) for key in ("accuracy", "recall", "detected")]
+            told = ", ".join(percent(each, 1) for each in reported)
+            lines.append([split, model, f"{found[0]['apps']:,}", *cells, told])
+    head = ["split by", "model", "apps learned", "classified", "recall", "detected"]
+    return table([*head, "paper: classified, recall, detected"], lines)
+
+
+def _over_seeds(rows: list[Row], key: str) -> str:
+    values = [row[key] for row in rows]
+    half = (max(values) - min(values)) / 2
+    return f"{100 * fmean(values):.1f} ± {100 * half:.1f} %"
 
 
 def training_time(rows: list[Row]) -> str:
@@ -210,6 +244,8 @@ TABLES = {
     "accuracy": of_one("accuracy", accuracies),
     "async_20": of_one("accuracy", async_20),
     "lenet": of_one("accuracy", lenet),
+    "own_split": of_one("own_split", own_split),
+    "communities": of_one("communities", communities),
     "training_time": of_one("training_time", training_time),
     "saturated": of_one("saturated", saturated),
     "splitting": of_one("splitting", split),

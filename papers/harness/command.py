@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 
+from papers.harness import parts
 from papers.harness.paper import Paper
 from papers.harness.results import OneFile
 from papers.harness.rows import Experiment, Rows
@@ -47,6 +48,7 @@ def measured(paper: Paper, experiments: Sequence[Experiment], *, quick: bool) ->
         seconds[name] = round(took_s, 1)
         if not quick and rows[name]:
             # At once: the next may fail, or be too long for the person who waits.
-            paper.store.write(name, rows[name], took_s)
+            paper.store.write(name, rows[name], max(took_s, parts.seconds_of(paper.name, name)))
+            parts.drop(paper.name, name)
         say(f"   {len(rows[name])} rows in {took_s:.0f} s")
     return rows, seconds

@@ -190,9 +190,12 @@ def learn(
     stray: float = 0.0,
     is_enough: Callable[[Agent], bool] | None = None,
     look_every: int = 10,
+    agent: Agent | None = None,
 ) -> Learned:
-    """Play so many games, or until it is enough; looking whether it is does not count as time."""
-    agent, epsilon, passed = Agent(devices, seed=seed, stray=stray), strategy.begin, False
+    """Play so many games, or until it is enough; looking whether it is does not count as time. ``agent`` learns again
+    what it learned before, from the first ε on."""
+    agent = agent or Agent(devices, seed=seed, stray=stray)
+    epsilon, passed = strategy.begin, False
     returns: list[float] = []
     seconds = 0.0
     for number in range(games):

@@ -25,3 +25,11 @@ SPEEDUP_VS_MASTER = 1.5
 #: §2: a phone's heap of 512 MB holds no eight updates of 46.4 MB beside the rest.
 HEAP_MB = 512
 OUT_OF_MEMORY_AT = 8
+
+#: §4.4.3, Figure 9: how much longer DGE takes than TDGE to learn again, with more than seven devices.
+RELEARN_TIME = 1.5
+#: The strategies that are compared there.
+RELEARNING = ("TDGE", "TGE", "DGE")
+
+#: Figure 11 (c): the energy of a master's communication over that of a chain's device.
+MASTER_ENERGY = 5.8

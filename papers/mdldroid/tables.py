@@ -9,6 +9,7 @@ from papers.harness.tables import NOTHING, decimal, number, percent, table, time
 from papers.mdldroid import paper
 from papers.mdldroid.decisions import random_chance, threshold
 from papers.mdldroid.headline import PAPER_SIZES, change, headline
+from papers.mdldroid.paper import RELEARNING
 from papers.mdldroid.schedulers import TRAINING
 from papers.mdldroid.speed import against_master, against_one
 
@@ -293,6 +294,36 @@ def speed(rows: Rows) -> str:
     return table([*head, "chain against one", "chain against master"], lines)
 
 
+def flock(rows: Rows) -> str:
+    lines = []
+    for row in rows.get("flocks", []):
+        cells = [decimal(row["one_s"], 0), decimal(row["flock_s"], 1), decimal(row["master_s"], 1)]
+        ratios = [times(row["one_s"] / row["flock_s"]), times(row["master_s"] / row["flock_s"])]
+        moved = [decimal(row["flock_mb"], 1), decimal(row["flock_most_mb"], 1), decimal(row["master_mb"], 1)]
+        lines.append([str(row["devices"]), *cells, *ratios, *moved, times(row["master_mb"] / row["flock_mb"])])
+    found = rows.get("flocks", [])
+    if found:
+        mean = fmean(row["master_s"] / row["flock_s"] for row in found)
+        lines.append(["mean", NOTHING, NOTHING, NOTHING, NOTHING, times(mean), *[NOTHING] * 4])
+    head = ["devices", "one device, s", "flock, s", "master, s", "against one", "against a master", "MB: a peer's mean"]
+    return table([*head, "MB: the busiest peer", "MB: the master", "master over a peer's mean"], lines)
+
+
+def relearn(rows: Rows) -> str:
+    found = rows.get("relearn", [])
+    lines = []
+    for size in sorted({row["devices"] for row in found}):
+        cells, base = [], one(found, devices=size, strategy="TDGE")
+        for name in RELEARNING:
+            row = one(found, devices=size, strategy=name)
+            missed = f", {row['not_reached']} of {row['runs']} not" if row and row["not_reached"] else ""
+            cells.append(NOTHING if row is None else f"{row['games']:.0f} ({row['seconds']:.2f} s{missed})")
+        dge = one(found, devices=size, strategy="DGE")
+        ratio = dge["seconds"] / base["seconds"] if dge and base and base["seconds"] else None
+        lines.append([str(size), *cells, times(ratio)])
+    return table(["devices", *(f"{name}: games (CPU time)" for name in RELEARNING), "DGE over TDGE, time"], lines)
+
+
 def links(rows: Rows) -> str:
     found = chosen(rows.get("speed", []), what="model")
     sizes = sorted({row["devices"] for row in found})
@@ -323,4 +354,6 @@ TABLES = {
     "memory": Drawing(("memory",), memory),
     "speed": Drawing(("speed",), speed),
     "links": Drawing(("speed",), links),
+    "flock": Drawing(("flocks",), flock),
+    "relearn": Drawing(("relearn",), relearn),
 }

@@ -37,12 +37,17 @@ TRAIN_EXAMPLES = 6_656
 _HELD_OUT_ONE_IN = 5
 
 
-def permissions(split: str) -> Pair:
-    """``"train"`` (6,656) or ``"test"`` (1,878): uint8 N x 427 of zeros and ones, and int64 classes 0 to 70."""
+def permissions(split: str, *, by: str = "vector") -> Pair:
+    """``"train"`` (6,656) or ``"test"`` (1,878): uint8 N x 427 of zeros and ones, and int64 classes 0 to 70.
+
+    ``by="app"`` holds out apps and not vectors, as EDDL does: then most of the test is in the training set as well.
+    """
     if split not in ("train", "test"):
         raise Misuse(f"the permissions have the splits train and test, not {split!r}")
-    packed, families, columns = _load(data_dir() / "permissions" / "drebin_all_permissions.npz")
-    held_out = _held_out(packed)
+    if by not in _SIDES:
+        raise Misuse(f"the permissions are split by vector or by app, not by {by!r}")
+    packed, families, columns = apps()
+    held_out = _SIDES[by](packed)
     # Families are numbered by size, largest first; -1 is benign.
     malware = (families >= 0) & (families < FAMILIES)
     benign_train = TRAIN_EXAMPLES - int((malware & ~held_out).sum())
@@ -51,9 +56,19 @@ def permissions(split: str) -> Pair:
     # Rows are in order of the apps' SHA-256, so the first ones are as good as drawn.
     benign = np.flatnonzero((families < 0) & side)[:benign_count]
     rows = np.sort(np.concatenate([np.flatnonzero(malware & side), benign]))
-    x = np.zeros((len(rows), COLUMNS), np.uint8)
-    x[:, :columns] = np.unpackbits(packed[rows], axis=1)[:, :columns]
-    return x, (families[rows] + 1).astype(np.int64)
+    return unpacked(packed[rows], columns), (families[rows] + 1).astype(np.int64)
+
+
+def apps() -> tuple[Rows, np.ndarray[Any, np.dtype[np.int64]], int]:
+    """Return every app's permissions as bits, its family (-1 is benign), and the number of permissions."""
+    return _load(data_dir() / "permissions" / "drebin_all_permissions.npz")
+
+
+def unpacked(packed: Rows, columns: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return apps as PerNet takes them, N x 427."""
+    x = np.zeros((len(packed), COLUMNS), np.uint8)
+    x[:, :columns] = np.unpackbits(packed, axis=1)[:, :columns]
+    return x
 
 
 def _load(path: Path) -> tuple[Rows, np.ndarray[Any, np.dtype[np.int64]], int]:
@@ -73,10 +88,19 @@ def _load(path: Path) -> tuple[Rows, np.ndarray[Any, np.dtype[np.int64]], int]:
     return packed, families, columns
 
 
-def _held_out(packed: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def by_vector(packed: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which apps are held out, so that all with the same permissions are on one side."""
     distinct, home = np.unique(packed, axis=0, return_inverse=True)
     first_bytes = [hashlib.sha256(row.tobytes()).digest()[:8] for row in distinct]
     chosen = np.array([int.from_bytes(digest, "big") % _HELD_OUT_ONE_IN == 0 for digest in first_bytes])
     # Only numpy 2.0 gave the inverse a second axis.
     held_out: np.ndarray[Any, np.dtype[np.bool_]] = chosen[home.reshape(-1)]
     return held_out
+
+
+def by_app(packed: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which apps are held out: every fifth. They are in order of their SHA-256."""
+    return np.arange(len(packed)) % _HELD_OUT_ONE_IN == 0
+
+
+_SIDES = {"vector": by_vector, "app": by_app}

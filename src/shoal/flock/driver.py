@@ -42,6 +42,7 @@ from shoal.roles.actions import Action, End, Record, Save
 from shoal.roles.events import Connected, Disconnected, Felt, Received, Saved, SaveFailed, StopRequested
 from shoal.runtime import probe, sensors
 from shoal.runtime.dialer import PersistentLink
+from shoal.runtime.log_lines import log_event
 from shoal.runtime.own_data import expose
 from shoal.runtime.paths import Paths
 from shoal.runtime.process_setup import set_out
@@ -177,7 +178,7 @@ class Flock(AnyKey):
             case Save():
                 self._begin(self._save(action))
             case Record():
-                log.info("%s: %s", action.kind, action.reason)
+                log_event(log, action.kind, action.reason)
             case End():
                 self.ended("", action.reason)
             case _:

@@ -8,9 +8,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from papers.eddl import accuracy, experiments, saturated, setting, splitting, stragglers, tables
+from papers.eddl import (
+    accuracy,
+    communities,
+    experiments,
+    own_split,
+    saturated,
+    setting,
+    splitting,
+    stragglers,
+    tables,
+)
 from papers.eddl.__main__ import PAPER
 from papers.eddl.batch_time import formula_s, star_of, sync_share
 from papers.eddl.headline import headline
@@ -209,6 +220,37 @@ def test_tables_go_between_their_marks() -> None:
 
 def test_the_readme_is_what_the_results_say() -> None:
     assert PAPER.filled(PAPER.readme.read_text(), PAPER.store.read()) == PAPER.readme.read_text()
+
+
+# A community, and the paper's own split ---------------------------------------------------------------------------
+
+
+def test_a_communitys_models_learn_nothing_that_they_are_tested_on() -> None:
+    families = np.concatenate([np.repeat(np.arange(80), 50), np.full(9_000, -1)])
+    held_out = np.arange(len(families)) % 5 == 0
+    local, tested = communities.drawn(families, held_out, "local", np.random.default_rng(1))
+    everything, again = communities.drawn(families, held_out, "global", np.random.default_rng(1))
+    assert set(tested) == set(again)
+    assert held_out[tested].all()
+    assert not held_out[[*local, *everything]].any()
+    # As many benign apps as malware, everywhere.
+    for rows in (local, everything, tested):
+        assert 2 * int((families[rows] < 0).sum()) == len(rows)
+    assert set(families[local]) == {-1, 0, 1, 2, 3, 4} == set(families[tested])
+    assert set(families[everything]) == {-1, *range(70)}, "rarer families are left out"
+
+
+def test_a_community_is_judged_as_in_table_3() -> None:
+    found, labels = np.array([0, 1, 2, 0, 3]), np.array([0, 1, 3, 4, 0])
+    told = communities.judged(found, labels)
+    # Two of five right; of three malicious apps one is right; one is missed and one benign app is accused.
+    assert told == {"accuracy": 0.4, "recall": pytest.approx(1 / 3), "detected": 0.6}
+
+
+def test_the_papers_tree_waits_below_and_not_above() -> None:
+    plan = plan_from(plan_of(own_split.lesson_of("async, tree", 16, 2)))
+    assert (plan.topology, plan.aggregators, plan.pace, plan.seed) == ("tree", 4, "async", 2)
+    assert plan_from(plan_of(own_split.lesson_of("async", 16, 0))).topology != "tree"
 
 
 def test_every_table_and_plot_of_the_readme_is_there() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from papers.harness import command, marks
+from papers.harness import command, marks, parts
 from papers.harness.paper import Paper
+from papers.harness.parts import Parts
 from papers.harness.results import Folder, Measured, OneFile, rows_of
 from papers.harness.rows import Drawing, Experiment, Row, chosen, of_one, one
 from papers.harness.tables import NOTHING, count, decimal, measured_on, percent, table, times
@@ -101,6 +102,30 @@ def test_a_table_that_was_not_measured_stays_or_says_so(tmp_path: Path) -> None:
     assert paper(store, unmeasured="none").filled(text, {}) == text.replace("old", "none")
     kept = {"one": Measured(rows=[{}], date="2026-01-01", machine=FACTS, seconds=60)}
     assert "1 rows" in paper(store).filled(text, kept)
+
+
+def test_a_part_that_is_done_is_not_run_again(tmp_path: Path) -> None:
+    runs: list[int] = []
+
+    def make() -> Row:
+        runs.append(1)
+        if len(runs) == 2:
+            raise KeyboardInterrupt
+        return {"found": [1.5, None], "run": len(runs)}
+
+    def parts_of() -> Parts:
+        return parts.of("none", "long", about=3, root=tmp_path)
+
+    assert parts_of().part({"seed": 1}, make) == {"found": [1.5, None], "run": 1}
+    with pytest.raises(KeyboardInterrupt):
+        parts_of().part({"seed": 2}, make)
+    after = parts_of()
+    assert after.part({"seed": 1}, make)["run"] == 1
+    assert after.part({"seed": 2}, make)["run"] == 3
+    assert after.done == 2
+    assert parts.seconds_of("none", "long", root=tmp_path) > 0
+    parts.drop("none", "long", root=tmp_path)
+    assert parts_of().part({"seed": 1}, make)["run"] == 4
 
 
 def test_a_command_runs_what_is_named_and_keeps_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

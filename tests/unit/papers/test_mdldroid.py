@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.mdldroid import exploring, lenet, schedulers, setting, speed, tables
+from papers.mdldroid import exploring, lenet, relearning, schedulers, setting, speed, tables
 from papers.mdldroid.__main__ import PAPER
 from papers.mdldroid.accuracy import Course, courses, play, together
 from papers.mdldroid.busy import Pattern, drawn, idle
@@ -35,6 +36,7 @@ from papers.mdldroid.headline import headline
 from papers.mdldroid.means import any_merges, halving_weights, merged, neighbourhood_mean, pair
 from papers.mdldroid.windows import UNEQUAL, Windows, at_random, by_person
 from shoal.errors import Misuse
+from testbed.flocks import between_versions
 
 # Means -----------------------------------------------------------------------------------------------------------
 
@@ -266,6 +268,15 @@ def test_an_agent_that_knows_nothing_still_gives_a_round() -> None:
     assert len(pairs) == 5
 
 
+def test_what_is_learned_again_is_another_pattern() -> None:
+    for number in range(5):
+        first, second = relearning.patterns(5, number)
+        assert first.busy != second.busy
+    games, seconds = relearning.one_run(3, STRATEGIES["DGE"], number=0)
+    assert 0 < games <= 1_000
+    assert seconds > 0
+
+
 def test_bars_can_be_reached() -> None:
     for number in range(20):
         pattern = drawn(9, seed=2, number=number)
@@ -372,6 +383,17 @@ async def all_rounds(devices: int) -> None:
 
 def test_members_end_with_the_mean_of_all() -> None:
     asyncio.run(all_rounds(4))
+
+
+def test_rounds_of_a_flock_are_read_from_all_logs() -> None:
+    def line(number: int, second: float) -> str:
+        told = {"ts": f"2026-01-01T00:00:{second:06.3f}Z", "event": "version.made", "reason": f"version {number} of 3"}
+        return json.dumps(told)
+
+    lines = [line(2, 11.5), "not of the log", line(1, 10.0), line(3, 14.0), line(3, 14.2), '{"event": "log"}']
+    assert between_versions(lines, rounds=3) == pytest.approx([1.5, 2.5])
+    with pytest.raises(Misuse, match="4 were made"):
+        between_versions(lines, rounds=4)
 
 
 def test_a_model_of_time_is_worked_out_by_hand() -> None:
