@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,10 @@ class Curve:
                 return self.steps[end - 1]
         return None
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return what JSON can say of it."""
+        return asdict(self)
+
     def final(self, looks: int = 10) -> float:
         """The mean of the last looks."""
         return float(np.mean(self.accuracy[-looks:]))
@@ -86,8 +91,10 @@ def play(
     target: float = TARGET,
     gradient_of: Gradient | None = None,
     admits: Callable[[Visit], bool] | None = None,
+    decay: float = 0.0,
 ) -> Curve:
-    """``until_target`` ends a run where the target is reached: nothing after that is asked for."""
+    """``until_target`` ends a run where the target is reached: nothing after that is asked for. ``decay``: step i is
+    divided by (1 + i)^decay, as in the authors' released code."""
     generator = np.random.default_rng([seed, 3])
     counts = [label_counts(pictures.labels[part], classes=CLASSES) for part in own]
     leader = rule.leader(rate, threshold)
@@ -108,7 +115,7 @@ def play(
             else:
                 found = gradient(base, images, labels)
             arrival = Arrival(gradient=found, base=base, staleness=late, counts=counts[visit.user])
-            model = leader.merge(model, arrival)
+            model = shortened(model, leader.merge(model, arrival), by=(1 + len(leader.weights)) ** -decay)
             past.append(model)
         if step % EVALUATE_EVERY == 0:
             if not math.isfinite(float(np.abs(model).max())):
@@ -127,3 +134,8 @@ def play(
         weights=leader.weights,
         diverged=diverged,
     )
+
+
+def shortened(before: np.ndarray, after: np.ndarray, *, by: float) -> np.ndarray:
+    """Return the model after this share of the step, as float32. A share of 1 changes nothing."""
+    return after if by == 1 else before + np.float32(by) * (after - before)

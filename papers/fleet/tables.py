@@ -116,6 +116,22 @@ def _simple(found: list[Row]) -> str:
     return table([*head, "best rate"], lines)
 
 
+def ten(rows: Rows) -> str:
+    """Steps with the authors' ten clients: as Figure 8 otherwise, and with their decay."""
+    found = rows.get("ten", [])
+    lines = []
+    for staleness, name in dict.fromkeys((row["staleness"], row["rule"]) for row in found):
+        cells = [staleness, name]
+        for how in ("paper", "decayed"):
+            row = one(found, staleness=staleness, rule=name, how=how)
+            dynsgd = one(found, staleness=staleness, rule="dynsgd", how=how)
+            cells += [NOTHING, NOTHING] if row is None else [_reached(row), percent(fewer(row, dynsgd))]
+        decayed = one(found, staleness=staleness, rule=name, how="decayed")
+        lines.append([*cells, number(decayed["rate"]) if decayed else NOTHING])
+    head = ["staleness", "rule", "steps at rate 0.05", "fewer than DynSGD", "steps with decay", "fewer with decay"]
+    return table([*head, "first rate"], lines)
+
+
 def long_tail(rows: Rows) -> str:
     lines = [
         [
@@ -243,6 +259,7 @@ TABLES = {
     "of_means": Drawing(("paper_rate",), of_means),
     "writers": Drawing(("writers",), writers),
     "long_tail": Drawing(("long_tail",), long_tail),
+    "ten": Drawing(("ten",), ten),
     "alike": Drawing(("alike",), alike),
     "private": Drawing(("private",), private),
     "thresholds": Drawing(("thresholds",), refusing),

@@ -12,7 +12,7 @@ from benchmarks.slo import modelled
 from benchmarks.slo_loop import contenders, drawn_contest, score
 from papers.fleet import budgets, online, private, setting, stream, tables, thresholds
 from papers.fleet.__main__ import PAPER
-from papers.fleet.asynchrony import Curve, Visit, play, strangers
+from papers.fleet.asynchrony import Curve, Visit, play, shortened, strangers
 from papers.fleet.experiments import EXPERIMENTS
 from papers.fleet.headline import headline
 from papers.fleet.images import Pictures, alike, batch_of, label_counts, one_owner, two_shards, writers_of
@@ -233,6 +233,31 @@ def test_plain_steps_learn_what_can_be_read_off() -> None:
         seed=0,
     )
     assert curve.final(1) > 0.8
+
+
+def test_a_decayed_step_is_shorter_by_how_many_came_before() -> None:
+    """The first update is i = 1: its step is divided by 2^0.3."""
+    before, after = np.zeros(3, np.float32), np.full(3, 2.0, np.float32)
+    assert shortened(before, after, by=1) is after
+    assert shortened(before, after, by=2**-0.3).tolist() == pytest.approx([2 / 2**0.3] * 3)
+    pictures = some_pictures()
+    own = alike(len(pictures.labels), seed=0, users=2)
+
+    def end(decay: float) -> Curve:
+        return play(
+            RULES["ssgd"],
+            rate=0.2,
+            threshold=0.0,
+            pictures=pictures,
+            own=own,
+            visitor=strangers(own, setting.FRESH),
+            steps=50,
+            seed=0,
+            decay=decay,
+        )
+
+    # Steps of nothing: the model that it began with, which has learned nothing.
+    assert end(0.0).accuracy[-1] > 0.8 > end(50.0).accuracy[-1]
 
 
 def test_steps_to_80_are_of_the_mean_of_looks() -> None:
