@@ -77,7 +77,7 @@ def draw(history, file):
     axes.plot(history["version"], np.sqrt(history["mse"]), marker="o", markersize=4, label="factors")
     axes.axhline(error_of_means(), color="grey", linestyle="--", label="the mean of each film")
     axes.set(xlabel="version of the model", ylabel="error of a held-out rating, stars", ylim=(0, None))
-    axes.legend(loc="center right")
+    axes.legend(loc="lower right")
     axes.grid(alpha=0.3)
     figure.savefig(file, dpi=110)
 
