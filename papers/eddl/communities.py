@@ -89,9 +89,11 @@ def taught(x: Any, y: Any, *, seed: int, epochs: int) -> nn.Sequential:
     network = nn.Sequential(*layers[:-1])
     steps = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     for _ in range(epochs):
-        for part in torch.randperm(len(x)).split(BATCH):
+        order = torch.randperm(len(x))
+        for start in range(0, len(x), BATCH):
+            part = order[start : start + BATCH]
             steps.zero_grad()
-            nn.functional.cross_entropy(network(x[part].float()), y[part]).backward()
+            nn.functional.cross_entropy(network(x[part].float()), y[part]).backward()  # type: ignore[no-untyped-call]
             steps.step()
     return network
 

@@ -100,7 +100,8 @@ def by_vector(packed: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def by_app(packed: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return which apps are held out: every fifth. They are in order of their SHA-256."""
-    return np.arange(len(packed)) % _HELD_OUT_ONE_IN == 0
+    held_out: np.ndarray[Any, np.dtype[np.bool_]] = np.arange(len(packed)) % _HELD_OUT_ONE_IN == 0
+    return held_out
 
 
 _SIDES = {"vector": by_vector, "app": by_app}
