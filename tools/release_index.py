@@ -56,7 +56,8 @@ def pip_install(place: Place, python: Path, *words: str) -> None:
     """Install with pip; fail unless Shoal itself came from the local index."""
     constraint, report = place.scratch / "constraint.txt", python.parents[1] / "report.json"
     constraint.write_text(f"{place.torch}\n", encoding="utf-8")
-    options = ("--extra-index-url", place.index_url, "-c", str(constraint), "--no-compile", "--report", str(report))
+    # Compiled as pip does by default: a confined trainer may not write what it compiles, and would do it at each start.
+    options = ("--extra-index-url", place.index_url, "-c", str(constraint), "--report", str(report))
     place.run(python, "-m", "pip", "install", "-qq", *options, *words)
     came = {
         package["metadata"]["name"]: package["download_info"]["url"]

@@ -83,7 +83,7 @@ def earlier_wheel(place: Place) -> Path:
 
 def pip_replace(place: Place, python: Path, wheel: Path) -> None:
     """Install a wheel over whatever Shoal is there."""
-    place.run(python, "-m", "pip", "install", "-qq", "--no-deps", "--force-reinstall", "--no-compile", wheel)
+    place.run(python, "-m", "pip", "install", "-qq", "--no-deps", "--force-reinstall", wheel)
 
 
 @contextmanager
