@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,12 @@ HERE = Path(__file__).resolve().parent
 def lines(first: int, count: int) -> bytes:
     """Entries as a member's tool packs them."""
     rows = ({"label": number % 2, "x": [float(number), 1.0]} for number in range(first, first + count))
-    return b"".join(json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in rows)
+    return b"".join(map(written, rows))
+
+
+def written(entry: dict[str, Any]) -> bytes:
+    """One entry as a member's tool writes it."""
+    return json.dumps(entry, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 async def member_of(site: Site, folder: Path, name: str) -> Path:
@@ -137,11 +143,9 @@ def test_what_a_member_may_not_add_is_refused_before_it_counts(tmp_path: Path) -
             home = await member_of(site, tmp_path, "attic")
             member = Enrolled.load(Paths(home).node)
             operator = Enrolled.load(Paths(site.cluster.home).operator)
-            half = b"".join(
-                json.dumps({"label": 1, "note": f"{number:0999}"}).encode() + b"\n" for number in range(500)
-            )
+            half = b"".join(written({"label": 1, "note": f"{number:0999}"}) for number in range(500))
             await gave(home, tmp_path, half)
-            more = half.replace(b'"label": 1', b'"label": 2')
+            more = half.replace(b'"label":1', b'"label":2')
             assert "over the quota: attic may add 0.5 MB more of 1 MB" in await refusal(
                 member, announced(more), more, tmp_path
             )
@@ -157,9 +161,9 @@ def test_what_a_member_may_not_add_is_refused_before_it_counts(tmp_path: Path) -
             assert sorted(type(answer).__name__ for answer in answers) == ["Done", "Refused"]
             for data, why in (
                 (b'{"x": 1}\n', "line 1 is not an object with a label"),
-                (b'{"label": 1}\n{"label": NaN}\n', "line 2 is not JSON"),
-                (b'{"label": 1}\n{"label": 1, "x": 2}\n', "line 2 has other columns than the first"),
-                (b"[" * 100_000 + b"\n", "line 1 is not JSON"),
+                (b'{"label":1}\n{"label":NaN}\n', "line 2 is not JSON"),
+                (b'{"label":1}\n{"label":1,"x":2}\n', "line 2 has other columns than the first"),
+                (b"[" * 100_000 + b"\n", "line 1 has values within values"),
                 (b'{"label": 1}', "does not end with a line break"),
             ):
                 assert why in await refusal(member, announced(data), data, tmp_path)
@@ -173,6 +177,27 @@ def test_what_a_member_may_not_add_is_refused_before_it_counts(tmp_path: Path) -
             blob = Blob(sha256=hashlib.sha256(good).hexdigest(), size_bytes=len(good))
             assert "Blob" in await refusal(member, blob, good, tmp_path)
             assert len(await site.operator.contributions()) == 2
+
+    run(story())
+
+
+def test_files_that_come_at_once_take_no_more_of_the_disk_than_the_quota(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with manager_site(tmp_path, contribute_mb=1) as site:
+            member = Enrolled.load(Paths(await member_of(site, tmp_path, "attic")).node)
+            files = [b'{"label":%d,"note":"%s"}\n' % (number, b"a" * 990) * 900 for number in range(8)]
+            blobs = BlobStore(Paths(site.cluster.home).blobs)
+            before = set(blobs.hashes())
+
+            async def give(number: int) -> Message:
+                folder = tmp_path / f"upload-{number}"
+                folder.mkdir()
+                return await say(member, announced(files[number]), files[number], folder)
+
+            answers = await asyncio.gather(*map(give, range(8)), return_exceptions=True)
+            assert sorted(type(answer).__name__ for answer in answers) == ["Done"] + ["Refused"] * 7
+            # What is refused is refused before it is written: nobody removes it until garbage is collected.
+            assert len(set(blobs.hashes()) - before) == 1
 
     run(story())
 
@@ -233,9 +258,7 @@ def test_a_manager_that_is_killed_in_between_has_each_file_once(tmp_path: Path) 
             home = await member_of(site, tmp_path, "attic")
             first = lines(0, 50)
             await gave(home, tmp_path, first)
-            large = b"".join(
-                json.dumps({"label": 1, "note": f"{number:09999}"}).encode() + b"\n" for number in range(1200)
-            )
+            large = b"".join(written({"label": 1, "note": f"{number:09999}"}) for number in range(1200))
             upload = asyncio.create_task(gave(home, tmp_path, large))
             await asyncio.sleep(0.1)
             await site.kill_manager()
@@ -252,6 +275,45 @@ def test_a_manager_that_is_killed_in_between_has_each_file_once(tmp_path: Path) 
             assert all(blobs.verify(view.sha256) for view in found), "what was acknowledged is on the disk"
             await site.operator.collect_garbage()
             assert all(blobs.has(view.sha256) for view in found)
+
+    run(story())
+
+
+def test_a_job_begins_with_the_files_as_they_are_approved(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with manager_site(tmp_path, contribute_mb=1) as site:
+            home = await member_of(site, tmp_path, "attic")
+            for first in (0, 10):
+                await gave(home, tmp_path, lines(first, 10))
+            hashes = [view.sha256 for view in await site.operator.contributions("weeds")]
+            await site.operator.settle_contributions("weeds", hashes, approve=True)
+            folder = await site.operator.shared_set("weeds", 20)
+            assert sorted(path.name for path in folder.iterdir()) == sorted(hashes)
+            # A disk that lost bytes, and a file that somebody put there: a later job has neither.
+            (folder / hashes[0]).unlink()
+            (folder / hashes[0]).write_bytes(lines(90, 10))
+            (folder / "more").write_bytes(lines(80, 10))
+            assert await site.operator.shared_set("weeds", 20) == folder
+            assert sorted(path.name for path in folder.iterdir()) == sorted(hashes)
+            assert all(hashlib.sha256(path.read_bytes()).hexdigest() == path.name for path in folder.iterdir())
+
+            # One is rejected while they are fetched: the job goes on waiting.
+            async def fetch(sha256: str, path: Path) -> None:
+                await site.operator.pull_entries(sha256, path)
+                if not notes:
+                    await site.operator.settle_contributions("weeds", hashes[:1], approve=False)
+                    notes.append("rejected")
+
+            notes: list[str] = []
+            other = shared_sets.SharedSet(
+                "weeds", Paths(tmp_path / "other"), ask=site.operator.contributions, fetch=fetch
+            )
+            waits = asyncio.create_task(other.when(20, notes.append))
+            while len(notes) < 2:
+                assert not waits.done(), "it has a file that was rejected"
+                await asyncio.sleep(0.05)
+            waits.cancel()
+            assert "an operator rejected a file of weeds meanwhile" in notes[1]
 
     run(story())
 

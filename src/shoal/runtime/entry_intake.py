@@ -60,6 +60,8 @@ class EntryIntake:
         self._note = note
         #: Member -> bytes of its files that are on their way.
         self._coming: Counter[str] = Counter()
+        #: Held from the question whether a file fits until it counts as on its way.
+        self._counts = asyncio.Lock()
 
     async def take(self, peer: RemoteIdentity, given: Contribute, chunks: AsyncIterator[memoryview]) -> Done:
         """Keep a member's file of entries until an operator decides. Everything that can be refused is refused before
@@ -68,21 +70,15 @@ class EntryIntake:
             raise Refused("this cluster takes no entries of members: its manager is started without --contribute-mb")
         if (known := await asyncio.to_thread(self._registry.contribution, given.set, given.sha256)) is not None:
             return _received(known)
-        await asyncio.to_thread(
-            self._registry.check_quota,
-            peer.node,
-            given.size_bytes + self._coming[peer.node],
-            quota_bytes=self._quota_bytes,
-        )
-        if self._coming.total() + given.size_bytes > COMING_MAX_BYTES:
-            raise Refused("the manager receives as many entries as it can at a time: try again in a minute")
-        self._coming[peer.node] += given.size_bytes
+        async with self._counts:
+            await self._count(peer.node, given.size_bytes)
         try:
             await self._disk.admit(given.size_bytes)
             async with asyncio.timeout(PAYLOAD_GRACE_S + given.size_bytes / PAYLOAD_LEAST_BYTES_PER_S):
                 data = await _received_in(given, chunks)
-            entries = await self._keep(given, data)
             # The file took its time: its sender may be shut out by now.
+            self._register.role_now(peer)
+            entries = await self._keep(given, data)
             self._register.role_now(peer)
             async with self._books:
                 row = await asyncio.to_thread(self._add, peer, given, entries)
@@ -94,6 +90,18 @@ class EntryIntake:
                 del self._coming[peer.node]
         self._note("", "entries.contributed", f"{peer.node} gave {entries:,} entries for {given.set}")
         return _received(row)
+
+    async def _count(self, node: str, size_bytes: int) -> None:
+        """Count a file as on its way, or raise Refused. Files that are on their way count against the quota: what is
+        refused only after it was written takes the disk until garbage is collected."""
+        coming_bytes = self._coming[node] + size_bytes
+        await asyncio.to_thread(self._registry.check_quota, node, coming_bytes, quota_bytes=self._quota_bytes)
+        # Nobody takes all of the memory that members share.
+        if coming_bytes > CONTRIBUTION_MAX_BYTES:
+            raise Refused("the manager still receives other files of this device: send one after another")
+        if self._coming.total() + size_bytes > COMING_MAX_BYTES:
+            raise Refused("the manager receives as many entries as it can at a time: try again in a minute")
+        self._coming[node] += size_bytes
 
     async def _keep(self, given: Contribute, data: bytes) -> int:
         """Write the file durably, and return how many entries it has."""

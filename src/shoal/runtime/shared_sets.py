@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
@@ -120,7 +121,7 @@ class SharedSet:
 
     async def _look(self, least: int) -> tuple[Path | None, str]:
         found = await self._ask(self._name)
-        approved = sorted(view.sha256 for view in found if view.state == APPROVED)
+        approved = _approved(found)
         count = sum(view.entries for view in found if view.state == APPROVED)
         waiting = sum(view.entries for view in found if view.state == PENDING)
         folder = None
@@ -128,6 +129,9 @@ class SharedSet:
             folder = await self._fetched(approved)
             # The same entry may be in several files.
             count = len(await asyncio.to_thread(distinct, sorted(folder.iterdir())))
+            # Fetching takes its time: an operator may have rejected one of them by now.
+            if count >= least and not set(approved) <= set(_approved(await self._ask(self._name))):
+                return None, f"an operator rejected a file of {self._name} meanwhile: the others are counted again"
         text = f"{self._name} has {count:,} of {least:,} approved entries; {waiting:,} wait for approval"
         return (folder if count >= least else None), text
 
@@ -138,11 +142,28 @@ class SharedSet:
                 await self._fetch(sha256, self._folder / sha256)
         state = hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
         folder = self._folder / f"{self._name}-{state}"
-        folder.mkdir(exist_ok=True)
-        for sha256 in hashes:
-            with contextlib.suppress(FileExistsError):
-                os.link(self._folder / sha256, folder / sha256)
+        await asyncio.to_thread(_fill, folder, [self._folder / sha256 for sha256 in hashes])
         return folder
+
+
+def _approved(found: Iterable[ContributionView]) -> list[str]:
+    return sorted(view.sha256 for view in found if view.state == APPROVED)
+
+
+def _fill(folder: Path, files: Sequence[Path]) -> None:
+    """Make a folder hold these files, as they are now, and no others."""
+    folder.mkdir(exist_ok=True)
+    names = {file.name for file in files}
+    for path in folder.iterdir():
+        if path.name not in names or not _is_whole(path):
+            path.unlink()
+    for file in files:
+        if not (folder / file.name).exists():
+            # Where files cannot be linked, they are copied.
+            with contextlib.suppress(OSError):
+                os.link(file, folder / file.name)
+                continue
+            shutil.copyfile(file, folder / file.name)
 
 
 def _is_whole(path: Path) -> bool:

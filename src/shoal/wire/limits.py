@@ -264,6 +264,8 @@ CONTRIBUTION_MAX_BYTES = 16 << 20
 #: One entry, and the entries of one file.
 ENTRY_MAX_BYTES = 256 << 10
 ENTRIES_MAX = 100_000
+#: Values within values, the entry itself counted.
+ENTRY_MAX_DEPTH = 32
 
 #: Files of entries that a member may have in all shared sets together. Those that were rejected count: each is a row.
 CONTRIBUTIONS_PER_MEMBER = 1000

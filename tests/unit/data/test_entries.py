@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,25 @@ from shoal.wire.limits import CONTRIBUTION_MAX_BYTES, ENTRIES_MAX, ENTRY_MAX_BYT
 
 
 def test_labelled_objects_of_the_same_columns_are_counted() -> None:
-    assert count_entries(b'{"x":1,"y":0}\n{"y":1,"x":[1,2]}\n') == 2
+    assert count_entries(b'{"x":1,"y":0}\n{"x":[1,2],"y":1}\n') == 2
+    deep = b'{"x":' + b"[" * 31 + b"]" * 31 + b',"y":"[[[[ \\ud83d\\ude00","z":-9223372036854775808}\n'
+    assert count_entries(deep) == 1
     assert count_entries(b'{"labels":"weed"}\n') == 1
 
 
 @pytest.mark.parametrize(
     ("file", "why"),
     [
+        (b'{"y":1e999}\n', "line 1 is not JSON of finite numbers"),
+        (b'{"y":"\\ud800"}\n', "line 1 is not JSON"),
+        (b'{"y":' + b"9" * 19 + b"}\n", "whole numbers of 64 bits"),
+        (b'{"x":' + b"[" * 32 + b"]" * 32 + b',"y":0}\n', "line 1 has values within values, deeper than 32"),
+        # A reader may take a carriage return for the end of a line.
+        (b'{"x":1,\r"y":0}\n', "line 1 is not as `shoal contribute` writes it"),
+        (b'{"y":0}\n{"y":0 }\n', "line 2 is not as"),
+        (b'{"y":0,"x":1}\n', "line 1 is not as"),
+        (b'{"y":0,"y":1}\n', "line 1 is not as"),
+        ('{"y":0}'.encode("utf-16-be") + b"\n", "line 1 is not as"),
         (b'{"y":0}', "does not end with a line break"),
         (b'{"y":0}\n\n', "line 2 is not JSON"),
         (b'{"x":0}\n', "line 1 is not an object with a label"),
@@ -32,8 +45,8 @@ def test_labelled_objects_of_the_same_columns_are_counted() -> None:
         (b'{"y":Infinity}\n', "line 1 is not JSON"),
         (b'{"y":' + b"9" * 5000 + b"}\n", "line 1 is not JSON"),
         (b'{"y":"\xff"}\n', "line 1 is not JSON"),
-        (b"[" * 100_000 + b"\n", "line 1 is not JSON"),
-        (b'{"y":0}\n{"y":0,"x":1}\n', "line 2 has other columns"),
+        (b"[" * 100_000 + b"\n", "line 1 has values within values"),
+        (b'{"y":0}\n{"x":1,"y":0}\n', "line 2 has other columns"),
         (b'{"y":"' + b"a" * ENTRY_MAX_BYTES + b'"}\n', "line 1 has 262152 bytes; the maximum is 262144"),
         (b'{"y":0}\n' * (ENTRIES_MAX + 1), "100001 entries; the maximum is 100000"),
     ],
@@ -41,6 +54,17 @@ def test_labelled_objects_of_the_same_columns_are_counted() -> None:
 def test_anything_else_is_refused(file: bytes, why: str) -> None:
     with pytest.raises(PeerViolation, match=why):
         count_entries(file)
+
+
+def test_too_many_lines_are_refused_before_there_is_an_object_for_each() -> None:
+    file = b"1\n" * (CONTRIBUTION_MAX_BYTES // 2)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PeerViolation, match="8388608 entries; the maximum"):
+            count_entries(file)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_same_entries_give_the_same_file() -> None:

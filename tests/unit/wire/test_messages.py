@@ -171,9 +171,10 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
         "ActList",
         "ManagerView",
         "StoreView",
+        "ContributionList",
     }
     views = {"TopologyView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView", "ActView"}
-    views |= {"ServedView", "PublishedView", "ExecutorView", "MetricView"}
+    views |= {"ServedView", "PublishedView", "ExecutorView", "MetricView", "ContributionView"}
     parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", "MemberKey", *views}
     every = set(messages.MESSAGES)
     recipients = {name: kind.rule.to for name, kind in messages.MESSAGES.items() if kind.rule.to}

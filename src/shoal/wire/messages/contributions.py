@@ -61,6 +61,12 @@ class ContributionView(Message):
     #: The operator who decided. Empty while it is pending.
     by: str = ""
 
+    def _check(self) -> None:
+        # Operators keep files by these names.
+        _check_set("ContributionView", self.set)
+        if not is_sha256(self.sha256):
+            raise PeerViolation(f"ContributionView.sha256 is {self.sha256[:80]!r}; it must be a SHA-256 in hexadecimal")
+
 
 @message()
 class ContributionList(Message):
