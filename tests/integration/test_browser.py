@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_kit import ENGINE, IN_CHROMIUM
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,7 +27,7 @@ from cryptography.x509.oid import NameOID
 from kit import HERE, Site, cluster_in, run
 
 from testbed.browsers import axe
-from testbed.browsers.chromium import Chromium, Page, program
+from testbed.browsers.chromium import Chromium, Page
 from testbed.browsers.firefox import Firefox
 from testbed.browsers.firefox import program as firefox_program
 
@@ -39,12 +40,9 @@ from shoal.plan import Plan
 from shoal.trainer.package import ReadyTask
 from shoal.trainer.portable.capturing import Captured, capture_ready
 
-PACKAGE = HERE.parents[1] / "tab" / "node_modules" / "onnxruntime-web"
-
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.skipif(program() is None, reason="no Chromium on this machine"),
-    pytest.mark.skipif(not PACKAGE.is_dir(), reason="no onnxruntime-web: python tools/tasks.py tab"),
+    *IN_CHROMIUM,
 ]
 
 TABS = ("--browser", "http://127.0.0.1:0")
@@ -76,7 +74,7 @@ async def shows(page: Page, state: str, *, leases: int = 0) -> None:
 @pytest.mark.gate("tab")
 def test_a_tab_trains_beside_an_agent_and_is_killed(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
             with await asyncio.to_thread(Chromium.start) as browser:
                 page = await agreed(site, browser)
@@ -136,7 +134,7 @@ async def submitted(site: Site, task: str, *, epochs: int) -> str:
 
 def test_a_tab_computes_by_webgpu_until_that_fails(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with with_graphics(tmp_path) as (site, browser, page):
             await asyncio.to_thread(page.evaluate, WANT_GRAPHICS)
             job = await submitted(site, CLOUDS, epochs=6)
@@ -160,7 +158,7 @@ def test_a_tab_computes_by_webgpu_until_that_fails(tmp_path: Path) -> None:
 
 def test_a_tab_computes_by_webassembly_where_webgpu_is_slower_or_lacks_an_operation(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with with_graphics(tmp_path) as (site, _, page):
             job = await submitted(site, CLOUDS, epochs=1000)
             assert await engine(page) == "WebAssembly\nthe graphics processor is slower"
@@ -194,7 +192,7 @@ def test_a_visitor_is_asked_before_each_download_and_pays_for_it_once(tmp_path: 
     told = ("--browser-operator", "Ms Okafor <b>", "--browser-purpose", "to tell clouds apart")
 
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=(*TABS, *told)) as site:
             job = await submitted(site, CLOUDS, epochs=10_000)
             with await asyncio.to_thread(Chromium.start) as browser:
@@ -258,7 +256,7 @@ def test_a_visitor_is_asked_before_each_download_and_pays_for_it_once(tmp_path: 
 @pytest.mark.skipif(firefox_program() is None, reason="no Firefox on this machine: apt-get install firefox-esr")
 def test_firefox_trains_and_keeps_what_it_fetched(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
             job = await submitted(site, CLOUDS, epochs=10_000)
             made = await site.operator.make_token(role="browser", uses=1, valid_s=600, label="")
@@ -299,7 +297,7 @@ SESSION.create = async (graph, options) => {
 @pytest.mark.parametrize("right_steps", [0, 1], ids=["known-batch", "whole-batch"])
 def test_a_graphics_processor_that_is_silently_wrong_is_not_used(tmp_path: Path, right_steps: int) -> None:
     async def story() -> None:
-        installed = engine_files.install(tmp_path / "home", PACKAGE)
+        installed = engine_files.install(tmp_path / "home", ENGINE)
         script = (installed / "ort.jspi.min.mjs").read_text()
         session = re.search(r"export\{(\w+) as InferenceSession", script)
         assert session is not None
@@ -319,7 +317,7 @@ def test_a_graphics_processor_that_is_silently_wrong_is_not_used(tmp_path: Path,
 
 def test_a_stopped_tab_goes_on_and_a_hidden_one_rests(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
             with await asyncio.to_thread(Chromium.start) as browser:
                 page = await agreed(site, browser)
@@ -363,7 +361,7 @@ def test_a_tab_refuses_a_graph_with_an_operation_that_is_not_on_the_list(
         return replace(captured, sha256=hashlib.sha256(raw).hexdigest())
 
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         monkeypatch.setattr("shoal.runtime.operator.capture_ready", doctored)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
             with await asyncio.to_thread(Chromium.start) as browser:
@@ -384,7 +382,7 @@ LEASE_S = 3.0
 
 def test_a_tab_that_slows_down_loses_its_lease_and_no_batch(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
             await site.cluster.start_agent("onnx-0", "--engine", "onnx")
             with await asyncio.to_thread(Chromium.start) as browser:
@@ -441,7 +439,7 @@ async def _applied(site: Site, job: str, least: int, node: str = "") -> bool:
 
 def test_a_tab_trains_over_tls_with_the_certificate_of_the_operator(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         certified = Certified.made("shoal.test", tmp_path)
         # The name is this machine's for this browser, and of all authorities it believes ours in this one key alone.
         flags = ("--host-resolver-rules=MAP shoal.test 127.0.0.1", certified.trusts_key)
@@ -481,7 +479,7 @@ CERTUTIL = shutil.which("certutil")
 )
 def test_a_browser_follows_the_chain_to_a_root_that_it_trusts_and_no_other_host(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         certified = Certified.made("shoal.test", tmp_path)
         trusting, trusting_nobody = (
             user_who_trusts(tmp_path / "trusting", certified.root),
@@ -589,7 +587,7 @@ def test_axe_finds_nothing_on_the_page(tmp_path: Path, dark: bool) -> None:
     text = source.read_text()
 
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
             with await asyncio.to_thread(Chromium.start) as browser:
                 link = (await site.operator.make_token(role="browser", uses=1, valid_s=600, label="")).join_line

@@ -7,22 +7,20 @@ import json
 from pathlib import Path
 
 import pytest
-from kit import HERE, cluster_in, run
+from browser_kit import ENGINE, IN_CHROMIUM
+from kit import cluster_in, run
 
-from testbed.browsers.chromium import Chromium, program
+from testbed.browsers.chromium import Chromium
 
 pytest.importorskip("starlette")
 pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
 
-PACKAGE = HERE.parents[1] / "tab" / "node_modules" / "onnxruntime-web"
-
 pytestmark = [
     pytest.mark.full,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(program() is None, reason="no Chromium on this machine"),
-    pytest.mark.skipif(not PACKAGE.is_dir(), reason="no onnxruntime-web: python tools/tasks.py tab"),
+    *IN_CHROMIUM,
 ]
 
 TEXT = "document.getElementById('ask')?.innerText ?? ''"
@@ -33,7 +31,7 @@ KEPT = """caches.open("shoal-page").then((cache) => cache.keys())
 
 def test_the_page_installs_and_opens_offline_in_words_that_say_so(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         tabs = ("--browser", "http://127.0.0.1:0")
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=tabs) as site:
             with await asyncio.to_thread(Chromium.start) as browser:

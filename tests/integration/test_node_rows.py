@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import worker_package
+from browser_kit import IN_NODE
 from kit import HERE, Site, cluster_in, run
 from own_rows_task import signs
 from test_node_worker import joined, says
@@ -25,8 +25,7 @@ from shoal.browser import engine_files
 pytestmark = [
     pytest.mark.full,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this machine"),
-    pytest.mark.skipif(bool(worker_package.missing()), reason=worker_package.missing() or "all is here"),
+    *IN_NODE,
 ]
 
 TASK = str(HERE / "own_rows_task.py")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import worker_package
+from browser_kit import IN_NODE
 from kit import HERE, Site, cluster_in, run
 
 pytest.importorskip("onnx")
@@ -27,8 +27,7 @@ from shoal.browser import engine_files
 pytestmark = [
     pytest.mark.full,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this machine"),
-    pytest.mark.skipif(bool(worker_package.missing()), reason=worker_package.missing() or "all is here"),
+    *IN_NODE,
 ]
 
 CLOUDS = str(HERE / "clouds_task.py")

@@ -10,10 +10,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from browser_kit import ENGINE, IN_CHROMIUM
 from kit import HERE, cluster_in, run
 from test_browser import Certified, shows
 
-from testbed.browsers.chromium import Chromium, Page, program
+from testbed.browsers.chromium import Chromium, Page
 
 pytest.importorskip("onnx")
 pytest.importorskip("starlette")
@@ -21,13 +22,10 @@ pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
 
-PACKAGE = HERE.parents[1] / "tab" / "node_modules" / "onnxruntime-web"
-
 pytestmark = [
     pytest.mark.full,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(program() is None, reason="no Chromium on this machine"),
-    pytest.mark.skipif(not PACKAGE.is_dir(), reason="no onnxruntime-web: python tools/tasks.py tab"),
+    *IN_CHROMIUM,
 ]
 
 #: The battery of this browser, which a test empties, and what the page does with the screen's lock.
@@ -74,7 +72,7 @@ async def rests(page: Page, reason: str) -> None:
 
 def test_a_page_on_something_like_a_phone_trains_and_rests_as_its_owner_would_want(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         certified = Certified.made("shoal.test", tmp_path)
         flags = ("--host-resolver-rules=MAP shoal.test 127.0.0.1", certified.trusts_key)
         async with cluster_in(

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser_kit import ENGINE, IN_CHROMIUM
 from kit import HERE, Site, cluster_in, run
 from own_rows_task import signs
-from test_browser import PACKAGE, TABS, shows
+from test_browser import TABS, shows
 from test_own_rows import as_csv, as_npz, start
 
-from testbed.browsers.chromium import Chromium, Page, program
+from testbed.browsers.chromium import Chromium, Page
 from testbed.browsers.firefox import Firefox
 from testbed.browsers.firefox import program as firefox_program
 from testbed.browsers.own_rows import KEPT
@@ -31,8 +32,7 @@ from shoal.browser import engine_files
 
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.skipif(program() is None, reason="no Chromium on this machine"),
-    pytest.mark.skipif(not PACKAGE.is_dir(), reason="no onnxruntime-web: python tools/tasks.py tab"),
+    *IN_CHROMIUM,
 ]
 
 TASK = str(HERE / "own_rows_task.py")
@@ -82,7 +82,7 @@ def test_a_tab_learns_from_files_that_a_person_gives_and_no_row_leaves(tmp_path:
     Image.fromarray(x[0]).save(tmp_path / "sign.png")
 
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
             job = await submitted(site)
             with await asyncio.to_thread(Chromium.start) as browser:
@@ -152,7 +152,7 @@ def test_a_private_job_has_an_account_in_the_browser_that_outlives_the_rows(tmp_
 
     async def story() -> None:
         tmp_path.chmod(0o755)
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=(), manager_options=TABS) as site:
             others = await start(site, "onnx-0", tmp_path / "onnx-0", count=150, save=as_npz)
             job = await submitted(site, plan=PRIVATE | {"workers_min": 2, "until": {"epochs": 4}})
@@ -197,7 +197,7 @@ async def accounts(page: Any) -> list[dict[str, Any]]:
 @pytest.mark.full
 def test_rows_come_by_a_form_and_an_own_part_of_the_model_is_refused(tmp_path: Path) -> None:
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=(), manager_options=TABS) as site:
             job = await submitted(site, SCALARS)
             with await asyncio.to_thread(Chromium.start) as browser:
@@ -239,7 +239,7 @@ def test_no_row_crosses_the_wire(tmp_path: Path) -> None:
     as_npz(tmp_path, x, y)
 
     async def story() -> None:
-        engine_files.install(tmp_path / "home", PACKAGE)
+        engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
             made = await site.operator.make_token(role="browser", uses=1, valid_s=600, label="")
             door = made.join_line.partition("/#")[0]

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import worker_package
+from browser_kit import FROM_THE_PACKAGE
 from kit import HERE, cluster_in, run
 
-from testbed.browsers.chromium import Chromium, Page, program
+from testbed.browsers.chromium import Chromium, Page
 
 pytest.importorskip("onnx")
 pytest.importorskip("starlette")
@@ -27,8 +28,7 @@ from shoal.browser import engine_files
 pytestmark = [
     pytest.mark.full,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(program() is None, reason="no Chromium on this machine"),
-    pytest.mark.skipif(bool(worker_package.missing()), reason=worker_package.missing() or "all is here"),
+    *FROM_THE_PACKAGE,
 ]
 
 CLOUDS = str(HERE / "clouds_task.py")
