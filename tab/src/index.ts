@@ -2,6 +2,7 @@
 
 export { Device, type Events, type Progress, type Shown } from "./device.ts";
 export { type About, type Identity, type Offer, type OwnOffer, RefusedHere } from "./identity.ts";
+export { leaving } from "./leaving.ts";
 export type { BlobStore, Build, Door, Engine, KeyStore, OwnRows, Parts, RowSource, Socket } from "./parts.ts";
 export type { Rows } from "./examples.ts";
 export { columnsFromPlain, fitted, type RawColumn, type Values } from "./raw_columns.ts";

@@ -1,6 +1,7 @@
 // The part of the page for rows of a person's own: what a job wants, files and forms that give it, and what leaves the device.
 
 import type { Offer, OwnOffer } from "./identity.ts";
+import { leaving } from "./leaving.ts";
 import { columnsFromPlain, described, type RawColumn } from "./raw_columns.ts";
 import type { Added, Said, Shown } from "./tab.ts";
 import type { Kept } from "./web/pictures.ts";
@@ -14,21 +15,6 @@ const made = <Kind extends HTMLElement>(name: string, fields: object) => Object.
 const FIELDS_MAX = 12;
 /** The jobs that the panel was made for. */
 let shownFor = "";
-
-/** What leaves a device that learns from its own rows: one line for each thing that a message carries. */
-export function leaving({ shares_labels, epsilon, delta, participations }: OwnOffer, device: string): string[] {
-  const isPrivate = epsilon > 0;
-  return [
-    isPrivate ? say("leaves.change-private", epsilon, delta, participations) : say("leaves.change"),
-    say("leaves.held"),
-    isPrivate ? say("leaves.lesson-private") : say("leaves.lesson"),
-    ...(isPrivate ? [say("leaves.account")] : [say("leaves.fresh")]),
-    ...(shares_labels && !isPrivate ? [say("leaves.labels")] : []),
-    say("leaves.device", device),
-    say("leaves.failure"),
-    say("leaves.never"),
-  ];
-}
 
 /** The job whose rows are asked for: the one that waits for an answer, or the first that wants any. */
 export function wanting({ offer, about }: Shown): Offer | null {

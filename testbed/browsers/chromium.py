@@ -238,9 +238,9 @@ class Page:
         return said["result"].get("value")
 
     def wait_for(self, script: str, *, seconds: float = ANSWER_S) -> float:
-        """Wait until an expression is true; gives the seconds it took."""
+        """Wait until an expression, or what it promises, is true; gives the seconds it took."""
         began_s = time.monotonic()
-        while not self.evaluate(f"Boolean({script})"):
+        while not self.evaluate(f"Promise.resolve({script}).then(Boolean)"):
             if time.monotonic() - began_s > seconds:
                 raise BrowserFailed(f"not within {seconds:.0f} s: {script}; errors: {self.errors[:3]}")
             time.sleep(POLL_S)

@@ -149,12 +149,12 @@ class FirefoxPage:
         return json.loads(said["result"]["value"])
 
     def wait_for(self, script: str, *, seconds: float = ANSWER_S) -> float:
-        """Wait until an expression is true; gives the seconds it took."""
+        """Wait until an expression, or what it promises, is true; gives the seconds it took."""
         began_s = time.monotonic()
         while True:
             # A page that is just loading has another realm a moment later.
             with contextlib.suppress(BrowserFailed):
-                if self.evaluate(f"Boolean({script})"):
+                if self.evaluate(f"Promise.resolve({script}).then(Boolean)"):
                     return time.monotonic() - began_s
             if time.monotonic() - began_s > seconds:
                 raise BrowserFailed(f"not within {seconds:.0f} s: {script}")

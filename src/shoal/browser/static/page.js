@@ -148,6 +148,21 @@ function whyRest(around2, allowed) {
   return "";
 }
 
+// src/leaving.ts
+function leaving({ shares_labels, epsilon, delta, participations }, device) {
+  const isPrivate = epsilon > 0;
+  return [
+    isPrivate ? say("leaves.change-private", epsilon, delta, participations) : say("leaves.change"),
+    say("leaves.held"),
+    isPrivate ? say("leaves.lesson-private") : say("leaves.lesson"),
+    ...isPrivate ? [say("leaves.account")] : [say("leaves.fresh")],
+    ...shares_labels && !isPrivate ? [say("leaves.labels")] : [],
+    say("leaves.device", device),
+    say("leaves.failure"),
+    say("leaves.never")
+  ];
+}
+
 // src/raw_columns.ts
 var COLUMNS_MAX = 32;
 var NAME_MAX_CHARS = 64;
@@ -212,19 +227,6 @@ var at = (id) => document.getElementById(id);
 var made = (name, fields) => Object.assign(document.createElement(name), fields);
 var FIELDS_MAX = 12;
 var shownFor = "";
-function leaving({ shares_labels, epsilon, delta, participations }, device) {
-  const isPrivate = epsilon > 0;
-  return [
-    isPrivate ? say("leaves.change-private", epsilon, delta, participations) : say("leaves.change"),
-    say("leaves.held"),
-    isPrivate ? say("leaves.lesson-private") : say("leaves.lesson"),
-    ...isPrivate ? [say("leaves.account")] : [say("leaves.fresh")],
-    ...shares_labels && !isPrivate ? [say("leaves.labels")] : [],
-    say("leaves.device", device),
-    say("leaves.failure"),
-    say("leaves.never")
-  ];
-}
 function wanting({ offer, about: about2 }) {
   if (offer) return offer.own ? offer : null;
   return about2?.jobs.find(({ own }) => own) ?? null;
