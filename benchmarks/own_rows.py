@@ -7,12 +7,14 @@ and then one that is private as well.
 
 ``accuracy``, ``private_accuracy``: of the last version, on held-out digits. ``private_epsilon``: what the device that
 took part most often used of its privacy budget. ``accounts_agree``: the devices' accounts say the same as the leader's.
-``examples_sent``: rows of devices that are found in anything that the manager, which leads the jobs, stored or logged:
-files, versions, records. ``batches_lost``, ``batches_twice``: leases, from the audit of the history.
-``kinds_of_device``: kinds whose updates are in the history of both jobs.
+``examples_sent``: rows of devices that are found in anything that the manager, which leads the jobs, stored or logged
+(files, versions, records), and in anything that tabs and devices in Node sent to its door. ``wire_bytes``: how much
+they sent, or None if this process may not read packets. ``batches_lost``, ``batches_twice``: leases, from the audit of
+the history. ``kinds_of_device``: kinds whose updates are in the history of both jobs; ``tab`` is a tab of Chromium,
+``firefox`` one of Firefox.
 
-``--quick`` has made-up digits and fewer epochs. Needs the extras ``export`` and ``browser``, and Node with the package
-in ``tab/`` built: ``python tools/tasks.py tab``.
+``--quick`` has made-up digits and fewer epochs. Needs the extras ``export`` and ``browser``, Chromium, Firefox, and
+Node with the package in ``tab/`` built: ``python tools/tasks.py tab``.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -44,7 +47,10 @@ from shoal.runtime.paths import Paths
 from shoal.runtime.privacy_accounts import PrivacyAccount, accounts
 from shoal.store.registry import Registry
 from shoal.wire.messages import JobView
+from testbed.browsers import chromium, firefox
+from testbed.browsers.own_rows import KEPT
 from testbed.chaos.kit import lost_and_twice
+from testbed.door_capture import DoorCapture, may_capture
 from testbed.results import finish, say
 
 #: The program of devices in Node, which ``npm run build`` makes.
@@ -98,6 +104,85 @@ async def node_agent(cluster: LocalCluster, name: str, rows: Rows, folder: Path)
     cluster.agents[name] = process
 
 
+async def chromium_tab(cluster: LocalCluster, name: str, rows: Rows, folder: Path) -> None:
+    """A tab of Chromium, whose user picks an archive."""
+    await _tab(cluster, name, rows, folder, start=chromium.Chromium.start)
+
+
+async def firefox_tab(cluster: LocalCluster, name: str, rows: Rows, folder: Path) -> None:
+    """A tab of Firefox, whose user picks an archive."""
+    await _tab(cluster, name, rows, folder, start=firefox.Firefox.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    browser: chromium.Chromium | firefox.Firefox
+    page: chromium.Page | firefox.FirefoxPage
+    digits: Path
+
+    def answer(self) -> None:
+        """Do what its user does: give the rows where they are asked for, and agree to a job that asks."""
+        state, held, may = self.page.evaluate(ASKED)
+        if state == "asking" and not held:
+            self.page.choose("row-files", self.digits)
+        elif state == "asking" and may:
+            self.page.evaluate("(document.getElementById('take-job').click(), 0)")
+
+
+#: What the page shows, whether it has rows, and whether its button can be pressed.
+ASKED = """[document.body.dataset.state, !document.getElementById("forget-rows").hidden,
+  !document.getElementById("take-job").disabled]"""
+TABS: list[Tab] = []
+
+
+async def _tab(
+    cluster: LocalCluster,
+    name: str,
+    rows: Rows,
+    folder: Path,
+    *,
+    start: Callable[[], chromium.Chromium] | Callable[[], firefox.Firefox],
+) -> None:
+    folder.mkdir()
+    x, y = rows
+    np.savez(folder / "digits.npz", x=x, y=y)
+    async with Operator.open(cluster.home) as operator:
+        made = await operator.make_token(role="browser", uses=1, valid_s=600, label=name)
+
+    def opened() -> Tab:
+        browser = start()
+        tab = Tab(browser, browser.page(made.join_line, width=390, height=844), folder / "digits.npz")
+        tab.page.wait_for("document.getElementById('agree')?.hidden === false", seconds=300)
+        tab.page.evaluate("(document.getElementById('agree').click(), 0)")
+        tab.page.wait_for("document.body.dataset.state === 'waiting'", seconds=300)
+        return tab
+
+    TABS.append(await asyncio.to_thread(opened))
+
+
+async def _attended() -> None:
+    """Be the persons in front of the tabs, until cancelled."""
+    while True:
+        for tab in TABS:
+            with contextlib.suppress(chromium.BrowserFailed):
+                await asyncio.to_thread(tab.answer)
+        await asyncio.sleep(_POLL_S)
+
+
+def _tabs_accounts() -> list[dict[str, Any]]:
+    """Return the accounts of private jobs that the tabs keep."""
+    return [account for tab in TABS for account in tab.page.evaluate(f"{KEPT}.then(({{ accounts }}) => accounts)")]
+
+
+@contextlib.contextmanager
+def _closing_tabs() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        while TABS:
+            TABS.pop().browser.close()
+
+
 #: How a device of each kind is started, with rows that no other has.
 Start: TypeAlias = Callable[[LocalCluster, str, Rows, Path], Awaitable[None]]
 
@@ -109,7 +194,13 @@ class Kind:
     devices: int
 
 
-KINDS = (Kind("onnx", onnx_agent, 2), Kind("torch", torch_agent, 1), Kind("node", node_agent, 1))
+KINDS = (
+    Kind("onnx", onnx_agent, 2),
+    Kind("torch", torch_agent, 1),
+    Kind("node", node_agent, 1),
+    Kind("tab", chromium_tab, 2),
+    Kind("firefox", firefox_tab, 2),
+)
 
 
 # Rows ---------------------------------------------------------------------------------------------------
@@ -173,9 +264,10 @@ async def trained(operator: Operator, plan: dict[str, Any], *, made_up: bool) ->
     return view
 
 
-def kinds_in(paths: Paths, job: str) -> set[str]:
+def kinds_in(paths: Paths, job: str, names: dict[str, str]) -> set[str]:
+    """Return the kinds of the devices whose updates are in the history. ``names``: kinds by a device's own name."""
     with contextlib.closing(Registry(paths.registry)) as registry:
-        return {row.node.partition("-")[0] for row in registry.applied(job)}
+        return {names.get(row.node, row.node).partition("-")[0] for row in registry.applied(job)}
 
 
 def audited(paths: Paths, job: str) -> tuple[int, int]:
@@ -199,10 +291,52 @@ def accounts_agree(cluster: LocalCluster, view: JobView) -> bool:
     ]
     for path in cluster.home.glob(f"devices/*/*/rows/privacy-{view.job}.json"):
         kept = json.loads(path.read_text())
-        own.append(PrivacyAccount(kept["job"], len(kept["participations"]), kept["epsilon"], kept["delta"]))
+        own.append(_account(kept))
+    own += [_account(kept) for kept in _tabs_accounts() if kept["job"] == view.job]
     often = max((account.participations for account in own), default=0)
     epsilon = max((account.epsilon for account in own), default=0.0)
     return often == progress.participations_worst and math.isclose(epsilon, progress.epsilon_worst, rel_tol=1e-6)
+
+
+def _account(kept: dict[str, Any]) -> PrivacyAccount:
+    return PrivacyAccount(kept["job"], len(kept["participations"]), kept["epsilon"], kept["delta"])
+
+
+async def _port(operator: Operator) -> int:
+    """Return the port of the door."""
+    line = (await operator.make_token(role="browser", uses=1, valid_s=600, label="")).join_line
+    return int(line.partition("/#")[0].rpartition(":")[2])
+
+
+async def _started(cluster: LocalCluster, owned: list[Rows], home: Path) -> None:
+    rows = iter(owned)
+    for kind in KINDS:
+        for number in range(kind.devices):
+            name = f"{kind.name}-{number}"
+            await kind.start(cluster, name, next(rows), home / name)
+
+
+def _names_of_tabs() -> dict[str, str]:
+    """Return the kind of each tab, by the name that the manager gave it."""
+    kinds = {chromium.Chromium: "tab", firefox.Firefox: "firefox"}
+    said = "document.getElementById('node').textContent"
+    return {tab.page.evaluate(said): kinds[type(tab.browser)] for tab in TABS}
+
+
+async def _both_jobs(operator: Operator, count: int, *, quick: bool) -> tuple[JobView, JobView]:
+    """Train a job with local data, and then one that is private as well."""
+    plan: dict[str, Any] = {"workers_min": count, "until": {"epochs": 8 if quick else 25}}
+    open_ = await trained(operator, plan, made_up=quick)
+    often = 40 if quick else 200
+    promise = {
+        "trust": "private(60, 1e-4)",
+        "cohort": count,
+        "clip_update": 1.0,
+        "participations": often,
+        "epoch_leases": count * 10,
+        "until": {"epochs": often // 10},
+    }
+    return open_, await trained(operator, plan | promise, made_up=quick)
 
 
 async def measure(home: Path, *, quick: bool) -> dict[str, Any]:
@@ -213,31 +347,22 @@ async def measure(home: Path, *, quick: bool) -> dict[str, Any]:
     door = ("--browser", "http://127.0.0.1:0")
     local = LocalCluster(workers=0, home=home / "home", manager_options=door)
     async with local as cluster, Operator.open(cluster.home) as operator:
-        paths, rows = Paths(cluster.home), iter(owned)
-        for kind in KINDS:
-            for number in range(kind.devices):
-                name = f"{kind.name}-{number}"
-                await kind.start(cluster, name, next(rows), home / name)
-        plan: dict[str, Any] = {"workers_min": count, "until": {"epochs": 8 if quick else 25}}
-        open_ = await trained(operator, plan, made_up=quick)
-        often = 40 if quick else 200
-        private = await trained(
-            operator,
-            {
-                **plan,
-                "trust": "private(60, 1e-4)",
-                "cohort": count,
-                "clip_update": 1.0,
-                "participations": often,
-                "epoch_leases": count * 10,
-                "until": {"epochs": often // 10},
-            },
-            made_up=quick,
-        )
-        audits = [audited(paths, view.job) for view in (open_, private)]
-        kinds = kinds_in(paths, open_.job) & kinds_in(paths, private.job)
-        agree = accounts_agree(cluster, private)
-        sent = found_rows(kept_by_manager(cluster.home), owned)
+        capture = DoorCapture(await _port(operator)) if may_capture() else None
+        with _closing_tabs(), capture or contextlib.nullcontext():
+            await _started(cluster, owned, home)
+            names = await asyncio.to_thread(_names_of_tabs)
+            attending = asyncio.create_task(_attended())
+            try:
+                open_, private = await _both_jobs(operator, count, quick=quick)
+            finally:
+                attending.cancel()
+                await asyncio.gather(attending, return_exceptions=True)
+            paths = Paths(cluster.home)
+            audits = [audited(paths, view.job) for view in (open_, private)]
+            kinds = kinds_in(paths, open_.job, names) & kinds_in(paths, private.job, names)
+            agree = await asyncio.to_thread(accounts_agree, cluster, private)
+        wire = list(capture.sent) if capture else []
+        sent = found_rows(itertools.chain(kept_by_manager(cluster.home), wire), owned)
     assert open_.progress is not None
     assert private.progress is not None
     return {
@@ -246,6 +371,7 @@ async def measure(home: Path, *, quick: bool) -> dict[str, Any]:
         "private_accuracy": private.progress.accuracy or 0.0,
         "private_epsilon": private.progress.epsilon_worst,
         "examples_sent": sent,
+        "wire_bytes": sum(map(len, wire)) if capture else None,
         "batches_lost": sum(lost for lost, _ in audits),
         "batches_twice": sum(twice for _, twice in audits),
         "accounts_agree": agree,
@@ -261,6 +387,8 @@ def main() -> None:
     given = parser.parse_args()
     if shutil.which("node") is None or not NODE_PROGRAM.exists():
         raise SystemExit("needs Node and the package in tab/: python tools/tasks.py tab")
+    if chromium.program() is None or firefox.program() is None:
+        raise SystemExit("needs Chromium and Firefox: apt-get install chromium firefox-esr")
     with tempfile.TemporaryDirectory(prefix="shoal-own-rows-") as scratch:
         finish(asyncio.run(measure(Path(scratch), quick=given.quick)))
 
