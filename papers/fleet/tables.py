@@ -172,7 +172,7 @@ def refusing(rows: Rows) -> str:
     lines = []
     for row in found:
         share, cost = reported[row["threshold"]]
-        lost = NOTHING if whole is None else f"{100 * (whole['final'] - row['final']):.1f} points"
+        lost, early = (NOTHING if whole is None else _lost(whole, row, at) for at in ("final", "early"))
         near = abs(row["dropped"] - share) < 0.05
         lines.append(
             [
@@ -180,12 +180,17 @@ def refusing(rows: Rows) -> str:
                 percent(row["share"]),
                 percent(row["dropped"], 1),
                 percent(row["final"], 1),
+                early,
                 lost,
                 f"{100 * cost:.1f} points at {100 * share:.1f} %" if near else NOTHING,
             ]
         )
-    head = ["refused", "percentile", "share dropped", f"accuracy after {thresholds.STEPS:,} requests", "lost", "paper"]
-    return table(head, lines)
+    head = ["refused", "percentile", "share dropped", f"accuracy after {thresholds.STEPS:,} requests"]
+    return table([*head, f"lost after {thresholds.EARLY_STEPS}", "lost", "paper"], lines)
+
+
+def _lost(whole: Row, row: Row, at: str) -> str:
+    return f"{100 * (whole[at] - row[at]):.1f} points"
 
 
 def budgets(rows: Rows) -> str:
