@@ -15,8 +15,12 @@ export interface RowTable {
 /** The fields of a CSV file that one column may have: a longer line is a sign of a wrong shape. */
 const FIELDS_MAX = 1 << 16;
 const LINE_MAX_CHARS = 1 << 20;
-/** What one array of an archive may take once it is unpacked. */
-const ARRAY_MAX_BYTES = 1 << 30;
+/** Each line is an object: more of them than memory has would end the program. */
+const LINES_MAX = 1 << 22;
+/** What the arrays of an archive may take once they are unpacked. */
+const ARRAYS_MAX_BYTES = 1 << 30;
+/** An archive ends with a record of 22 bytes and a comment, whose length has 16 bits. */
+const END_MAX_BYTES = 22 + 0xffff;
 const TRUTHS: Record<string, number> = { "0": 0, "1": 1, false: 0, true: 1 };
 const BROKEN = "this is not a complete archive of arrays";
 
@@ -58,15 +62,20 @@ export function rowOf(texts: Record<string, string>, columns: RawColumn[]): RowT
 
 // numpy's archive: one array per column -------------------------------------------------------------------------
 
+/** A member of a zip file, and its size once it is unpacked. */
+interface Member { size: number; unpack(): Promise<Uint8Array> }
 interface Stored { dtype: string; shape: number[]; itemBytes: number; read(bytes: ArrayBuffer): ArrayLike<number | bigint>; bytes: Uint8Array }
 
 export async function readNpz(file: Uint8Array, columns: RawColumn[]): Promise<RowTable> {
   const members = membersOf(file);
   const arrays = new Map<string, Stored>();
+  // Together, before any is unpacked: a small file may hold many large ones.
+  const total = columns.reduce((sum, { name }) => sum + (members.get(`${name}.npy`)?.size ?? 0), 0);
+  if (total > ARRAYS_MAX_BYTES) throw new Error(`its arrays have more than ${ARRAYS_MAX_BYTES} bytes`);
   for (const column of columns) {
     const member = members.get(`${column.name}.npy`);
     if (!member) throw new Error(`column ${column.name} is missing`);
-    const array = arrayOf(await member(), column);
+    const array = arrayOf(await member.unpack(), column);
     checkForm(array, column);
     arrays.set(column.name, array);
   }
@@ -86,12 +95,13 @@ function gathered({ dtype, shape, itemBytes, read, bytes }: Stored, rows: ArrayL
 }
 
 /** Of a zip file: what unpacks each member, by name (PKWARE's APPNOTE 6.3, sections 4.3.7, 4.3.12 and 4.3.16). */
-function membersOf(file: Uint8Array): Map<string, () => Promise<Uint8Array>> {
+function membersOf(file: Uint8Array): Map<string, Member> {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
   let end = file.length - 22;
-  while (end >= 0 && view.getUint32(end, true) !== 0x06054b50) end -= 1;
-  if (end < 0) throw new Error(BROKEN);
-  const found = new Map<string, () => Promise<Uint8Array>>();
+  const least = Math.max(0, file.length - END_MAX_BYTES);
+  while (end >= least && view.getUint32(end, true) !== 0x06054b50) end -= 1;
+  if (end < least) throw new Error(BROKEN);
+  const found = new Map<string, Member>();
   try {
     let at = view.getUint32(end + 16, true);
     for (let left = view.getUint16(end + 10, true); left > 0; left--) {
@@ -101,7 +111,7 @@ function membersOf(file: Uint8Array): Map<string, () => Promise<Uint8Array>> {
       const header = view.getUint32(at + 42, true);
       const called = new TextDecoder().decode(file.subarray(at + 46, at + 46 + name));
       const from = header + 30 + view.getUint16(header + 26, true) + view.getUint16(header + 28, true);
-      found.set(called, () => unpacked(file.subarray(from, from + packed), method, size));
+      found.set(called, { size, unpack: () => unpacked(file.subarray(from, from + packed), method, size) });
       at += 46 + name + extra + comment;
     }
   } catch {
@@ -112,7 +122,6 @@ function membersOf(file: Uint8Array): Map<string, () => Promise<Uint8Array>> {
 }
 
 async function unpacked(packed: Uint8Array, method: number, size: number): Promise<Uint8Array> {
-  if (size > ARRAY_MAX_BYTES) throw new Error(`it has an array of more than ${ARRAY_MAX_BYTES} bytes`);
   if (method === 0 && packed.length === size) return packed;
   if (method !== 8) throw new Error(BROKEN);
   const whole = new Uint8Array(size);
@@ -153,7 +162,9 @@ function arrayOf(file: Uint8Array, { name }: RawColumn): Stored {
 
 /** The first line names fields: a column, or with a shape its values by number (x.0, x.1, ...). */
 export function readCsv(file: Uint8Array, columns: RawColumn[]): RowTable {
-  let text: string;
+  let text: string, breaks = 0;
+  for (let at = 0; at < file.length; at++) breaks += Number(file[at] === 10 || file[at] === 13);
+  if (breaks > 2 * LINES_MAX) throw new Error(`it has more than ${LINES_MAX} lines: write .npz`);
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(file);
   } catch {
@@ -208,12 +219,15 @@ function fieldsOf(line: string, number: number): string[] {
   if (line.length > LINE_MAX_CHARS) throw new Error(`line ${number} is too long`);
   if (!line.includes('"')) return line.split(",");
   const fields: string[] = [];
+  // Each character is looked at once: a line may have a million.
+  const quoted = /"((?:[^"]|"")*)"(?=,|$)/y, plain = /[^,]*/y;
   for (let at = 0; at <= line.length; ) {
-    const quoted = line[at] === '"' ? /^"((?:[^"]|"")*)"(?=,|$)/.exec(line.slice(at)) : null;
-    if (line[at] === '"' && !quoted) throw new Error(`line ${number}: a quoted value does not end`);
-    const plain = quoted ? quoted[0] : line.slice(at).split(",", 1)[0];
-    fields.push(quoted ? quoted[1].replaceAll('""', '"') : plain);
-    at += plain.length + 1;
+    const isQuoted = line[at] === '"', form = isQuoted ? quoted : plain;
+    form.lastIndex = at;
+    const found = form.exec(line);
+    if (!found) throw new Error(`line ${number}: a quoted value does not end`);
+    fields.push(isQuoted ? found[1].replaceAll('""', '"') : found[0]);
+    at += found[0].length + 1;
   }
   return fields;
 }
@@ -223,9 +237,17 @@ function parsed(text: string, column: RawColumn, row: number): number | bigint {
   const found = dtype === "bool" ? TRUTHS[text.trim().toLowerCase()]
     : dtype === "float32" ? fraction(text.trim())
     : classes.length ? classOf(text, column)
-    : /^[+-]?\d+$/.test(text.trim()) ? BigInt(text.trim().replace("+", "")) : undefined;
+    : whole(text.trim());
   if (found === undefined) throw new Error(`row ${row}: column ${name} is not ${described({ dtype, shape: [] })}`);
   return found;
+}
+
+/** A whole number of 64 bits in decimal digits. */
+function whole(text: string): bigint | undefined {
+  const [, sign, digits] = /^([+-]?)0*(\d{1,19})$/.exec(text) ?? [];
+  if (!digits) return undefined;
+  const found = BigInt(sign === "-" ? `-${digits}` : digits);
+  return BigInt.asIntN(64, found) === found ? found : undefined;
 }
 
 /** A number in decimal digits; one that is not finite is refused with its column. */

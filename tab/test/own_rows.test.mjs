@@ -2,7 +2,8 @@
 // column, never by value.
 
 import assert from "node:assert/strict";
-import { mkdtempSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, utimesSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -70,6 +71,32 @@ test("a CSV file is read by the names of its first line, and grows", () => {
   }
 });
 
+test("a whole number of a CSV file has 64 bits, and a long line is read once", () => {
+  const plainY = { ...Y, classes: [] };
+  const read = (value) => new BigInt64Array(readCsv(text(["y", value]), [plainY]).take([0]).y.bytes.buffer)[0];
+  assert.deepEqual(["-9223372036854775808", "+9223372036854775807", "000000000000000000000007"].map(read), [-(2n ** 63n), 2n ** 63n - 1n, 7n]);
+  for (const value of ["9223372036854775808", "99999999999999999999", "9".repeat(1_000_000)]) {
+    assert.throws(() => read(value), /^Error: row 1: column y is not int64$/);
+  }
+  // 16 times the time would be four times the line, squared.
+  const seconds = [50_000, 200_000].map((count) => {
+    const file = text(["y,x", '"1",'.repeat(count)]), began = process.cpuUsage();
+    assert.throws(() => readCsv(file, [plainY]).take([0]), /line 2: \d+ values for 2 columns/);
+    return process.cpuUsage(began).user;
+  });
+  assert.ok(seconds[1] < 10 * seconds[0] + 1e5, `${seconds}`);
+});
+
+test("a file that would take more memory than there is is refused by what it says of itself", async () => {
+  const file = npz({ x: npy("|u1", [1, 2], Uint8Array.of(1, 2)), y: npy("<i8", [1], BigInt64Array.of(0n)) }, true);
+  const view = new DataView(file.buffer, file.byteOffset, file.length);
+  for (let at = 0; at < file.length - 46; at++) if (view.getUint32(at, true) === 0x02014b50) view.setUint32(at + 24, 600 << 20, true);
+  await assert.rejects(readNpz(file, COLUMNS), /^Error: its arrays have more than 1073741824 bytes$/);
+  const lines = new Uint8Array(9 << 20).fill(10);
+  lines[0] = "y".charCodeAt(0);
+  assert.throws(() => readCsv(lines, [Y]), /more than 4194304 lines: write \.npz/);
+});
+
 test("an archive of numpy is read, packed or not, and a broken one refused", async () => {
   for (const isPacked of [false, true]) {
     const table = await readNpz(npz({ x: npy("|u1", [3, 2], Uint8Array.of(1, 2, 3, 4, 5, 6)), y: npy("<i8", [3], BigInt64Array.of(0n, 1n, 0n)) }, isPacked), COLUMNS);
@@ -117,6 +144,11 @@ test("a folder's newest rows come last, also where an older file grows", async (
   write("c.csv", ["bird,1,1"], 4);
   assert.equal(await rows.look(), 3);
   await assert.rejects(rows.take([2]), { message: "c.csv: column y has a text that is not one of its 2 classes" });
+  // A link that leads nowhere or to a folder, and a pipe, which would be read for ever, hold no rows.
+  symlinkSync(join(folder, "nowhere"), join(folder, "d.csv"));
+  symlinkSync(folder, join(folder, "e.csv"));
+  execFileSync("mkfifo", [join(folder, "f.csv")]);
+  assert.equal(await rows.look(), 3);
   // What is noted outlives the process, and nobody else may read it.
   assert.equal(await source.recall("seen"), null);
   await source.keep("seen", "7");

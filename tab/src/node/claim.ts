@@ -1,6 +1,6 @@
 // One process uses a device's key at a time: the manager takes two for a copy of it.
 
-import { readFileSync, rmSync, writeFileSync } from "node:fs";
+import { constants, copyFileSync, linkSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ownFolder } from "./key_store.ts";
 
@@ -8,17 +8,60 @@ import { ownFolder } from "./key_store.ts";
 export async function claim(folder: string): Promise<() => void> {
   await ownFolder(folder);
   const path = join(folder, "process");
-  const write = () => writeFileSync(path, String(process.pid), { flag: "wx", mode: 0o600 });
+  // Written before it has the name that others look at: nobody reads half of it.
+  const mine = `${path}.${process.pid}`;
+  writeFileSync(mine, String(process.pid), { mode: 0o600 });
   try {
-    write();
-  } catch (error) {
-    if ((error as { code?: string }).code !== "EEXIST") throw error;
-    const other = Number(readFileSync(path, "utf8"));
-    if (isAlive(other)) throw new Error(`process ${other} already trains as this device; choose another --home for a second one`);
-    rmSync(path, { force: true });
-    write();
+    while (!isPut(mine, path)) removeDead(path, `${mine}.dead`);
+  } finally {
+    rmSync(mine, { force: true });
   }
   return () => rmSync(path, { force: true });
+}
+
+/** Remove the claim of a dead process; fails if it is of a living one. */
+function removeDead(path: string, aside: string): void {
+  if (!isThere(() => refuseAlive(path))) return;
+  // Of two that find a dead process, the first removes its file. The other may move what the first put there since, and gives it back.
+  if (!isThere(() => renameSync(path, aside))) return;
+  try {
+    refuseAlive(aside);
+  } catch (error) {
+    isPut(aside, path);
+    throw error;
+  } finally {
+    rmSync(aside, { force: true });
+  }
+}
+
+function refuseAlive(path: string): void {
+  const other = Number(readFileSync(path, "utf8"));
+  if (isAlive(other)) throw new Error(`process ${other} already trains as this device; choose another --home for a second one`);
+}
+
+/** Give a file a second name, whole; false: there is a file of that name. */
+function isPut(from: string, to: string): boolean {
+  return [linkSync, (a: string, b: string) => copyFileSync(a, b, constants.COPYFILE_EXCL)].some((put, i) => {
+    try {
+      put(from, to);
+      return true;
+    } catch (error) {
+      // Where files have one name only, it is copied.
+      if ((error as { code?: string }).code !== "EEXIST" && i) throw error;
+      return false;
+    }
+  });
+}
+
+/** Do something with a file; false: it is gone. */
+function isThere(use: () => void): boolean {
+  try {
+    use();
+    return true;
+  } catch (error) {
+    if ((error as { code?: string }).code !== "ENOENT") throw error;
+    return false;
+  }
 }
 
 function isAlive(pid: number): boolean {

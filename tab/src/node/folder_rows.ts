@@ -115,6 +115,16 @@ class RowsOfFolder implements OwnRows {
     return readTable(path, await readFile(join(this.folder, path)), this.columns);
   }
 
+  /** A file as it is now; null: it is none, or is gone. A pipe would be read for ever. */
+  private async stamped(path: string): Promise<{ path: string; mtimeNs: bigint; stamp: string } | null> {
+    try {
+      const about = await stat(join(this.folder, path), { bigint: true });
+      return about.isFile() ? { path, mtimeNs: about.mtimeNs, stamp: `${about.ino} ${about.size} ${about.mtimeNs}` } : null;
+    } catch {
+      return null;
+    }
+  }
+
   /** The files of rows: the one that was written last comes last. */
   private async found(): Promise<{ path: string; stamp: string }[]> {
     let entries;
@@ -124,11 +134,8 @@ class RowsOfFolder implements OwnRows {
       throw new Error(`the folder of this device's rows cannot be read: ${(error as { code?: string }).code}`);
     }
     const names = entries.filter((entry) => SUFFIXES.test(entry.name) && !entry.name.startsWith(".") && !entry.isDirectory()).map(({ name }) => name);
-    const found = await Promise.all(names.map(async (path) => {
-      const { ino, size, mtimeNs } = await stat(join(this.folder, path), { bigint: true });
-      return { path, mtimeNs, stamp: `${ino} ${size} ${mtimeNs}` };
-    }));
-    return found.sort((a, b) => (a.mtimeNs < b.mtimeNs ? -1 : a.mtimeNs > b.mtimeNs ? 1 : a.path < b.path ? -1 : 1));
+    const seen = (await Promise.all(names.map((path) => this.stamped(path)))).filter((each) => each !== null);
+    return seen.sort((a, b) => (a.mtimeNs < b.mtimeNs ? -1 : a.mtimeNs > b.mtimeNs ? 1 : a.path < b.path ? -1 : 1));
   }
 }
 
