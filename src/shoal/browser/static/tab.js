@@ -195,14 +195,14 @@ ${text}
 function der(tag, ...parts3) {
   const size = parts3.reduce((sum, part2) => sum + part2.length, 0);
   const head = size < 128 ? [tag, size] : size < 256 ? [tag, 129, size] : [tag, 130, size >> 8, size & 255];
-  const whole2 = new Uint8Array(head.length + size);
-  whole2.set(head);
+  const whole3 = new Uint8Array(head.length + size);
+  whole3.set(head);
   let at = head.length;
   for (const part2 of parts3) {
-    whole2.set(part2, at);
+    whole3.set(part2, at);
     at += part2.length;
   }
-  return whole2;
+  return whole3;
 }
 function integer(bytes) {
   let start = 0;
@@ -495,7 +495,7 @@ function checkForm({ dtype, shape }, column) {
 function classOf(text, { name, classes }) {
   const known = classes.indexOf(text);
   if (known >= 0) return BigInt(known);
-  if (/^-?\d+$/.test(text)) return BigInt(text);
+  if (/^-?\d{1,18}$/.test(text)) return BigInt(text);
   throw new Error(`column ${name} has a text that is not ${classes.length ? `one of its ${classes.length} classes` : "a whole number"}`);
 }
 
@@ -835,13 +835,13 @@ var Writer = class {
     this.raw(bytes);
   }
   done() {
-    const whole2 = new Uint8Array(this.size);
+    const whole3 = new Uint8Array(this.size);
     let at = 0;
     for (const part2 of this.parts) {
-      whole2.set(part2, at);
+      whole3.set(part2, at);
       at += part2.length;
     }
-    return whole2;
+    return whole3;
   }
 };
 function encode(name, message) {
@@ -1000,13 +1000,13 @@ function* frames(kind, body, tensors = {}) {
   }
 }
 function joined(arrays) {
-  const whole2 = new Uint8Array(arrays.reduce((sum, array) => sum + array.byteLength, 0));
+  const whole3 = new Uint8Array(arrays.reduce((sum, array) => sum + array.byteLength, 0));
   let at = 0;
   for (const array of arrays) {
-    whole2.set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength), at);
+    whole3.set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength), at);
     at += array.byteLength;
   }
-  return whole2;
+  return whole3;
 }
 var Assembly = class {
   waiting = null;
@@ -1175,11 +1175,11 @@ var Blobs = class {
     const known = await this.kept.get(sha256);
     if (known && await hashOf(known) === sha256) return known;
     if (known) await this.kept.drop(sha256);
-    const whole2 = await this.download(sha256);
-    const found = await hashOf(whole2);
+    const whole3 = await this.download(sha256);
+    const found = await hashOf(whole3);
     if (found !== sha256) throw new Error(`a blob that is not what its hash says: ${found.slice(0, 12)}…`);
-    await this.kept.put(sha256, whole2);
-    return whole2;
+    await this.kept.put(sha256, whole3);
+    return whole3;
   }
   async download(sha256) {
     this.socket ??= open(this.door, this.identity, "Fetch", this.incarnation, {
@@ -1322,11 +1322,11 @@ function drawn(draw, examples2, seed) {
   }
   if (draw.kind === "integers") {
     const spread = uniform(count, seed);
-    const whole2 = BigInt64Array.from(
+    const whole3 = BigInt64Array.from(
       spread,
       (u) => BigInt(draw.low + Math.trunc(u * (draw.high - draw.low)))
     );
-    return { type: "int64", data: whole2, dims };
+    return { type: "int64", data: whole3, dims };
   }
   return { type: "int64", data: BigInt64Array.from([...sortedPlaces(bits(count, seed))].map(BigInt)), dims };
 }
@@ -3165,10 +3165,10 @@ async function gathered(columns, places, take) {
   }
   return Object.fromEntries(made.map(({ name, type, shape, bytes }) => [name, { type, shape: [places.length, ...shape], bytes }]));
 }
-function cut(columns, whole2, rows) {
+function cut(columns, whole3, rows) {
   return Object.fromEntries(columns.map(({ name, dtype, shape }) => {
     const rowBytes = sizeOf(shape) * DTYPES[dtype].bytes, bytes = new Uint8Array(rowBytes * rows.length);
-    for (let i = 0; i < rows.length; i++) bytes.set(whole2[name].subarray(rows[i] * rowBytes, (rows[i] + 1) * rowBytes), i * rowBytes);
+    for (let i = 0; i < rows.length; i++) bytes.set(whole3[name].subarray(rows[i] * rowBytes, (rows[i] + 1) * rowBytes), i * rowBytes);
     return [name, { type: DTYPES[dtype].stored, shape: [rows.length, ...shape], bytes }];
   }));
 }
@@ -3347,7 +3347,9 @@ function store(mode, act) {
 // src/row_tables.ts
 var FIELDS_MAX = 1 << 16;
 var LINE_MAX_CHARS = 1 << 20;
-var ARRAY_MAX_BYTES = 1 << 30;
+var LINES_MAX = 1 << 22;
+var ARRAYS_MAX_BYTES = 1 << 30;
+var END_MAX_BYTES = 22 + 65535;
 var TRUTHS = { "0": 0, "1": 1, false: 0, true: 1 };
 var BROKEN = "this is not a complete archive of arrays";
 var NUMPY = {
@@ -3367,16 +3369,16 @@ async function readTable(name, bytes, columns) {
   return /\.npz$/i.test(name) ? readNpz(bytes, columns) : readCsv(bytes, columns);
 }
 function tableOf(values, columns) {
-  const whole2 = {}, lengths = /* @__PURE__ */ new Set();
+  const whole3 = {}, lengths = /* @__PURE__ */ new Set();
   for (const column of columns) {
     const given = values[column.name];
     if (!given) throw new Error(`column ${column.name} is missing`);
-    whole2[column.name] = fitted(given, column).bytes;
+    whole3[column.name] = fitted(given, column).bytes;
     lengths.add(given.shape[0]);
   }
   const [count] = lengths;
   if (lengths.size !== 1) throw new Error(`its columns have ${[...lengths].sort((a, b) => a - b).join(" and ")} rows`);
-  return { count, take: (rows) => cut(columns, whole2, rows) };
+  return { count, take: (rows) => cut(columns, whole3, rows) };
 }
 function rowOf(texts, columns) {
   const quoted = (parts3) => parts3.map((part2) => `"${part2.replaceAll('"', '""')}"`).join(",");
@@ -3387,10 +3389,12 @@ function rowOf(texts, columns) {
 async function readNpz(file, columns) {
   const members = membersOf(file);
   const arrays = /* @__PURE__ */ new Map();
+  const total = columns.reduce((sum, { name }) => sum + (members.get(`${name}.npy`)?.size ?? 0), 0);
+  if (total > ARRAYS_MAX_BYTES) throw new Error(`its arrays have more than ${ARRAYS_MAX_BYTES} bytes`);
   for (const column of columns) {
     const member = members.get(`${column.name}.npy`);
     if (!member) throw new Error(`column ${column.name} is missing`);
-    const array = arrayOf(await member(), column);
+    const array = arrayOf(await member.unpack(), column);
     checkForm(array, column);
     arrays.set(column.name, array);
   }
@@ -3410,8 +3414,9 @@ function gathered2({ dtype, shape, itemBytes, read: read3, bytes }, rows) {
 function membersOf(file) {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
   let end = file.length - 22;
-  while (end >= 0 && view.getUint32(end, true) !== 101010256) end -= 1;
-  if (end < 0) throw new Error(BROKEN);
+  const least = Math.max(0, file.length - END_MAX_BYTES);
+  while (end >= least && view.getUint32(end, true) !== 101010256) end -= 1;
+  if (end < least) throw new Error(BROKEN);
   const found = /* @__PURE__ */ new Map();
   try {
     let at = view.getUint32(end + 16, true);
@@ -3422,7 +3427,7 @@ function membersOf(file) {
       const header = view.getUint32(at + 42, true);
       const called = new TextDecoder().decode(file.subarray(at + 46, at + 46 + name));
       const from = header + 30 + view.getUint16(header + 26, true) + view.getUint16(header + 28, true);
-      found.set(called, () => unpacked(file.subarray(from, from + packed), method, size));
+      found.set(called, { size, unpack: () => unpacked(file.subarray(from, from + packed), method, size) });
       at += 46 + name + extra + comment;
     }
   } catch {
@@ -3431,22 +3436,21 @@ function membersOf(file) {
   return found;
 }
 async function unpacked(packed, method, size) {
-  if (size > ARRAY_MAX_BYTES) throw new Error(`it has an array of more than ${ARRAY_MAX_BYTES} bytes`);
   if (method === 0 && packed.length === size) return packed;
   if (method !== 8) throw new Error(BROKEN);
-  const whole2 = new Uint8Array(size);
+  const whole3 = new Uint8Array(size);
   let filled = 0;
   try {
     const reader = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
     for (let part2 = await reader.read(); !part2.done; part2 = await reader.read()) {
-      whole2.set(part2.value, filled);
+      whole3.set(part2.value, filled);
       filled += part2.value.length;
     }
   } catch {
     throw new Error(BROKEN);
   }
   if (filled !== size) throw new Error(BROKEN);
-  return whole2;
+  return whole3;
 }
 function arrayOf(file, { name }) {
   const isLong = file[6] > 1, start = isLong ? 12 : 10;
@@ -3465,7 +3469,9 @@ function arrayOf(file, { name }) {
   return { dtype, shape, itemBytes, read: read3, bytes };
 }
 function readCsv(file, columns) {
-  let text;
+  let text, breaks = 0;
+  for (let at = 0; at < file.length; at++) breaks += Number(file[at] === 10 || file[at] === 13);
+  if (breaks > 2 * LINES_MAX) throw new Error(`it has more than ${LINES_MAX} lines: write .npz`);
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(file);
   } catch {
@@ -3515,20 +3521,28 @@ function fieldsOf(line, number2) {
   if (line.length > LINE_MAX_CHARS) throw new Error(`line ${number2} is too long`);
   if (!line.includes('"')) return line.split(",");
   const fields2 = [];
+  const quoted = /"((?:[^"]|"")*)"(?=,|$)/y, plain = /[^,]*/y;
   for (let at = 0; at <= line.length; ) {
-    const quoted = line[at] === '"' ? /^"((?:[^"]|"")*)"(?=,|$)/.exec(line.slice(at)) : null;
-    if (line[at] === '"' && !quoted) throw new Error(`line ${number2}: a quoted value does not end`);
-    const plain = quoted ? quoted[0] : line.slice(at).split(",", 1)[0];
-    fields2.push(quoted ? quoted[1].replaceAll('""', '"') : plain);
-    at += plain.length + 1;
+    const isQuoted = line[at] === '"', form = isQuoted ? quoted : plain;
+    form.lastIndex = at;
+    const found = form.exec(line);
+    if (!found) throw new Error(`line ${number2}: a quoted value does not end`);
+    fields2.push(isQuoted ? found[1].replaceAll('""', '"') : found[0]);
+    at += found[0].length + 1;
   }
   return fields2;
 }
 function parsed(text, column, row) {
   const { name, dtype, classes } = column;
-  const found = dtype === "bool" ? TRUTHS[text.trim().toLowerCase()] : dtype === "float32" ? fraction(text.trim()) : classes.length ? classOf(text, column) : /^[+-]?\d+$/.test(text.trim()) ? BigInt(text.trim().replace("+", "")) : void 0;
+  const found = dtype === "bool" ? TRUTHS[text.trim().toLowerCase()] : dtype === "float32" ? fraction(text.trim()) : classes.length ? classOf(text, column) : whole2(text.trim());
   if (found === void 0) throw new Error(`row ${row}: column ${name} is not ${described({ dtype, shape: [] })}`);
   return found;
+}
+function whole2(text) {
+  const [, sign, digits] = /^([+-]?)0*(\d{1,19})$/.exec(text) ?? [];
+  if (!digits) return void 0;
+  const found = BigInt(sign === "-" ? `-${digits}` : digits);
+  return BigInt.asIntN(64, found) === found ? found : void 0;
 }
 function fraction(text) {
   if (/^[+-]?(inf(inity)?|nan)$/i.test(text)) return NaN;
