@@ -7,13 +7,16 @@ their results are the same in any number of processes.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 from shoal.errors import Misuse, ShoalError
@@ -82,20 +85,28 @@ def _played_apart(
     # A forked child would have the locks of this process's threads, held for ever.
     context = multiprocessing.get_context("spawn")
     glances: Any = context.Queue()
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_keep, initargs=(glances,))
+    # Only this process can write to it, and nothing is written: it ends when this process closes it, or is killed.
+    lifeline, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_keep, initargs=(glances, lifeline))
     try:
         futures = [pool.submit(_play, name, ready, setting, algorithm) for name, ready in each]
         _watch(futures, glances, look)
         return [future.result() for future in futures]
-    except BrokenProcessPool:
+    except BaseException as error:
+        # A seed failed or the user interrupts: nobody waits for the seeds under way, which may take hours.
+        held.close()
+        if not isinstance(error, BrokenProcessPool):
+            raise
         raise ShoalError(
             "a process that simulated a seed ended early. What it said is above; if it said nothing, memory may be"
             " short, since each process needs as much as one simulation: ask for fewer"
         ) from None
     finally:
-        # Seeds that have not begun are left out if one failed or the user interrupts.
+        # Nor do seeds begin then.
         pool.shutdown(cancel_futures=True)
         glances.close()
+        held.close()
+        lifeline.close()
 
 
 def _watch(futures: Sequence[Future[Outcome]], glances: Any, look: Look) -> None:
@@ -114,9 +125,17 @@ def _watch(futures: Sequence[Future[Outcome]], glances: Any, look: Look) -> None
 _glances: Any = None
 
 
-def _keep(glances: Any) -> None:
+def _keep(glances: Any, lifeline: Connection) -> None:
     global _glances
     _glances = glances
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+
+
+def _end_with(lifeline: Connection) -> None:
+    """End this process once its results are of no use. One whose parent was killed would wait
+    for work for ever."""
+    lifeline.poll(None)
+    os._exit(1)
 
 
 def _play(name: str, ready: ReadySeed, setting: Setting, algorithm: Algorithm | None) -> Outcome:

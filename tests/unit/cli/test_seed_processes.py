@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import psutil
 import pytest
 
 import shoal
@@ -18,6 +21,8 @@ from experiments_rules import Ending, Halved
 from experiments_task import Blobs
 
 pytestmark = pytest.mark.timeout(240)
+
+T = TypeVar("T")
 
 PLAN = shoal.Plan(
     data="local",
@@ -82,3 +87,35 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode != 0
     assert 'put `if __name__ == "__main__":` before the call' in done.stderr
+
+
+@pytest.mark.full
+def test_no_process_outlives_a_script_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "study.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "import shoal\n"
+        "from experiments_task import Blobs\n"
+        'if __name__ == "__main__":\n'
+        '    plan = shoal.Plan(data="local", workers_min=4, epoch_leases=4, batch_size=16, until=shoal.epochs(5000))\n'
+        '    shoal.simulate(Blobs(), devices=4, partition="iid", seeds=2, plan=plan, processes=2, progress=False)\n'
+    )
+    running = subprocess.Popen([sys.executable, str(script)])
+    try:
+        # Two that simulate, and one of multiprocessing's own.
+        started = awaited(lambda: psutil.Process(running.pid).children(recursive=True), lambda found: len(found) == 3)
+        # They are at work: they took what the script sent them.
+        awaited(lambda: [each.cpu_times().user for each in started], lambda used: sum(each > 3.0 for each in used) == 2)
+    finally:
+        running.kill()
+        running.wait()
+    assert psutil.wait_procs(started, timeout=30)[1] == []
+
+
+def awaited(look: Callable[[], T], is_so: Callable[[T], bool]) -> T:
+    for _ in range(1200):
+        if is_so(found := look()):
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"still {found}")
