@@ -24,6 +24,10 @@ from baselines.published import PublishedFigure
 
 SYNTHETIC_DEVICES, DIMENSION, CLASSES = 100, 60, 10
 STEPS, BATCH = 20, 20
+WHY = (
+    "a device of the authors' code goes through its rows in one order and continues there in the next version; here"
+    " each lease draws from all of them"
+)
 
 
 @functools.cache
@@ -131,6 +135,7 @@ def row(task: type[Shares], *, hidden: int, accuracy: float, rate: float) -> Pub
         name=f"dinh-{'mnist' if is_digits else 'synthetic'}-{'dnn' if hidden else 'mlr'}",
         of=f"FedAvg, {kind}, {of}: best accuracy of {versions} versions. Table 1 of arXiv:2006.08848",
         paper=accuracy,
+        why=WHY,
         task=lambda seed: task(seed=seed, hidden=hidden),
         partition='by("device")',
         devices=DEVICES if is_digits else SYNTHETIC_DEVICES,
