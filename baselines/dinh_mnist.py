@@ -28,7 +28,7 @@ def devices_rows() -> list[tuple[Rows, Rows]]:
     """Return the examples to train on and to test with, by device."""
     pixels, digits = _all_digits()
     by_digit = [pixels[digits == digit] for digit in range(10)]
-    shuffled, found = random.Random(1), []
+    shuffled, found = random.Random(1), []  # nosec B311
     begin = [int(digit == _BEGINS_AT_1) for digit in range(10)]
     sizes = iter(_sizes([len(each) for each in by_digit]))
     for device in range(DEVICES):

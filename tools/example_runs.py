@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree  # nosec B405  it reads only what pytest just wrote
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -80,7 +80,7 @@ def why_not_run(test: str) -> str:
 def why_not_passed(report: Path) -> str:
     """Return the reason of the first test in a report of pytest that did not pass, or nothing if all passed."""
     # The report was just written by pytest, on this machine.
-    cases = list(ElementTree.parse(report).iter("testcase"))
+    cases = list(ElementTree.parse(report).iter("testcase"))  # nosec B314
     for case in cases:
         for told in case:
             if told.tag in ("failure", "error", "skipped"):

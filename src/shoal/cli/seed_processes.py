@@ -132,8 +132,7 @@ def _keep(glances: Any, lifeline: Connection) -> None:
 
 
 def _end_with(lifeline: Connection) -> None:
-    """End this process once its results are of no use. One whose parent was killed would wait
-    for work for ever."""
+    """End this process once nobody waits for its results. If its parent is killed, it would wait for work for ever."""
     lifeline.poll(None)
     os._exit(1)
 

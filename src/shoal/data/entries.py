@@ -79,7 +79,7 @@ def _written(entry: Any) -> bytes:
     shard can hold."""
     told = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain)
     if r"\ud" in told:
-        # Half of a pair is no text in UTF-8.
+        # UTF-8 cannot hold half of a surrogate pair.
         json.dumps(entry, ensure_ascii=False, default=_plain).encode()
     return told.encode()
 
