@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree  # nosec B405  it reads only what pytest just wrote
+from xml.etree import ElementTree  # nosec B405
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -22,6 +22,7 @@ _LOOPS = _TESTS + "test_example_loops.py::test_by_hand_an_example_learns_before_
 TESTS = {
     "activity": _WHOLE + "test_two_devices_train_activities_without_a_server",
     "detection": _TESTS + "test_examples_detection.py",
+    "drawings": _TESTS + "test_example_drawings.py",
     "forecast": f"{_MADE_UP}[forecast.md]",
     "graph": f"{_MADE_UP}[graph.md]",
     "hospitals": f"{_MADE_UP}[hospitals.md]",

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import worker_package
+from browser_kit import FROM_THE_PACKAGE
 from example_sites import EXAMPLES
 from kit import cluster_in, run
 from test_worker_package import served
 
-from testbed.browsers.chromium import Chromium, Page, program
+from testbed.browsers.chromium import Chromium, Page
 from testbed.browsers.own_rows import KEPT
 
 pytest.importorskip("onnx")
@@ -25,8 +26,7 @@ from shoal.browser import engine_files
 pytestmark = [
     pytest.mark.full,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(program() is None, reason="no Chromium on this machine"),
-    pytest.mark.skipif(bool(worker_package.missing()), reason=worker_package.missing() or "all is here"),
+    *FROM_THE_PACKAGE,
 ]
 
 SIDES = {0: 24, 1: 4, 2: 3}

@@ -78,7 +78,9 @@ tabs = st.one_of(
         }
     ),
 )
-kept = st.sampled_from(("", "90d", "12H", "500")).map(lambda text: {"keep_jobs": text})
+kept = st.fixed_dictionaries(
+    {"keep_jobs": st.sampled_from(("", "90d", "12H", "500")), "contribute_mb": st.integers(0, 1 << 20)}
+)
 
 
 @given(fields_of(ManagerOptions), stores, tabs, kept)

@@ -21,16 +21,27 @@ from shoal.states import REPORTED
 from shoal.until import Goal, Plateau
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
-from shoal.wire.limits import BATCHES_MAX, COME_MOST_S, LABELLED_MAX, MANAGERS_MAX, SECONDS_MAX, SIDE_MAX
+from shoal.wire.limits import (
+    BATCHES_MAX,
+    COME_MOST_S,
+    CONTRIBUTION_MAX_BYTES,
+    LABELLED_MAX,
+    MANAGERS_MAX,
+    SECONDS_MAX,
+    SIDE_MAX,
+)
 from shoal.wire.messages import (
     CALLS,
     PEER_PHASES,
     TASK_KINDS,
     Admit,
     AggregatorReady,
+    AskContributions,
     Blob,
     Caught,
     Command,
+    Contribute,
+    ContributionView,
     Dataset,
     DeviceState,
     Facts,
@@ -58,6 +69,7 @@ from shoal.wire.messages import (
     Route,
     Routed,
     SealRoster,
+    SettleContributions,
     SetUpAggregator,
     TileResult,
     TileTask,
@@ -239,6 +251,24 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     Dataset: DATASETS,
     JobSpec: SPECS,
     Blob: st.builds(Blob, sha256=SHA, size_bytes=INTEGER),
+    AskContributions: st.builds(AskContributions, set=ID | st.just(""), after=INTEGER),
+    Contribute: st.builds(Contribute, set=ID, sha256=SHA, size_bytes=st.integers(1, CONTRIBUTION_MAX_BYTES)),
+    ContributionView: st.builds(
+        ContributionView,
+        number=INTEGER,
+        set=ID,
+        sha256=SHA,
+        node=ID | st.just(""),
+        certificate=TEXT,
+        entries=INTEGER,
+        size_bytes=INTEGER,
+        at_s=FLOAT,
+        state=TEXT,
+        by=TEXT,
+    ),
+    SettleContributions: st.builds(
+        SettleContributions, set=ID, sha256s=st.lists(SHA, min_size=1, max_size=3).map(tuple), approve=st.booleans()
+    ),
     Facts: st.builds(
         Facts,
         host=SHOWN,

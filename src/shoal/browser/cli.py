@@ -14,7 +14,7 @@ app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
 @app.callback()
 def browser(home: Home = DEFAULT_HOME) -> None:
-    """Let tabs of browsers train: `runtime` brings what they train with.
+    """Let tabs of browsers train; `runtime` brings the engine.
 
     Example:  `shoal browser runtime`, then `shoal up --browser http://127.0.0.1:7075`
     """

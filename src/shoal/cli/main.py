@@ -160,10 +160,7 @@ def shoal(
     debug: Annotated[bool, typer.Option("--debug", help=f"Show where an error arose (or {DEBUG_VARIABLE}=1).")] = False,
     help_all: Annotated[bool, typer.Option(help_text.ALL, help="Show every option of a command.")] = False,
 ) -> None:
-    """Train PyTorch models on the devices people already have, and keep training when they are slow, leave or die.
-
-    Try it on this machine:  `shoal demo`
-    """
+    """Train PyTorch models on the devices people already have, and keep training when they are slow, leave or die."""
 
 
 def main() -> None:

@@ -132,7 +132,7 @@ def test_a_second_that_is_almost_over_is_not_written_as_sixty() -> None:
 #: Calls that record an event, and which of their arguments is the kind.
 RECORDS = {"record": 0, "_record": 0, "_record_once": 0, "note": 0, "_note": 0, "mark": 0}
 #: Rooms in which a ``_note`` begins with the job.
-NOTES_OF_JOBS = ("publisher.py", "stored_jobs.py", "job_retention.py", "standings.py")
+NOTES_OF_JOBS = ("entry_intake.py", "publisher.py", "stored_jobs.py", "job_retention.py", "standings.py")
 #: Methods of those names that write down something else, and simulated marks.
 OTHERS = ("identity", "store", "sim", "learning", "cli", "net", "trainer")
 

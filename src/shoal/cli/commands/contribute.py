@@ -28,7 +28,7 @@ def contribute(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Labelled entries: .jsonl, .csv or .npz.")],
     home: Home = DEFAULT_HOME,
 ) -> None:
-    """Give labelled entries of this device to a shared set of its cluster.
+    """Give labelled entries of this device to a shared set.
 
     Example:  `shoal contribute weeds notes.jsonl`
 
