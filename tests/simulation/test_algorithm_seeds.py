@@ -49,13 +49,14 @@ def asking(job: SimulatedJob) -> SimulatedJob:
 @contextmanager
 def repeating() -> Iterator[None]:
     """The driver hands out the answer before once more, and each answer twice."""
-    last: dict[int, Event] = {}
+    # By the host itself: another may get the id of one that is gone, and would hear the answer to its question.
+    last: dict[Host, Event] = {}
 
     def answer(self: Any, event: Event) -> None:
-        for each in (event, event, last.get(id(self))):
+        for each in (event, event, last.get(self)):
             if each is not None:
                 self._inbox.appendleft(each)
-        last[id(self)] = event
+        last[self] = event
 
     with patch.object(Host, "answer", answer):
         yield
