@@ -30,7 +30,8 @@ OPEN_TO = {
     "Work": {"node", "operator"},
     "Fetch": {"node", "operator"},
     "Operate": {"operator"},
-    "Store": {"operator"},
+    # Of what may be uploaded, a device may send only entries for a shared set.
+    "Store": {"node", "operator"},
 }
 #: For the tests that need a device. Liars have names of their own: a manager turns away who lied too often.
 cluster = shared_cluster(workers=1)
@@ -112,6 +113,19 @@ def test_every_verb_is_open_to_its_roles_and_to_nobody_else(tmp_path: Path) -> N
     run(story())
 
 
+@pytest.mark.full
+def test_an_upload_that_does_not_begin_is_ended_by_the_manager(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with manager_site(tmp_path) as site:
+            credentials = channel_credentials(await enrolled(site, "silent-1"))
+            options = channel_options("manager")
+            async with grpc.aio.secure_channel(site.cluster.endpoint, credentials, options=options) as channel:
+                code, details = await knock(channel, "Store", speak=False)
+            assert (code, details) == (grpc.StatusCode.DEADLINE_EXCEEDED, "an upload that did not begin")
+
+    run(story())
+
+
 def test_a_link_tells_its_owner_why_it_was_refused(tmp_path: Path) -> None:
     async def story() -> None:
         async with manager_site(tmp_path) as site:
@@ -124,7 +138,7 @@ def test_a_link_tells_its_owner_why_it_was_refused(tmp_path: Path) -> None:
             try:
                 with pytest.raises(Refused, match="a node may not call Operate"):
                     await node.operate(AskStatus())
-                with pytest.raises(Refused, match="a node may not call Store"):
+                with pytest.raises(Refused, match="Blob may not be sent here"):
                     await node.store("0" * 64, file)
                 told = await asyncio.wait_for(operator.run(Caller()), WAIT_S)
                 assert "a operator may not call" in told

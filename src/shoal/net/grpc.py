@@ -338,7 +338,7 @@ class GrpcServer:
     async def _store(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
         peer = await self._admit(context, "Store")
         try:
-            message = read_opening(await anext(frames), hears=self._access.heard(peer, "Store")).message
+            message = read_opening(await self._first(frames, context), hears=self._access.heard(peer, "Store")).message
             answer = await self._keep(peer, message, self._chunks(peer, frames), context)
         except StopAsyncIteration:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an empty upload")
@@ -348,6 +348,16 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000])
             raise
         return envelope_frame(answer)
+
+    async def _first(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
+        """Return the first frame of an upload. A caller that says nothing would hold its stream for as long as it
+        likes."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return await anext(frames)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "an upload that did not begin")
+            raise
 
     async def _keep(
         self, peer: RemoteIdentity, message: Message, chunks: AsyncIterator[memoryview], context: Any

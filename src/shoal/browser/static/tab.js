@@ -1675,7 +1675,8 @@ function withLabels(counts, rows) {
   if (!name) return counts;
   const labels = wholes(rows[name].type, rows[name].bytes);
   if (!labels.every((label) => label >= 0 && label < LABELS_MAX)) return counts;
-  const more = Array.from({ length: Math.max(counts.length, ...labels.map((label) => label + 1)) }, (_, i) => counts[i] ?? 0);
+  const length = labels.reduce((most, label) => Math.max(most, label + 1), counts.length);
+  const more = Array.from({ length }, (_, i) => counts[i] ?? 0);
   for (const label of labels) more[label] += 1;
   return more;
 }
