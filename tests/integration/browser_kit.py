@@ -10,6 +10,10 @@ from kit import HERE
 
 from testbed.browsers.chromium import program
 
+# Whoever imports this file is skipped as well.
+pytest.importorskip("starlette")
+pytest.importorskip("websockets")
+
 #: The engine that a manager hands to tabs, from npm.
 ENGINE = HERE.parents[1] / "tab" / "node_modules" / "onnxruntime-web"
 

@@ -32,8 +32,6 @@ from testbed.browsers.firefox import Firefox
 from testbed.browsers.firefox import program as firefox_program
 
 pytest.importorskip("onnx")
-pytest.importorskip("starlette")
-pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
 from shoal.plan import Plan

@@ -18,8 +18,6 @@ from testbed.browsers.chromium import Chromium, Page
 from testbed.browsers.own_rows import KEPT
 
 pytest.importorskip("onnx")
-pytest.importorskip("starlette")
-pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
 

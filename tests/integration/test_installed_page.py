@@ -10,12 +10,8 @@ import pytest
 from browser_kit import ENGINE, IN_CHROMIUM
 from kit import cluster_in, run
 
-from testbed.browsers.chromium import Chromium
-
-pytest.importorskip("starlette")
-pytest.importorskip("websockets")
-
 from shoal.browser import engine_files
+from testbed.browsers.chromium import Chromium
 
 pytestmark = [
     pytest.mark.full,

@@ -17,8 +17,6 @@ from test_node_worker import joined, says
 from test_own_rows import as_csv, as_npz, start
 
 pytest.importorskip("onnx")
-pytest.importorskip("starlette")
-pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
 

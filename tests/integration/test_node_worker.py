@@ -19,8 +19,6 @@ from browser_kit import IN_NODE
 from kit import HERE, Site, cluster_in, run
 
 pytest.importorskip("onnx")
-pytest.importorskip("starlette")
-pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
 

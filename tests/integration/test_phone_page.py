@@ -17,8 +17,6 @@ from test_browser import Certified, shows
 from testbed.browsers.chromium import Chromium, Page
 
 pytest.importorskip("onnx")
-pytest.importorskip("starlette")
-pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
 

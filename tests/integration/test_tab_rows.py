@@ -22,8 +22,6 @@ from testbed.browsers.own_rows import KEPT
 from testbed.door_capture import DoorCapture, may_capture
 
 pytest.importorskip("onnx")
-pytest.importorskip("starlette")
-pytest.importorskip("websockets")
 pytest.importorskip("PIL")
 
 from PIL import Image

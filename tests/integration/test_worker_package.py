@@ -20,8 +20,6 @@ from kit import HERE, cluster_in, run
 from testbed.browsers.chromium import Chromium, Page
 
 pytest.importorskip("onnx")
-pytest.importorskip("starlette")
-pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
 
