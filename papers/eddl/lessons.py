@@ -35,7 +35,9 @@ from shoal.trainer.package import ReadyTask, make_ready, plan_from
 from testbed.results import say
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TASKS = {"pernet": "papers/eddl/pernet", "pernet, by app": "papers/eddl/pernet_apps", "lenet": "examples/mnist"}
+TASKS = {"pernet": "papers/eddl/pernet", "pernet, by app": "papers/eddl/pernet", "lenet": "examples/mnist"}
+#: What a network's task is made with.
+ARGUMENTS = {"pernet, by app": {"by": "app"}}
 
 #: Devices are never quite in step; if they were, asynchronous ones would collide for ever.
 JITTER = 0.05
@@ -193,8 +195,8 @@ def plan_of(lesson: Lesson) -> dict[str, Any]:
 
 def prepared(lesson: Lesson, out: Path) -> ReadyTask:
     path, entry = find_task(str(ROOT / TASKS[lesson.network]))
-    chosen = {"seed": lesson.seed}
-    return asyncio.run(make_ready(path, entry, out=out, kwargs={}, plan=chosen, on_progress=lambda text: None))
+    kwargs, chosen = ARGUMENTS.get(lesson.network, {}), {"seed": lesson.seed}
+    return asyncio.run(make_ready(path, entry, out=out, kwargs=kwargs, plan=chosen, on_progress=lambda text: None))
 
 
 def main(arguments: Sequence[str]) -> None:

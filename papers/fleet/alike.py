@@ -5,7 +5,7 @@ from __future__ import annotations
 from papers.fleet import images
 from papers.fleet.asynchrony import Curve, play, strangers
 from papers.fleet.images import Pictures
-from papers.fleet.late import middle, row_of
+from papers.fleet.late import SEEDS, curves_of, middle, row_of
 from papers.fleet.rules import RULES
 from papers.fleet.setting import D2, FRESH, RATE_OF_MEANS
 from papers.harness import parts
@@ -20,7 +20,6 @@ TRIED = (0.2, 0.4)
 FASHION_TARGET = 0.7
 #: So many that every damped rule gets there at some rate.
 STEPS = 2_000
-SEEDS = (1, 2, 3)
 
 
 def run(quick: bool) -> list[Row]:
@@ -61,15 +60,8 @@ def soonest(curves: list[Curve]) -> float | None:
 
 
 def seeds(done: Parts, pictures: Pictures, name: str, *, rate: float, steps: int) -> list[Curve]:
-    curves = []
-    for seed in SEEDS:
-        key = {"rule": name, "rate": rate, "steps": steps, "seed": seed}
-
-        def make(seed: int = seed) -> Row:
-            return one_run(pictures, name, rate=rate, steps=steps, seed=seed).to_plain()
-
-        curves.append(Curve(**done.part(key, make)))
-    return curves
+    key = {"rule": name, "rate": rate, "steps": steps}
+    return curves_of(done, key, lambda seed: one_run(pictures, name, rate=rate, steps=steps, seed=seed))
 
 
 def one_run(pictures: Pictures, name: str, *, rate: float, steps: int, seed: int) -> Curve:

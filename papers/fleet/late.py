@@ -7,7 +7,8 @@ tried are a factor of two apart, and the best is best in hindsight, for every ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -16,6 +17,7 @@ from papers.fleet.asynchrony import Curve, play, strangers
 from papers.fleet.images import by_writer, digits, two_shards
 from papers.fleet.rules import RULES
 from papers.fleet.setting import D1, D2, FRESH, PAPER_RATE, RATE_OF_MEANS, TARGET, Staleness
+from papers.harness.parts import Parts
 from papers.harness.rows import Row
 from testbed.results import say
 
@@ -203,6 +205,16 @@ def row_of(
         "tried": {f"{rate:g}": found for rate, found in tried.items()},
         "curve": [round(value, 3) for value in curves[0].accuracy] if curves else [],
     }
+
+
+def curves_of(done: Parts, key: Row, run: Callable[[int], Curve]) -> list[Curve]:
+    """Return the curve of each seed, each a part of its own that a later run finds again."""
+    parts = [done.part({**key, "seed": seed}, partial(_plain_curve, run, seed)) for seed in SEEDS]
+    return [Curve(**part) for part in parts]
+
+
+def _plain_curve(run: Callable[[int], Curve], seed: int) -> Row:
+    return run(seed).to_plain()
 
 
 def middle(reached: Sequence[int | None]) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from papers.fleet.asynchrony import Curve, play, strangers
 from papers.fleet.images import digits, one_owner
-from papers.fleet.late import middle, row_of
+from papers.fleet.late import SEEDS, curves_of, middle, row_of
 from papers.fleet.rules import RULES
 from papers.fleet.setting import D1, D2, RATE_OF_MEANS, Staleness
 from papers.harness import parts
@@ -22,7 +22,6 @@ DECAY = 0.3
 #: First rates that are tried with the decay.
 TRIED = (0.4, 0.2)
 STEPS = 1_600
-SEEDS = (1, 2, 3)
 
 
 def run(quick: bool) -> list[Row]:
@@ -52,15 +51,8 @@ def decayed(done: Parts, name: str, staleness: Staleness) -> Row:
 
 
 def seeds(done: Parts, name: str, staleness: Staleness, *, rate: float, decay: float, steps: int) -> list[Curve]:
-    curves = []
-    for seed in SEEDS:
-        key = {"rule": name, "staleness": staleness.name, "rate": rate, "decay": decay, "steps": steps, "seed": seed}
-
-        def make(seed: int = seed) -> Row:
-            return one_run(name, staleness, rate=rate, decay=decay, steps=steps, seed=seed).to_plain()
-
-        curves.append(Curve(**done.part(key, make)))
-    return curves
+    key = {"rule": name, "staleness": staleness.name, "rate": rate, "decay": decay, "steps": steps}
+    return curves_of(done, key, lambda seed: one_run(name, staleness, rate=rate, decay=decay, steps=steps, seed=seed))
 
 
 def one_run(name: str, staleness: Staleness, *, rate: float, decay: float, steps: int, seed: int) -> Curve:
