@@ -126,19 +126,27 @@ class ByShare(shoal.Algorithm):
         return {name: each / mean["scalar"] for name, each in mean.items() if name != "scalar"}, state
 
 
-def row(task: type[Shares], *, hidden: int, accuracy: float, rate: float) -> PublishedFigure:
-    is_digits = task is TwoDigits
+def row(
+    task: type[Shares],
+    name: str,
+    of: str,
+    *,
+    devices: int,
+    cohort: int,
+    versions: int,
+    hidden: int,
+    accuracy: float,
+    rate: float,
+) -> PublishedFigure:
     kind = f"a network with {hidden} hidden units" if hidden else "logistic regression"
-    of, versions = ("MNIST, two digits each", 800) if is_digits else ("Synthetic(0.5, 0.5)", 600)
-    cohort = 5 if is_digits else 10
     return PublishedFigure(
-        name=f"dinh-{'mnist' if is_digits else 'synthetic'}-{'dnn' if hidden else 'mlr'}",
+        name=f"dinh-{name}-{'dnn' if hidden else 'mlr'}",
         of=f"FedAvg, {kind}, {of}: best accuracy of {versions} versions. Table 1 of arXiv:2006.08848",
         paper=accuracy,
         why=WHY,
         task=lambda seed: task(seed=seed, hidden=hidden),
         partition='by("device")',
-        devices=DEVICES if is_digits else SYNTHETIC_DEVICES,
+        devices=devices,
         algorithm=ByShare,
         plan={
             "cohort": cohort,
@@ -155,10 +163,14 @@ def row(task: type[Shares], *, hidden: int, accuracy: float, rate: float) -> Pub
     )
 
 
+synthetic = functools.partial(
+    row, Synthetic, "synthetic", "Synthetic(0.5, 0.5)", devices=SYNTHETIC_DEVICES, cohort=10, versions=600
+)
+digits = functools.partial(row, TwoDigits, "mnist", "MNIST, two digits each", devices=DEVICES, cohort=5, versions=800)
 #: The rates are those of the commands that the authors published.
 FIGURES = (
-    row(Synthetic, hidden=0, accuracy=0.7762, rate=0.02),
-    row(Synthetic, hidden=20, accuracy=0.8364, rate=0.03),
-    row(TwoDigits, hidden=0, accuracy=0.9396, rate=0.02),
-    row(TwoDigits, hidden=100, accuracy=0.9879, rate=0.02),
+    synthetic(hidden=0, accuracy=0.7762, rate=0.02),
+    synthetic(hidden=20, accuracy=0.8364, rate=0.03),
+    digits(hidden=0, accuracy=0.9396, rate=0.02),
+    digits(hidden=100, accuracy=0.9879, rate=0.02),
 )

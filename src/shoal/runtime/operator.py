@@ -315,7 +315,6 @@ class Operator:
 
     async def shared_set(self, name: str, least: int, tell: Tell = lambda text: None) -> Path:
         """Wait until a shared set has this many approved entries. Return a folder with them."""
-
         found = SharedSet(name, self._places, ask=self.contributions, fetch=self.pull_entries)
         return await found.when(least, tell)
 
