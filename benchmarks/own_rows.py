@@ -325,7 +325,7 @@ def _names_of_tabs() -> dict[str, str]:
 
 async def _both_jobs(operator: Operator, count: int, *, quick: bool) -> tuple[JobView, JobView]:
     """Train a job with local data, and then one that is private as well."""
-    plan: dict[str, Any] = {"workers_min": count, "until": {"epochs": 8 if quick else 25}}
+    plan: dict[str, Any] = {"workers_min": count, "until": {"epochs": 8 if quick else 100}}
     open_ = await trained(operator, plan, made_up=quick)
     often = 40 if quick else 200
     promise = {
