@@ -6,13 +6,17 @@ import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from baselines.__main__ import LINES_MOST, NAMES, QUICK, row_of
 from baselines.dinh import DIMENSION, Synthetic, TwoDigits, synthetic_rows
 from baselines.krum import Krum
+from baselines.pfedme import envelope_steps
 from baselines.power_of_choice import PowerOfChoice
 from baselines.published import crossing, is_inside
 from baselines.trimmed_mean import TrimmedMean
@@ -51,6 +55,7 @@ def test_a_baseline_learns(name: str) -> None:
 
 def test_no_baseline_is_longer_than_it_may_be() -> None:
     folder = Path(importlib.import_module("baselines").__file__ or "").parent
+    assert len(NAMES) == 13
     for name in NAMES:
         assert len((folder / f"{name}.py").read_text().splitlines()) <= LINES_MOST
 
@@ -70,6 +75,21 @@ def test_power_of_choice_takes_those_with_the_highest_loss() -> None:
     assert list(chosen) == ["w5", "w4", "w3"], "all six are drawn"
     unknown = WaitingDevice(node="new", examples=10)
     assert PowerOfChoice().choose([*devices[:5], unknown], 3, np.random.default_rng(0))[0] == "new"
+
+
+def test_pfedme_does_what_a_loop_by_hand_does() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2, bias=False)
+    batches = [(torch.randn(5, 3), torch.randint(0, 2, (5,))) for _ in range(4)]
+    own = shared = net.weight.detach().numpy().astype(np.float64)
+    for x, y in batches:
+        for _ in range(5):
+            scores = np.exp(x.numpy() @ own.T)
+            wrong = scores / scores.sum(1, keepdims=True) - np.eye(2)[y.numpy()]
+            own = own - 0.1 * (wrong.T @ x.numpy() / len(x) + 15.0 * (own - shared) + 0.001 * own)
+        shared = shared - 0.01 * 15.0 * (shared - own)
+    envelope_steps(net, iter(batches), SimpleNamespace(rate=0.01, log=lambda *told: None), pull=15.0, own_rate=0.1)
+    assert net.weight.detach().numpy() == pytest.approx(shared, abs=1e-6)
 
 
 def test_a_curve_crosses_between_two_versions() -> None:
