@@ -2,6 +2,7 @@
 
     python -m benchmarks.peers --install DIR        once: an environment for each peer, by pip
     python -m benchmarks.peers --environments DIR [--repeats 3 | --quick] --json
+    python -m benchmarks.peers --write RESULT       the tables of docs/comparison.md and README.md, from such a result
 
 Each client and each server is a network namespace with processes of its own (root, iproute2). A client has every fourth
 digit of MNIST, 4,800 of them, and a round is one pass over them in batches of 32 (plain steps of 0.05), then a mean.
@@ -25,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import install
+from benchmarks.peers import install, table
 from benchmarks.peers.contenders import CONTENDERS, turn, version_of
 from benchmarks.peers.repeats import Turn, Turns, is_done, wait_for_quiet
 from benchmarks.peers.shares import CLIENTS
@@ -67,6 +68,8 @@ def contest(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--install", type=Path, metavar="DIR", help="make the peers' environments there, and end")
+    parser.add_argument("--write", type=Path, metavar="RESULT", help="keep this result, write the tables, and end")
+    parser.add_argument("--table", type=Path, metavar="RESULT", help="print the tables of this result, and end")
     parser.add_argument("--environments", type=Path, metavar="DIR", help=f"where they are (or {VARIABLE})")
     parser.add_argument("--only", nargs="*", choices=tuple(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="turns of each")
@@ -78,6 +81,12 @@ def main() -> None:
     given = parser.parse_args()
     if given.install is not None:
         install.install(given.install)
+        return
+    if given.table is not None:
+        print("\n\n".join(table.blocks(table.read(given.table)).values()))
+        return
+    if given.write is not None:
+        table.write(table.read(given.write))
         return
     if reason := why_no_namespaces():
         raise SystemExit(f"this benchmark needs network namespaces: {reason}")

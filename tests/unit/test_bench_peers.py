@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import __main__ as peers
-from benchmarks.peers import contenders, install
+from benchmarks.peers import contenders, install, table
 from benchmarks.peers.bed import Stuck, crossed, wait_until
 from benchmarks.peers.contest import Watched, bytes_per_round, rounded
 from benchmarks.peers.counts import Typed, lines_of, lines_user_writes, user_files
 from benchmarks.peers.deployment import HERE
-from benchmarks.peers.repeats import Turns, wait_for_quiet
+from benchmarks.peers.repeats import ROOT, Turns, wait_for_quiet
 from benchmarks.peers.shares import CLIENTS, names, write_shares
 from benchmarks.peers.spread import is_quiet, of_contender, over
 
@@ -199,3 +199,49 @@ def test_a_contender_that_always_fails_says_why() -> None:
     told = of_contender([{"load": 1.0, "figures": {"version": "1", "error": "no model"}}])
     assert told["turns"] == 0
     assert told["errors"] == ["no model"]
+
+
+def test_the_tables_are_those_of_the_kept_result() -> None:
+    for page, block in table.blocks(table.read(table.KEPT)).items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert table.replaced(text, block) == text, f"{page}: python -m benchmarks.peers --write RESULT"
+
+
+def test_what_is_kept_names_no_folder_of_the_machine() -> None:
+    result = {
+        "shoal": {"version": "1", "commands": ["/root/x"], "round_s": {"median": 1}, "errors": ["/root/x"]},
+        "hivemind": {"setup": "/root/x"},
+        "loads": [1.0],
+    }
+    assert table.kept(result) == {"shoal": {"version": "1", "round_s": {"median": 1}}, "loads": [1.0]}
+
+
+def test_a_table_has_spreads_and_the_setting_that_suits_each_best() -> None:
+    def killed(*values: float | None) -> dict[str, object]:
+        return {"version": "1", **over([{"client_killed_s": value, "round_s": 7.0} for value in values])}
+
+    result: table.Result = {
+        "shoal": killed(4.0, 3.0, 5.0),
+        "flower": killed(50.0, 52.4, 90.0),
+        "flower_timeout": killed(70.0, 71.0, 72.0),
+        "nvflare": killed(None, None, None),
+        "nvflare_three": killed(9.0, 5.25, None),
+        "loads": [1.0],
+        "repeats": 3,
+        "quiet": True,
+        "date": "2026-11-20",
+        "command": "it",
+    }
+    rows = table.readme(result).splitlines()
+    assert rows[-1] == (
+        "| next model after a client is killed | 4 s (3 to 5) | 52 s (50 to 90) | 9 s (5.2 to none within 120 s) |"
+    )
+    assert "| used in production by others | no | yes | yes |" in rows
+    rows = table.comparison(result).splitlines()
+    assert "| a client is killed: next model after | 4 s (3 to 5) | 52 s (50 to 90) | none within 120 s |" in rows
+    assert rows[-1] == "Measured on 2026-11-20 by `it`: medians of 3 turns of each (least to greatest)."
+    averaged = over([{"average_s": 0.25, "client_bytes": {"up": 460_000, "down": 480_000}}])
+    assert table.comparison({**result, "hivemind": {"version": "1.1.12", **averaged}}).endswith(
+        "\n\nhivemind 1.1.12 trains nothing here: four peers average the same 61,706 values in 0.25 s; each sends and"
+        " receives 460 kB, 480 kB for that."
+    )
