@@ -116,6 +116,15 @@ def faults(peer: Deployment, round_s: float) -> dict[str, object]:
     return {**killed, **fell}
 
 
+def lost_client(peer: Deployment, round_s: float) -> dict[str, object]:
+    """Only the fault of a client, for a peer with a setting that matters to nothing else."""
+    peer.expect(round_s)
+    _begin(peer)
+    killed = client_killed(peer, peer.machines.clients[-1], round_s)
+    say(f"  client killed: {killed['client_killed']}")
+    return killed
+
+
 def _begin(peer: Deployment) -> None:
     peer.submit(MANY_ROUNDS)
     wait_until(lambda: len(peer.models()) >= 2, limit_s=_LONGEST_ROUND_S, what="two models of a next job")
@@ -191,11 +200,13 @@ def _started_over(peer: Deployment, reached: int) -> dict[str, object]:
     """The job is gone: what a user does is to give it again."""
     state = " ".join(peer.state().split())[-300:]
     said = f"training does not go on: no model within {PATIENCE_S:g} s of the server's new start"
+    again_s = None
     try:
         began_s = time.monotonic()
         peer.submit(MANY_ROUNDS)
         wait_until(peer.models, limit_s=PATIENCE_S, what="a model of a new job")
-        said += f"; the job, given again, had its first model after {time.monotonic() - began_s:.1f} s"
+        again_s = time.monotonic() - began_s
+        said += f"; the job, given again, had its first model after {again_s:.1f} s"
     except (Stuck, subprocess.TimeoutExpired) as error:
         said += f"; the job, given again, made no model either ({str(error)[:200]})"
     lost = 0 if peer.keeps_model else reached
@@ -203,6 +214,7 @@ def _started_over(peer: Deployment, reached: int) -> dict[str, object]:
     return {
         "server_killed": said,
         "server_killed_s": None,
+        "server_killed_again_s": again_s,
         "server_killed_lost_rounds": lost,
         "server_killed_state": state,
     }

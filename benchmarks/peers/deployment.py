@@ -33,6 +33,18 @@ class Setting:
         return self.python.parent
 
 
+def environment_on(machine: Machine, setting: Setting, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what a machine of its own has: its own home, nothing of this program's environment; one core a client."""
+    return {
+        "PATH": f"{setting.binaries}:{os.environ['PATH']}",
+        "HOME": str(machine.home),
+        "TERM": "dumb",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+        **(extra or {}),
+    }
+
+
 class Deployment(ABC):
     """One peer on the machines. Commands that a user types are noted; what only looks is not."""
 
@@ -80,20 +92,16 @@ class Deployment(ABC):
     def fetch_model(self) -> Path:
         """The last model of the latest job, which has ended."""
 
+    def expect(self, round_s: float) -> None:
+        """Take note of how long a round takes, before anything is killed. Most peers have no setting for it."""
+        return
+
     def close(self) -> None:
         """Let go of what looked, if anything did."""
         return
 
     def environment(self, machine: Machine, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """As on a machine of its own: its own home, nothing of this program's environment; one core a client."""
-        return {
-            "PATH": f"{self.setting.binaries}:{os.environ['PATH']}",
-            "HOME": str(machine.home),
-            "TERM": "dumb",
-            "PYTHONUNBUFFERED": "1",
-            "OMP_NUM_THREADS": "1",
-            **(extra or {}),
-        }
+        return environment_on(machine, self.setting, extra)
 
     def share_of(self, client: Machine) -> Path:
         return self.setting.shares / client.name

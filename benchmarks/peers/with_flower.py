@@ -96,3 +96,21 @@ class FlowerDeployment(Deployment):
     def _run(self, *command: str) -> str:
         environment = self.environment(self.server, _QUIET)
         return self.server.run(*command, environment=environment, cwd=self._project, limit_s=COMMAND_S)
+
+
+class FlowerWithTimeout(FlowerDeployment):
+    """The same, told how long a round may take: Flower aggregates what has come by then, without the node that died.
+
+    By itself it waits for a node until two of its heartbeats, of 30 s each, are missing.
+    """
+
+    #: A longer timeout only adds waiting; a shorter one would cut off a node that is slow in one round.
+    _ROUNDS = 2.0
+    _LAST_ARGUMENT = "evaluate_fn=save,\n"
+
+    def expect(self, round_s: float) -> None:
+        server_app = self._project / "digits" / "server_app.py"
+        text = server_app.read_text(encoding="utf-8")
+        assert text.count(self._LAST_ARGUMENT) == 1
+        timeout = f"{self._LAST_ARGUMENT}        timeout={self._ROUNDS * round_s:.1f},\n"
+        server_app.write_text(text.replace(self._LAST_ARGUMENT, timeout), encoding="utf-8")

@@ -24,11 +24,14 @@ class NvflareDeployment(Deployment):
         " FedAvgRecipe with ProdEnv; POC mode is the same on loopback alone"
     )
     install = ("pip", "install", "nvflare", "torch", "numpy")
+    #: The user's program that gives the job.
+    job = "job.py"
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._project = setting.machines.folder / "nvflare_app"
-        shutil.copytree(self.app, self._project, ignore=shutil.ignore_patterns("__pycache__"))
+        for app in (HERE / "nvflare_app", self.app):
+            shutil.copytree(app, self._project, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
         self._said = 0
         self._saved_ns = 0
         self._seen: list[int] = []
@@ -57,7 +60,7 @@ class NvflareDeployment(Deployment):
         self._seen = []
         self._said = len(self.server.said())
         options = ("--rounds", str(rounds), "--shares", str(self.setting.shares), "--admin", str(self._kits / ADMIN))
-        self._start(self.server, "python", "job.py", *options, cwd=self._project)
+        self._start(self.server, "python", self.job, *options, cwd=self._project)
         wait_until(lambda: _JOB.search(self.server.said()[self._said :]), limit_s=COMMAND_S, what="NVFLARE's job")
 
     def models(self) -> list[int]:
@@ -110,3 +113,16 @@ class NvflareDeployment(Deployment):
     def _start(self, machine: Machine, *command: str, cwd: Path | None = None) -> None:
         self.typed.note(command)
         machine.start(*command, environment=self.environment(machine), cwd=cwd)
+
+
+class NvflareThreeOfFour(NvflareDeployment):
+    """A round ends a second after three sites have answered. ``FedAvgRecipe`` has no such setting: a round of its
+    controller waits for all sites that it asked. ``ScatterAndGather`` has one.
+    """
+
+    setup = "as NVFLARE, but ScatterAndGather with min_clients=3 and wait_time_after_min_received=1"
+    job = "job_of_three.py"
+
+    @property
+    def app(self) -> Path:
+        return HERE / "nvflare_three_app"

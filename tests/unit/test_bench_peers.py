@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.peers import __main__ as peers
-from benchmarks.peers import install
+from benchmarks.peers import contenders, install, table
 from benchmarks.peers.bed import Stuck, crossed, wait_until
 from benchmarks.peers.contest import Watched, bytes_per_round, rounded
 from benchmarks.peers.counts import Typed, lines_of, lines_user_writes, user_files
 from benchmarks.peers.deployment import HERE
+from benchmarks.peers.repeats import ROOT, Turns, wait_for_quiet
 from benchmarks.peers.shares import CLIENTS, names, write_shares
+from benchmarks.peers.spread import is_quiet, of_contender, over
 
 APPS = ("shoal_app", "flower_app", "nvflare_app")
 
@@ -22,6 +25,7 @@ NETWORK = {
     "shoal_app": "digits.py",
     "flower_app": "digits/task.py",
     "nvflare_app": "model.py",
+    "hivemind_app": "average.py",
 }
 
 
@@ -109,8 +113,8 @@ def test_a_wait_has_an_end() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_told_as_missing(tmp_path: Path) -> None:
-    for name in install.PACKAGES:
-        told = peers.turn(name, tmp_path / "none", tmp_path, quick=True)
+    for name in set(contenders.CONTENDERS) - {"shoal"}:
+        told = contenders.turn(name, tmp_path / "none", tmp_path, quick=True)
         assert list(told) == ["missing"]
         assert str(told["missing"]).startswith("pip install")
 
@@ -125,3 +129,119 @@ def test_figures_are_rounded_to_what_they_can_tell() -> None:
         "round_s": 1.23,
         "steps": 7,
     }
+
+
+def test_a_turn_waits_until_the_machine_is_quiet_and_not_for_ever() -> None:
+    loads = [9.0, 4.0, 2.0]
+    slept: list[float] = []
+    assert wait_for_quiet(300, load=lambda: loads.pop(0), sleep=slept.append) == 2.0
+    assert len(slept) == 2
+    slept.clear()
+    assert wait_for_quiet(20, load=lambda: 9.0, sleep=slept.append) == 9.0
+    assert sum(slept) == 20
+    assert is_quiet([2.4, 0.0])
+    assert not is_quiet([2.4, 2.5])
+    assert not is_quiet([])
+
+
+def _contest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: list[dict[str, object]], *, repeats: int
+) -> dict[str, Any]:
+    """A contest of Shoal alone, whose turns tell these figures in turn."""
+    monkeypatch.setattr(peers, "turn", lambda *_, **__: told.pop(0))
+    monkeypatch.setattr(peers, "wait_for_quiet", lambda _: 1.0)
+    turns = Turns(tmp_path / "turns.json")
+    return peers.contest(["shoal"], tmp_path, turns, tmp_path, repeats=repeats, wait_s=0.0, quick=False)
+
+
+def test_a_run_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = _contest(monkeypatch, tmp_path, [{"round_s": 7.0}], repeats=1)
+    assert first["shoal"] == {"round_s": {"median": 7.0, "least": 7.0, "greatest": 7.0}, "turns": 1, "loads": [1.0]}
+    left: list[dict[str, object]] = [{"error": "a cable"}, {"round_s": 9.0}, {"round_s": 8.0}]
+    # The turn that failed is told, and another is taken by the next run.
+    second = _contest(monkeypatch, tmp_path, left, repeats=3)
+    assert second["shoal"]["turns"] == 2
+    assert second["shoal"]["errors"] == ["a cable"]
+    third = _contest(monkeypatch, tmp_path, left, repeats=3)
+    assert left == []
+    assert third["shoal"]["round_s"] == {"median": 8.0, "least": 7.0, "greatest": 9.0}
+    assert third["repeats"] == 3
+    assert third["quiet"] is True
+    assert third["loads"] == [1.0] * 4
+
+
+def test_turns_of_other_code_or_another_release_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    turns = Turns(tmp_path / "turns.json")
+    turns.keep("flower", "1.41.0", load=1.0, figures={"round_s": 9.0})
+    assert len(Turns(tmp_path / "turns.json").of("flower", "1.41.0")) == 1
+    assert turns.of("flower", "1.42.0") == turns.of("nvflare", "1.41.0") == []
+    monkeypatch.setattr("benchmarks.peers.repeats.code", lambda: "other")
+    assert Turns(tmp_path / "turns.json").of("flower", "1.41.0") == []
+
+
+def test_figures_have_a_spread_and_words_stay_words() -> None:
+    told: list[dict[str, Any]] = [
+        {"setup": "one", "killed_s": 4.0, "said": "after 4 s", "bytes": {"up": 10}, "commands": ["a 1"]},
+        {"setup": "one", "killed_s": None, "said": "none", "bytes": {"up": 30}, "commands": ["a 2"]},
+        {"setup": "one", "killed_s": 6.0, "said": "after 6 s", "bytes": {"up": 20}, "commands": ["a 3"]},
+    ]
+    assert over(told) == {
+        "setup": "one",
+        # What did not happen in time took longer than all that did.
+        "killed_s": {"median": 6.0, "least": 4.0, "greatest": None},
+        "said": ["after 4 s", "none", "after 6 s"],
+        "bytes": {"up": {"median": 20, "least": 10, "greatest": 30}},
+        "commands": ["a 3"],
+    }
+
+
+def test_a_contender_that_always_fails_says_why() -> None:
+    told = of_contender([{"load": 1.0, "figures": {"version": "1", "error": "no model"}}])
+    assert told["turns"] == 0
+    assert told["errors"] == ["no model"]
+
+
+def test_the_tables_are_those_of_the_kept_result() -> None:
+    for page, block in table.blocks(table.read(table.KEPT)).items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert table.replaced(text, block) == text, f"{page}: python -m benchmarks.peers --write RESULT"
+
+
+def test_what_is_kept_names_no_folder_of_the_machine() -> None:
+    result = {
+        "shoal": {"version": "1", "commands": ["/root/x"], "round_s": {"median": 1}, "errors": ["/root/x"]},
+        "hivemind": {"setup": "/root/x"},
+        "loads": [1.0],
+    }
+    assert table.kept(result) == {"shoal": {"version": "1", "round_s": {"median": 1}}, "loads": [1.0]}
+
+
+def test_a_table_has_spreads_and_the_setting_that_suits_each_best() -> None:
+    def killed(*values: float | None) -> dict[str, object]:
+        return {"version": "1", **over([{"client_killed_s": value, "round_s": 7.0} for value in values])}
+
+    result: table.Result = {
+        "shoal": killed(4.0, 3.0, 5.0),
+        "flower": killed(50.0, 52.4, 90.0),
+        "flower_timeout": killed(70.0, 71.0, 72.0),
+        "nvflare": killed(None, None, None),
+        "nvflare_three": killed(9.0, 5.25, None),
+        "loads": [1.0],
+        "repeats": 3,
+        "quiet": True,
+        "date": "2026-11-20",
+        "command": "it",
+    }
+    rows = table.readme(result).splitlines()
+    assert rows[-1] == (
+        "| next model after a client is killed | 4 s (3 to 5) | 52 s (50 to 90) | 9 s (5.2 to none within 120 s) |"
+    )
+    assert "| used in production by others | no | yes | yes |" in rows
+    rows = table.comparison(result).splitlines()
+    assert "| a client is killed: next model after | 4 s (3 to 5) | 52 s (50 to 90) | none within 120 s |" in rows
+    assert rows[-1] == "Measured on 2026-11-20 by `it`: medians of 3 turns of each (least to greatest)."
+    averaged = over([{"average_s": 0.25, "client_bytes": {"up": 460_000, "down": 480_000}}])
+    assert table.comparison({**result, "hivemind": {"version": "1.1.12", **averaged}}).endswith(
+        "\n\nhivemind 1.1.12 trains nothing here: four peers average the same 61,706 values in 0.25 s; each sends and"
+        " receives 460 kB, 480 kB for that."
+    )
