@@ -105,7 +105,7 @@ class Bed:
         home = self.home_of(name)
         (await enrol(JoinCode.parse(join_line), wanted=name)).save(home / "node")
         options = AgentOptions(home=home, lend=True, leash=True)
-        module = self._liar_module if name in self._liars else "shoal.runtime.agent"
+        module = self._liar_module if name in self._liars else "shoal.runtime.agent_main"
         self._processes[name] = await self._spawn(self.bed[name], module, *options.to_argv())
 
     async def _lent(self, pool: str) -> None:

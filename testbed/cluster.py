@@ -57,7 +57,7 @@ class Cluster:
         child_module: str = "testbed.paced",
         manager_module: str = "shoal.runtime.manager_main",
         manager_options: Sequence[str] = (),
-        agent_module: str = "shoal.runtime.agent",
+        agent_module: str = "shoal.runtime.agent_main",
         cache: Path | None = None,
     ) -> None:
         """``manager``: its rates and share of the processor. ``cache``: one for all devices, so that what a job's data

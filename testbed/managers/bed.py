@@ -211,7 +211,7 @@ class Bed:
                     await cluster._enrol(name, home)
                     break
                 await asyncio.sleep(0.5)
-        command = ("-m", "shoal.runtime.agent", "--home", str(home), *ECHO, "--pace-s", str(PACE_S), "--leash")
+        command = ("-m", "shoal.runtime.agent_main", "--home", str(home), *ECHO, "--pace-s", str(PACE_S), "--leash")
         with (self._folder / f"{name}.log").open("wb") as log:
             return await asyncio.create_subprocess_exec(
                 sys.executable, *command, stdin=PIPE, stdout=DEVNULL, stderr=log

@@ -81,7 +81,7 @@ def test_devices_that_are_killed_leave_the_sums_exact(tmp_path: Path) -> None:
 LEADS_HERE = ("--lead", "here")
 OWN_TALLY = ("--child-module", "own_tally_trainer")
 EPOCHS = 8
-MORTAL = {"shoal.runtime.agent": "agent", "shoal.runtime.manager_main": "manager"}
+MORTAL = {"shoal.runtime.agent_main": "agent", "shoal.runtime.manager_main": "manager"}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import lru_cache
 from typing import Literal
 
@@ -48,7 +47,7 @@ class Codec:
         feedback = rest[:1] == ["ef"]
         rest = rest[feedback:]
         if share := _SHARE.fullmatch(first):
-            share_ppm = int(Decimal(share[2]) * _PPM_PER_PERCENT)
+            share_ppm = _ppm(share[2])
             bits = _BITS.fullmatch(rest[0]) if len(rest) == 1 else None
             if not 1 <= share_ppm <= 100 * _PPM_PER_PERCENT or (rest and not bits):
                 raise _unknown(name)
@@ -80,6 +79,12 @@ class Codec:
 
     def __str__(self) -> str:
         return self.name
+
+
+def _ppm(percent: str) -> int:
+    """Return the share that a percentage with at most four decimal places is, exactly."""
+    whole, _, part = percent.partition(".")
+    return int(whole) * _PPM_PER_PERCENT + int(part.ljust(4, "0"))
 
 
 def _unknown(name: str) -> Misuse:

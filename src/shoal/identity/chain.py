@@ -6,15 +6,36 @@ cluster's is shown both certificates: as PEM texts in a row, or as DER, which sa
 
 from __future__ import annotations
 
-import hashlib
+import base64
 import re
-import ssl
 from collections.abc import Sequence
 
 #: A member's certificate, and that of its manager's own authority.
 CHAIN_MAX = 2
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n")
+
+
+_HEAD, _TAIL = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_LINE_CHARS = 64
+
+
+def der(pem_text: bytes | str) -> bytes:
+    """Return one certificate as DER. Raises ValueError.
+
+    `ssl` does the same, but would load OpenSSL into every idle agent, whose connections are gRPC's.
+    """
+    text = pem_text.decode("ascii") if isinstance(pem_text, bytes) else pem_text
+    if not text.startswith(_HEAD) or not text.rstrip().endswith(_TAIL):
+        raise ValueError("this is not one certificate in PEM")
+    return base64.decodebytes(text.rstrip()[len(_HEAD) : -len(_TAIL)].encode("ascii"))
+
+
+def pem(certificate_der: bytes) -> str:
+    """Return one certificate as PEM."""
+    text = base64.standard_b64encode(certificate_der).decode("ascii")
+    lines = [text[at : at + _LINE_CHARS] for at in range(0, len(text), _LINE_CHARS)]
+    return "\n".join([_HEAD, *lines, _TAIL]) + "\n"
 
 
 def split_pem(chain_pem: str) -> list[str]:
@@ -28,7 +49,7 @@ def split_pem(chain_pem: str) -> list[str]:
 def der_of(chain_pem: bytes | str) -> bytes:
     """A chain as DER. Raises ValueError."""
     text = chain_pem.decode("ascii") if isinstance(chain_pem, bytes) else chain_pem
-    return b"".join(ssl.PEM_cert_to_DER_cert(pem) for pem in split_pem(text))
+    return b"".join(map(der, split_pem(text)))
 
 
 def split_der(chain_der: bytes) -> list[bytes]:
@@ -56,7 +77,7 @@ def _size(der: bytes) -> int:
 
 def sha256(chain_pem: bytes | str) -> str:
     """Return the hash of a chain's first certificate, which identifies it. Raises ValueError."""
-    return hashlib.sha256(split_der(der_of(chain_pem))[0]).hexdigest()
+    return _sha256(split_der(der_of(chain_pem))[0])
 
 
 def beside(own_sha256: str, shown: Sequence[bytes]) -> tuple[str, ...]:
@@ -66,5 +87,12 @@ def beside(own_sha256: str, shown: Sequence[bytes]) -> tuple[str, ...]:
     """
     pems = b"".join(shown).decode("ascii", "replace").split("-----END CERTIFICATE-----")
     texts = [f"{pem.strip()}\n-----END CERTIFICATE-----\n" for pem in pems if "BEGIN CERTIFICATE" in pem]
-    found = (hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest() for text in texts)
+    found = (_sha256(der(text)) for text in texts)
     return tuple(each for each in found if each != own_sha256)
+
+
+def _sha256(data: bytes) -> str:
+    # Imported here, as in all that an idle agent loads: it brings OpenSSL's 3 MB, and the agent hashes nothing.
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()

@@ -24,12 +24,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
 from shoal.identity import chain, health
-from shoal.identity.identity import Authority, Identity, certificate_sha256, load_private_json, save_private_json
+from shoal.identity.enrolled import Enrolled
+from shoal.identity.identity import Authority, Identity, certificate_sha256
 from shoal.identity.join_code import JoinCode, endpoint
 from shoal.identity.listening import listen
 from shoal.identity.names import RemoteIdentity, check_name, is_name
@@ -41,7 +41,6 @@ from shoal.wire.limits import (
     ENROL_DEADLINE_S,
     ENROL_FACTS_MAX,
     ENROL_MESSAGE_MAX_BYTES,
-    MANAGERS_MAX,
     NAME_MAX_CHARS,
     REASON_MAX_CHARS,
 )
@@ -61,8 +60,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-MANAGER_FILE = "manager.json"
 
 _NO_SECRET = "0" * 32
 
@@ -277,49 +274,6 @@ def _are_facts(facts: Mapping[Any, Any]) -> bool:
 
 
 # The device's side.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Enrolled:
-    """A member's identity, and where to reach its cluster's managers."""
-
-    identity: Identity
-    manager_node: str
-    manager_endpoint: str
-    #: Where it joined, and can renew an expired certificate. Empty if unknown.
-    enrol_endpoint: str = ""
-    #: Where the cluster's managers are, as the last one that it reached reported. Empty if there is only one.
-    managers: tuple[str, ...] = ()
-
-    def save(self, folder: Path) -> None:
-        # The identity is written last, so that a folder with an identity is complete.
-        self.save_manager(folder)
-        self.identity.save(folder)
-
-    def save_manager(self, folder: Path) -> None:
-        """Save only where managers are: the identity may be renewed at the same time."""
-        manager = {
-            "manager_node": self.manager_node,
-            "manager_endpoint": self.manager_endpoint,
-            "enrol_endpoint": self.enrol_endpoint,
-            "managers": " ".join(self.managers),
-        }
-        save_private_json(folder / MANAGER_FILE, manager)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        identity = Identity.load(folder)
-        fields = ("manager_node", "manager_endpoint")
-        node, where, joined_at, managers = load_private_json(
-            folder / MANAGER_FILE, fields, optional=("enrol_endpoint", "managers")
-        )
-        return cls(
-            identity=identity,
-            manager_node=node,
-            manager_endpoint=where,
-            enrol_endpoint=joined_at,
-            managers=tuple(managers.split())[:MANAGERS_MAX],
-        )
 
 
 async def enrol(

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
-import ssl
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -193,11 +191,13 @@ class Authority:
 
     @property
     def certificate_der(self) -> bytes:
-        return ssl.PEM_cert_to_DER_cert(self.certificate_pem.decode("ascii"))
+        return chain.der(self.certificate_pem)
 
     @property
     def fingerprint(self) -> bytes:
         """sha256 of the certificate of the cluster's authority: what a join line pins."""
+        import hashlib
+
         return hashlib.sha256(self.certificate_der).digest()
 
     @property

@@ -11,11 +11,8 @@ A CRC finds every error within 32 neighbouring bits: one wrong character or two 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import ipaddress
 import re
-import secrets
 import zlib
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -26,6 +23,7 @@ from shoal.wire.limits import JOIN_LINE_MAX_CHARS
 
 PINNED_BYTES = 20
 SECRET_BYTES = 16
+_SHA256_BYTES = 32
 _CHECKSUM_BYTES = 4
 _CODE_CHARS = (PINNED_BYTES + SECRET_BYTES + _CHECKSUM_BYTES) * 8 // 5
 _LONG_CODE_CHARS = (PINNED_BYTES + SECRET_BYTES + WRITTEN_BYTES + _CHECKSUM_BYTES) * 8 // 5
@@ -39,6 +37,8 @@ _NOT_IN_CODE = re.compile(r"[^a-z2-7]")
 
 def new_secret() -> str:
     """128 bits from the system's generator, as the text that is sent and redeemed."""
+    import secrets
+
     return secrets.token_hex(SECRET_BYTES)
 
 
@@ -54,7 +54,7 @@ class JoinCode:
     operator_key: bytes = b""
 
     def __post_init__(self) -> None:
-        if len(self.ca_sha256) not in (PINNED_BYTES, hashlib.sha256().digest_size):
+        if len(self.ca_sha256) not in (PINNED_BYTES, _SHA256_BYTES):
             raise Misuse(f"the authority's hash has 32 bytes (or the first {PINNED_BYTES}), not {len(self.ca_sha256)}")
         if not _SECRET.fullmatch(self.secret):
             raise Misuse("a join secret is 32 hexadecimal characters in lower case: make one with new_secret()")
@@ -78,6 +78,9 @@ class JoinCode:
 
     def pins(self, authority_der: bytes) -> bool:
         """Whether this authority's certificate is the one the line was made for."""
+        import hashlib
+        import hmac
+
         return hmac.compare_digest(hashlib.sha256(authority_der).digest()[:PINNED_BYTES], self.ca_sha256)
 
     @classmethod

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 from dataclasses import replace
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.identity import chain
 from shoal.identity.cards import CardKey
 from shoal.identity.identity import Identity
+from shoal.identity.signatures import Checker, SignaturesAsked, SignaturesFound, verdict_of
 from shoal.wire.encoding import changed_json, decode_envelope, encode_envelope
 from shoal.wire.messages import JobSpec, Submit
 
@@ -55,8 +55,39 @@ def check(spec: JobSpec, *, ca_pem: bytes, cluster: str, now_s: float | None) ->
     valid then. A device gives None. A job may run, and be restarted, for longer than the 30 days of a certificate; when
     it was signed nobody can prove to a device, whose clock may be wrong besides; and the manager took it in time.
     """
-    from shoal.identity import certificates
+    return _check(cluster, verdict_of(_question(spec, ca_pem=ca_pem, now_s=now_s)))
 
+
+def check_on_device(
+    spec: JobSpec,
+    *,
+    ca_pem: bytes,
+    cluster: str,
+    pinned: bytes,
+    find: Checker = verdict_of,
+) -> str:
+    """Return which operator of this cluster signed a job whose code is to run on this device.
+
+    Raises PeerViolation if none did, or not the one whose key the device pinned: a manager can make itself an operator
+    and sign a job of its own, but not with the pinned key. ``pinned`` is empty if the device pinned none: then it runs
+    every operator's jobs, and none with signed members. ``find`` may be a function that has another process check.
+    """
+    verdict = find(_question(spec, ca_pem=ca_pem, now_s=None, pinned=pinned))
+    signer = _check(cluster, verdict)
+    if not pinned and spec.plan.believes.has_signed_members:
+        raise PeerViolation(
+            "the job has signed members, and this device does not know which operator signs them. Run `shoal join"
+            " --operator-key KEY` on it, with the key that `shoal nodes key` shows on the operator's machine"
+        )
+    if pinned and not verdict.is_card_signed:
+        raise PeerViolation(
+            "the job is not signed with the operator's key that this device pinned. If another operator's jobs are to"
+            " run here, run `shoal join --operator-key KEY` on this device, or `--operator-key none` for any operator's"
+        )
+    return signer
+
+
+def _question(spec: JobSpec, *, ca_pem: bytes, now_s: float | None, pinned: bytes = b"") -> SignaturesAsked:
     if not spec.signature or not spec.signer_pem:
         raise PeerViolation("the job is not signed by an operator: submit it again with `shoal train`")
     if len(spec.signature) > SIGNATURE_MAX_CHARS or len(spec.signer_pem) > SIGNER_PEM_MAX_CHARS:
@@ -64,55 +95,35 @@ def check(spec: JobSpec, *, ca_pem: bytes, cluster: str, now_s: float | None) ->
     try:
         signature = base64.b64decode(spec.signature, validate=True)
         certificate_der = chain.der_of(spec.signer_pem)
-        if "".join(map(ssl.DER_cert_to_PEM_cert, chain.split_der(certificate_der))) != spec.signer_pem:
+        if "".join(map(chain.pem, chain.split_der(certificate_der))) != spec.signer_pem:
             raise ValueError("certificates and nothing beside them")
     except ValueError as error:
         raise PeerViolation("the job's signature or its signer's certificate cannot be read") from error
-    root_der = ssl.PEM_cert_to_DER_cert(ca_pem.decode("ascii"))
     try:
-        signer = certificates.authenticate(certificate_der, root_der=root_der, now_s=now_s)
-        is_whole = certificates.is_signed(signed_bytes(spec), signature, certificate_der)
-    except PeerViolation as error:
-        raise PeerViolation(f"the job's signer is not known: {error.reason}") from error
+        card_signature = base64.b64decode(spec.card_signature[:SIGNATURE_MAX_CHARS], validate=True)
+    except ValueError:
+        card_signature = b""
+    return SignaturesAsked(
+        content=signed_bytes(spec),
+        signature=signature,
+        certificate_der=certificate_der,
+        root_der=chain.der(ca_pem),
+        now_s=now_s,
+        card_signature=card_signature,
+        pinned=pinned,
+    )
+
+
+def _check(cluster: str, verdict: SignaturesFound) -> str:
+    """Return the operator of this cluster who signed the job."""
+    signer = verdict.signer
+    if signer is None:
+        raise PeerViolation(f"the job's signer is not known: {verdict.refusal}")
     if (signer.cluster, signer.role) != (cluster, "operator"):
         raise PeerViolation(f"the job is signed by {signer.uri}, who is not an operator of {cluster}")
-    if not is_whole:
+    if not verdict.is_whole:
         raise PeerViolation(f"the job is not what {signer.node} signed: it was changed since, or is of another release")
     return signer.node
-
-
-def check_pinned(spec: JobSpec, *, pinned: bytes) -> None:
-    """Raise PeerViolation if a device that pinned this operator's key must not run this job.
-
-    A manager can make itself an operator and sign a job of its own, but not with the pinned key. ``pinned`` is empty if
-    the device pinned none: then it runs every operator's jobs, and none with signed members.
-    """
-    from shoal.identity import certificates
-
-    if not pinned:
-        if spec.plan.believes.has_signed_members:
-            raise PeerViolation(
-                "the job has signed members, and this device does not know which operator signs them. Run `shoal join"
-                " --operator-key KEY` on it, with the key that `shoal nodes key` shows on the operator's machine"
-            )
-        return
-    try:
-        signature = base64.b64decode(spec.card_signature[:SIGNATURE_MAX_CHARS], validate=True)
-    except ValueError:
-        signature = b""
-    if not certificates.is_card_signed(signed_bytes(spec), signature, pinned):
-        raise PeerViolation(
-            "the job is not signed with the operator's key that this device pinned. If another operator's jobs are to"
-            " run here, run `shoal join --operator-key KEY` on this device, or `--operator-key none` for any operator's"
-        )
-
-
-def check_on_device(spec: JobSpec, *, ca_pem: bytes, cluster: str, pinned: bytes) -> str:
-    """Return which operator of this cluster signed a job whose code is to run on this device. Raises PeerViolation if
-    none did, or not the one whose key the device pinned."""
-    signer = check(spec, ca_pem=ca_pem, cluster=cluster, now_s=None)
-    check_pinned(spec, pinned=pinned)
-    return signer
 
 
 def signed_bytes(spec: JobSpec) -> bytes:

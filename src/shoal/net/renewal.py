@@ -7,10 +7,8 @@ memory which `cryptography` takes is given back.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import ssl
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +17,7 @@ from pathlib import Path
 
 from shoal.errors import PeerViolation, Refused, ShoalError, Unreachable
 from shoal.identity import chain
-from shoal.identity.enrolment import Enrolled, return_lapsed
+from shoal.identity.enrolled import Enrolled
 from shoal.identity.identity import Identity, changing
 from shoal.identity.names import RemoteIdentity
 from shoal.net.grpc import GrpcLink
@@ -60,7 +58,7 @@ async def renewed(member: Enrolled) -> Enrolled:
         certificate_der = chain.der_of(answer.certificate_pem)
     except ValueError as error:
         raise PeerViolation("the new certificate cannot be read", peer=member.manager_node) from error
-    root_der = ssl.PEM_cert_to_DER_cert(old.ca_pem.decode("ascii"))
+    root_der = chain.der(old.ca_pem)
     peer = certificates.authenticate(certificate_der, root_der=root_der, now_s=time.time())
     if peer != RemoteIdentity(node=old.node, role=old.role, cluster=old.cluster):
         raise PeerViolation(f"the new certificate is for {peer.uri}", peer=member.manager_node)
@@ -78,6 +76,8 @@ async def renewed(member: Enrolled) -> Enrolled:
 
 async def renew_in(folder: Path) -> Enrolled:
     """Renew the member of this folder, one way or the other. What is in the folder is the old one or the new, whole."""
+    from shoal.identity.enrolment import return_lapsed
+
     async with _alone_in(folder):
         member = Enrolled.load(folder)
         try:
@@ -109,6 +109,8 @@ async def kept_fresh(folder: Path, *, now_s: float) -> Enrolled:
     member = Enrolled.load(folder)
     if not is_due(member.identity, now_s=now_s):
         return member
+    from shoal.identity.enrolment import return_lapsed
+
     lapsed = False
     try:
         async with _alone_in(folder):
@@ -128,11 +130,9 @@ async def kept_fresh(folder: Path, *, now_s: float) -> Enrolled:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="shoal-renew", description="Renew the certificate of the member in a folder.")
-    parser.add_argument("folder", type=Path)
-    given = parser.parse_args()
+    (folder,) = sys.argv[1:]
     try:
-        fresh = asyncio.run(renew_in(given.folder))
+        fresh = asyncio.run(renew_in(Path(folder)))
     except (ShoalError, OSError) as error:
         print(error, flush=True)
         return 4 if isinstance(error, Refused) else 3

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shoal.roles.events import Event
+from shoal.slim import slim
 from shoal.states import JobState
 from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, SealRoster, Tensors
 
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from shoal.sealing.request import MasksRequest, SealRequest
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Send:
     to: str
     message: Message
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """The reply to an operator's question."""
@@ -35,6 +38,7 @@ class Answer:
     message: Message
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetTimer:
     """Fire ``name`` once, in ``after_s`` seconds. A second timer of the same name replaces the first."""
@@ -43,11 +47,13 @@ class SetTimer:
     after_s: float
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelTimer:
     name: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """A decision and its reason: to the log, to ``shoal status``, to tests."""
@@ -59,6 +65,7 @@ class Record:
     traceback: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Save:
     """Make a version durable together with the ledger and state that belong to it; answered by Saved."""
@@ -74,6 +81,7 @@ class Save:
     evaluations: tuple[EvaluationView, ...] = ()
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskAlgorithm:
     """Call the job's algorithm; answered by AlgorithmAnswered or AlgorithmFailed before the role gets another event."""
@@ -85,6 +93,7 @@ class AskAlgorithm:
     layout: Layout = field(repr=False)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keep:
     """Make a job's record durable before the actions that follow are carried out."""
@@ -100,6 +109,7 @@ class Keep:
     terms: dict[int, tuple[str, int]] | None = None
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForgetMember:
     """Take a member off the register, durably, before the actions that follow are carried out."""
@@ -107,6 +117,7 @@ class ForgetMember:
     node: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropJob:
     """Remove an ended job's record, durably, before the actions that follow are carried out; then its files."""
@@ -114,6 +125,7 @@ class DropJob:
     job: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropOldJobs:
     """Remove ended jobs and their files without a request, each with its reason."""
@@ -121,6 +133,7 @@ class DropOldJobs:
     reasons: Mapping[str, str]
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropFiles:
     """Remove files of an ended job that stays on record: its checkpoints, or code and data that no other job has."""
@@ -130,6 +143,7 @@ class DropFiles:
     contents: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Store:
     """Make a checkpoint durable that the leader of a job sent; answered by Stored or StoreFailed."""
@@ -137,6 +151,7 @@ class Store:
     checkpoint: Checkpoint
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GiveJob:
     """Make a job another manager's; answered by JobGiven. From here on this manager writes nothing about it."""
@@ -146,6 +161,7 @@ class GiveJob:
     endpoint: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
     """Send the newest durable version of a job to its new leader; answered by LoadFailed if none can be read."""
@@ -155,6 +171,7 @@ class Load:
     to: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepare:
     """Fetch code and data, verify them, start (or restart) the trainer; answered by Prepared or PrepareFailed."""
@@ -162,6 +179,7 @@ class Prepare:
     spec: JobSpec
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train:
     """Train a lease; answered by Trained or TrainerFailed."""
@@ -184,6 +202,7 @@ class Train:
     staged: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluate:
     """Evaluate leased parts of the held-out data; answered by EvaluationDone or TrainerFailed."""
@@ -197,6 +216,7 @@ class Evaluate:
     staged: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettleOwn:
     """Continue, durably, from the own part of the model that this lease made if ``taken``, else from the one before."""
@@ -207,6 +227,7 @@ class SettleOwn:
     undoable: int = 1
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UndoOwn:
     """Go back, durably, to the own part before the last N leases that were taken: a new leader's history lacks their
@@ -215,6 +236,7 @@ class UndoOwn:
     leases: int
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Participate:
     """Record durably that this device takes part in a private job; answered by (Not)Participated."""
@@ -226,11 +248,13 @@ class Participate:
     group: int = 0
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CountExamples:
     """Count the device's own examples again; answered by ExamplesCounted, or by TrainerFailed of lease 0."""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageModel:
     """Keep a part of the next model, from ``start`` on, next to the trainer's model until it is complete."""
@@ -242,6 +266,7 @@ class StageModel:
     anew: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeSealKey:
     """Draw and sign a key for the sealed sums of this term; answered by SealKeyMade. It is never stored."""
@@ -249,6 +274,7 @@ class MakeSealKey:
     term: int
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckRoster:
     """Check whether the cluster's devices signed these keys; answered by RosterChecked."""
@@ -256,6 +282,7 @@ class CheckRoster:
     roster: SealRoster
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seal:
     """Mask an update; answered by UpdateSealed."""
@@ -264,6 +291,7 @@ class Seal:
     request: SealRequest = field(repr=False)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SumMasks:
     """Add up the masks of the members of a sealed sum, as its helper; answered by MasksSummed."""
@@ -271,6 +299,7 @@ class SumMasks:
     request: MasksRequest = field(repr=False)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interrupt:
     """End a trainer that is out of time, and find out where it hangs; answered by TrainerFailed."""
@@ -279,6 +308,7 @@ class Interrupt:
     reason: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Multiply:
     """Multiply on this machine, in parallel to everything else; answered by Multiplied or MultiplyFailed."""
@@ -292,6 +322,7 @@ class Multiply:
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deliver:
     """Give a client's program the product that it waits for, or the reason why there is none."""
@@ -302,6 +333,7 @@ class Deliver:
     reason: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
     """The role is done, and the driver releases it."""

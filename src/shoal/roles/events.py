@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from shoal.learning.metrics import MetricSum
+from shoal.slim import slim
 from shoal.wire.messages import DeviceState, Heartbeat, MemberKey, Message, Tensors
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ LEFT = "left: "
 _GONE = (Liveness.LOST, Liveness.DORMANT)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
     """The driver has set the role up."""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Received:
     """A message from a peer whose identity the transport has proven."""
@@ -56,6 +59,7 @@ class Received:
     size_bytes: int = 0
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
     """An operator's command; answered with ``Answer`` under the same number."""
@@ -66,6 +70,7 @@ class Asked:
     by: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeerChanged:
     node: str
@@ -75,6 +80,7 @@ class PeerChanged:
     is_certain: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heard:
     """Heartbeats with their nodes and times, in order of arrival."""
@@ -82,6 +88,7 @@ class Heard:
     beats: tuple[tuple[str, float, Heartbeat], ...]
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberHeld:
     """An operator changed whether a node may be given work."""
@@ -96,6 +103,7 @@ class MemberHeld:
     labels: tuple[str, ...] = ()
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiskMeasured:
     """How much of its disk quota the manager uses, and how much its ended jobs could free."""
@@ -110,6 +118,7 @@ class DiskMeasured:
     wanted: Mapping[str, int] = field(default_factory=dict)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobsOutdated:
     """Ended jobs that are older than the operator wants to keep."""
@@ -119,6 +128,7 @@ class JobsOutdated:
     ages_s: Mapping[str, float]
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimerFired:
     name: str
@@ -126,6 +136,7 @@ class TimerFired:
     late_s: float = field(default=0.0, compare=False)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connected:
     """There is a session to this peer (again)."""
@@ -133,12 +144,14 @@ class Connected:
     node: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Disconnected:
     node: str
     reason: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reassigned:
     """The job has a new leader, or its leader restarted under a higher term."""
@@ -147,6 +160,7 @@ class Reassigned:
     leader: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequested:
     reason: str
@@ -154,6 +168,7 @@ class StopRequested:
     is_failure: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
     """A checkpoint is durable: written, fsynced, renamed, its directory fsynced."""
@@ -161,12 +176,14 @@ class Saved:
     version: int
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveFailed:
     version: int
     reason: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlgorithmAnswered:
     """The answer to ``AskAlgorithm`` of this number."""
@@ -175,6 +192,7 @@ class AlgorithmAnswered:
     answer: AlgorithmAnswer
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlgorithmFailed:
     """The algorithm gave no answer that can be used, and will give none."""
@@ -184,6 +202,7 @@ class AlgorithmFailed:
     traceback: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
     """A checkpoint that a leader elsewhere sent is durable here."""
@@ -195,6 +214,7 @@ class Stored:
     is_last: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreFailed:
     job: str
@@ -203,6 +223,7 @@ class StoreFailed:
     reason: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadFailed:
     """No leader can resume this job: none of its checkpoints can be read."""
@@ -212,6 +233,7 @@ class LoadFailed:
     reason: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkMeasured:
     """The measured rates of this device's link, which its next Ready reports."""
@@ -222,6 +244,7 @@ class LinkMeasured:
     medium: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
     """The state of a device by its sensors. A value is `None` if it is not known or there is no such sensor."""
@@ -237,6 +260,7 @@ class Condition:
     load: float | None = None
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Felt:
     """The state of this device was measured. The role decides whether it has time for others."""
@@ -244,6 +268,7 @@ class Felt:
     condition: Condition
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """Code and data are here, verified, and the trainer is loaded."""
@@ -264,12 +289,14 @@ class Prepared:
     epsilon_left: float = math.inf
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareFailed:
     reason: str
     traceback: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
     lease: int
@@ -290,6 +317,7 @@ class Trained:
     model: bytes = b""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Participated:
     """A participation is durable: the update of this lease may leave, or be sealed for this group."""
@@ -300,6 +328,7 @@ class Participated:
     group: int = 0
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotParticipated:
     """A participation could not be made durable."""
@@ -309,6 +338,7 @@ class NotParticipated:
     reason: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExamplesCounted:
     """The device's own examples were counted again."""
@@ -316,6 +346,7 @@ class ExamplesCounted:
     state: DeviceState | None
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationDone:
     lease: int
@@ -323,6 +354,7 @@ class EvaluationDone:
     metrics: tuple[MetricSum, ...] = ()
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerFailed:
     """User code raised, hung or died while it trained this lease, or while it counted examples, which has lease 0."""
@@ -332,6 +364,7 @@ class TrainerFailed:
     traceback: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SealKeyMade:
     """A key for the sealed sums of a term, and the device's signature under it."""
@@ -342,6 +375,7 @@ class SealKeyMade:
     chance: bytes = field(default=b"", repr=False)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RosterChecked:
     """Keys of a roster that no device of the cluster signed, by the device's name, and why not."""
@@ -351,6 +385,7 @@ class RosterChecked:
     bad: Mapping[str, str] = field(default_factory=dict)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateSealed:
     """A masked update and the secrets with which the device can help to open its sum, or why it was not sealed."""
@@ -362,6 +397,7 @@ class UpdateSealed:
     reason: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MasksSummed:
     """The sum of the masks of a sealed sum's members, as the tensor ``words``, or why there is none."""
@@ -372,6 +408,7 @@ class MasksSummed:
     reason: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Multiplied:
     """The product of a multiplication on this machine, as the tensor ``result``. A measurement has only its time."""
@@ -381,12 +418,14 @@ class Multiplied:
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiplyFailed:
     number: int
     reason: str
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProductWanted:
     """A client's program asks for ``left`` times ``right``; answered by ``Deliver`` under the same number."""
@@ -399,6 +438,7 @@ class ProductWanted:
     name: str = ""
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProductUnwanted:
     """The client no longer waits for a product."""
@@ -406,6 +446,7 @@ class ProductUnwanted:
     product: int
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherManager:
     """Another manager of the same cluster, which has its own jobs."""
@@ -421,6 +462,7 @@ class OtherManager:
     is_drained: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherManagersSeen:
     """The cluster's other managers, as the store shows them."""
@@ -436,6 +478,7 @@ class OtherManagersSeen:
     is_full: bool = False
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTaken:
     """This manager takes over a job, as after a restart: its manager failed or gave it away. Or the job has ended, and
@@ -444,6 +487,7 @@ class JobTaken:
     record: JobRecord
 
 
+@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobGiven:
     """A job that this manager gave away is another manager's now, or could not be given."""

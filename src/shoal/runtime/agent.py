@@ -1,6 +1,6 @@
 """The agent, which every device runs: dials its manager, keeps heartbeats, and works in the jobs that it is given.
 
-Run as ``python -m shoal.runtime.agent --home DIR``. It imports neither torch nor the command line, and before its first
+Run by ``agent_main``. It imports neither torch nor the command line, and before its first
 job neither numpy nor the worker: an idle device pays little for being ready.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
+import os
 import signal
 import sys
 import time
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import Refused, ShoalError, Unreachable
 from shoal.identity.card_files import pinned_operator
-from shoal.identity.enrolment import Enrolled
+from shoal.identity.enrolled import Enrolled
 from shoal.identity.identity import Identity
 from shoal.identity.signing import check_on_device
 from shoal.net.base import SHUT_OUT
@@ -82,9 +82,7 @@ class Agent:
         self._places = places = options.places
         self._renewal = Renewal(places.node, enrolled)
         self._manager = enrolled.manager_node
-        self._router = DeviceRouter(
-            node=enrolled.identity.node, incarnation=secrets.token_hex(8), manager=self._manager
-        )
+        self._router = DeviceRouter(node=enrolled.identity.node, incarnation=os.urandom(8).hex(), manager=self._manager)
         self._workers: WorkerTable[_Job] = WorkerTable(self._router, self)
         #: What drives the trainer of a job, once the first job was assigned.
         self._worker_driver: asyncio.Task[type[WorkerDriver]] | None = None

@@ -50,7 +50,7 @@ class AgentOptions:
         return self.hub_mbps * 1e6 / 8
 
     def to_argv(self) -> list[str]:
-        """Return the arguments of ``python -m shoal.runtime.agent`` that give these options."""
+        """Return the arguments of ``python -m shoal.runtime.agent_main`` that give these options."""
         return command_line.to_argv(self)
 
     @classmethod

@@ -85,7 +85,7 @@ class LocalCluster:
         if not (home / "node").exists():
             await self._enrol(name, home)
         arguments = (*AgentOptions(home=home).to_argv(), *self._agent_options, *options)
-        process = await self._spawn("shoal.runtime.agent", *arguments, log=f"{name}.log")
+        process = await self._spawn("shoal.runtime.agent_main", *arguments, log=f"{name}.log")
         self.agents[name] = process
         return process
 

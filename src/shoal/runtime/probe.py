@@ -111,7 +111,9 @@ def own_address() -> str:
 def address_towards(endpoint: str) -> str:
     """The address from which this device reaches another: others of the cluster find it there. Sends nothing."""
     host, port = split_endpoint(endpoint)
-    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    # As bytes: for a text Python loads its tables of international names.
+    name = host.encode() if host.isascii() else host
+    family, kind, number, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, number) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.errors import Refused
-from shoal.identity.enrolment import Enrolled
+from shoal.identity.enrolled import Enrolled
 from shoal.net.base import SHUT_OUT
 from shoal.net.renewal import has_lapsed, is_due
 from shoal.trainer.spawn import child

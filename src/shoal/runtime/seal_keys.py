@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +81,7 @@ class SealKeys:
         from shoal.identity import certificates
 
         member, signed = self._member, self._signed
-        root_der = ssl.PEM_cert_to_DER_cert(member.ca_pem.decode("ascii"))
+        root_der = chain.der(member.ca_pem)
         signer = certificates.authenticate(key.certificate, root_der=root_der, now_s=now_s, slack_s=SLACK_S)
         if (signer.cluster, signer.role, signer.node) != (member.cluster, "node", key.node):
             raise PeerViolation(f"it is of {signer.uri}")

@@ -15,8 +15,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from shoal.errors import Misuse
 
 log = logging.getLogger("shoal")
@@ -102,6 +100,9 @@ def _started(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         pass
+    # Where there is no /proc.
+    import psutil
+
     try:
         return str(psutil.Process(pid).create_time())
     except psutil.Error:

@@ -25,6 +25,7 @@ from shoal.errors import Misuse, ShoalError
 from shoal.identity.card_files import card_key_of, pinned_operator
 from shoal.identity.cards import CardKey
 from shoal.identity.identity import Identity
+from shoal.identity.signatures import Checker, verdict_of
 from shoal.identity.signing import check_on_device
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import merge_all
@@ -71,6 +72,7 @@ from shoal.runtime.privacy_ledger import PrivacyLedger
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
 from shoal.runtime.shard_cache import ShardCache
+from shoal.runtime.verdict import verdict_apart
 from shoal.sealing.request import NOT_THE_SIGNED_MODEL
 from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
@@ -257,9 +259,9 @@ class WorkerDriver:
         async with self._busy:
             self._interrupted = ""
             try:
-                # Before anything of the job is fetched. In a thread: the first time imports `cryptography`.
+                # Before anything of the job is fetched. In a thread: it waits for another process.
                 self._begin_step("fetching the code and the model")
-                signer = await asyncio.to_thread(self._check_signature)
+                signer = await asyncio.to_thread(self._check_signature, verdict_apart)
                 self._privacy = self._privacy or self._privacy_ledger()
                 settings, first = await self._settings()
                 await self._trainer.kill()
@@ -323,11 +325,13 @@ class WorkerDriver:
             **fields | {"kind": kind}, examples=examples if self._is_local else 0, battery_joules=battery_j
         )
 
-    def _check_signature(self) -> str:
+    def _check_signature(self, find: Checker = verdict_of) -> str:
         """Return which operator of our cluster signed this job. Raises PeerViolation if none did, or not the one whose
         key this device pinned."""
         member = self._member
-        return check_on_device(self._spec, ca_pem=member.ca_pem, cluster=member.cluster, pinned=self._pinned())
+        return check_on_device(
+            self._spec, ca_pem=member.ca_pem, cluster=member.cluster, pinned=self._pinned(), find=find
+        )
 
     def _pinned(self) -> bytes:
         return pinned_operator(self._own_folder) if self._own_folder is not None else b""
@@ -449,6 +453,7 @@ class WorkerDriver:
                 label = action.request.label
                 try:
                     # A helper prepares nothing, and how many devices a sum needs stands in what the operator signed.
+                    # `cryptography` is loaded by now, for the keys.
                     self._check_signature()
                     summed = {"words": keys.sum_masks(action.request)}
                 except ShoalError as error:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import io
 import itertools
 import os
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -49,7 +45,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def drawn_once(path: Path, *, prefix: str = "") -> str:
     """A name that no other file of this kind has: drawn when it is first asked for, and kept there."""
     if not path.exists():
-        name = f"{prefix}{secrets.token_hex(8)}".encode()
+        name = f"{prefix}{os.urandom(8).hex()}".encode()
         write_atomically(path, lambda file: file.write(name))
     return path.read_text()
 
@@ -103,6 +99,9 @@ class AtomicFile:
 
 class _HashingWriter(io.BufferedWriter):
     def __init__(self, raw: io.FileIO) -> None:
+        # An idle agent writes no such file (see `identity.chain`).
+        import hashlib
+
         super().__init__(raw)
         self.hash = hashlib.sha256()
         self.size_bytes = 0
@@ -116,10 +115,14 @@ class _HashingWriter(io.BufferedWriter):
 
 def _locked_temporary(directory: Path) -> tuple[Path, int]:
     for _ in range(_CREATE_ATTEMPTS):
-        descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=directory)
+        path = directory.absolute() / f"{_PREFIX}{os.urandom(8).hex()}{_SUFFIX}"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
-            return Path(name), descriptor
+            return path, descriptor
         os.close(descriptor)  # a cleaner took it between its creation and its lock
     raise ShoalError(f"{directory}: temporary files disappear as they are made; what else cleans this directory?")
 
@@ -189,9 +192,16 @@ def telling_disk_full(directory: Path) -> Iterator[None]:
         ) from error
 
 
+def free_bytes_at(directory: Path) -> int:
+    """Return how many more bytes the disk of this directory takes."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
+
+
 def _room(directory: Path) -> str:
     try:
-        usage = shutil.disk_usage(directory)
+        disk = os.statvfs(directory)
     except OSError:
         return "its size cannot be read"
-    return f"{usage.free / 1e6:.1f} MB free of {usage.total / 1e6:.1f} MB"
+    free, total = (blocks * disk.f_frsize / 1e6 for blocks in (disk.f_bavail, disk.f_blocks))
+    return f"{free:.1f} MB free of {total:.1f} MB"

@@ -6,10 +6,11 @@ user's environment: generated code refuses any runtime older than the compiler t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
 
 PACKAGE = "shoal.v1"
 SERVICE = f"{PACKAGE}.Shoal"
@@ -19,9 +20,22 @@ def _load() -> descriptor_pool.DescriptorPool:
     # Read by its path: importlib.resources would load zipfile and more into every idle agent.
     raw = Path(__file__).with_name("contract.binpb").read_bytes()
     pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(raw).file:
-        pool.AddSerializedFile(file.SerializeToString())
+    for file in _files(raw):
+        pool.AddSerializedFile(file)
     return pool
+
+
+def _files(descriptors: bytes) -> Iterator[bytes]:
+    """Yield the parts of a FileDescriptorSet, each behind a tag and its length. Protobuf's own class for it would take
+    half a megabyte of every idle agent."""
+    at = 0
+    while at < len(descriptors):
+        at, size, shift = at + 1, 0, 0
+        while descriptors[at] & 0x80:
+            size, shift, at = size | (descriptors[at] & 0x7F) << shift, shift + 7, at + 1
+        size, at = size | descriptors[at] << shift, at + 1
+        yield descriptors[at : at + size]
+        at += size
 
 
 _POOL = _load()

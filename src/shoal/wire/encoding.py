@@ -138,7 +138,15 @@ def _reader(hint: Any) -> Callable[[Any], Any] | None:
     return (lambda held: bytes.fromhex(held) if isinstance(held, str) else held) if hint is bytes else None
 
 
-_PLANS: dict[type[Any], _Plan] = {cls: _Plan(cls) for cls in _CLASSES.values()}
+class _Plans(dict[type[Any], _Plan]):
+    """How classes are converted, each described at its first use: an idle device sends few kinds of messages."""
+
+    def __missing__(self, cls: type[Any]) -> _Plan:
+        plan = self[cls] = _Plan(cls)
+        return plan
+
+
+_PLANS = _Plans()
 
 
 def _member(kind: type[StrEnum], text: str) -> StrEnum:

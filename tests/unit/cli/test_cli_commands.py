@@ -479,7 +479,7 @@ def test_an_agent_gets_every_option_of_its_process_that_was_typed(
     assert main.run([*words]) == Exit.OK
     assert main.run(["join", "--home", "home", "--hub", "--hub-mbps", "16"]) == Exit.OK
     home = tmp_path / "home"
-    assert [command[1:3] for command in became] == [["-m", "shoal.runtime.agent"]] * 2
+    assert [command[1:3] for command in became] == [["-m", "shoal.runtime.agent_main"]] * 2
     assert [AgentOptions.parse(command[3:]) for command in became] == [
         AgentOptions(
             home=home,

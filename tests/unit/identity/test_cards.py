@@ -30,7 +30,7 @@ from shoal.identity.cards import (
 )
 from shoal.identity.identity import Authority
 from shoal.identity.join_code import JoinCode, new_secret
-from shoal.identity.signing import check, check_pinned, sign, signed_bytes
+from shoal.identity.signing import check, check_on_device, sign, signed_bytes
 from shoal.plan import Plan
 from shoal.wire.messages import Dataset, JobSpec
 
@@ -174,23 +174,32 @@ def test_a_device_runs_only_the_jobs_of_the_operator_it_pinned(tmp_path: Path) -
     authority = Authority.create(tmp_path, "pond", now_s=NOW_S)
     ann = authority.identity(node="ann", role="operator", now_s=NOW_S)
     signed = sign(SPEC, ann, OPERATOR)
-    check_pinned(signed, pinned=OPERATOR.public)
+
+    def check_pinned(spec: JobSpec) -> None:
+        assert check_on_device(spec, ca_pem=ann.ca_pem, cluster="pond", pinned=OPERATOR.public) == "ann"
+
+    check_pinned(signed)
     assert signed_bytes(signed) == signed_bytes(replace(signed, card_signature=""))
     assert check(signed, ca_pem=ann.ca_pem, cluster="pond", now_s=NOW_S) == "ann"
     # The manager makes itself an operator, and signs as it likes: with no card key, or with another one.
     for made in (sign(SPEC, ann), sign(SPEC, ann, CardKey.new()), replace(signed, card_signature="?")):
         assert check(made, ca_pem=ann.ca_pem, cluster="pond", now_s=NOW_S) == "ann"
         with pytest.raises(PeerViolation, match="not signed with the operator's key that this device pinned"):
-            check_pinned(made, pinned=OPERATOR.public)
+            check_pinned(made)
     # Nor can it change what the operator signed, such as how many members there are.
-    fewer = replace(signed, plan=replace(signed.plan, trust="sealed(8, members=8)"))
+    fewer = sign(replace(signed, plan=replace(signed.plan, trust="sealed(8, members=8)")), ann)
     with pytest.raises(PeerViolation, match="pinned"):
-        check_pinned(fewer, pinned=OPERATOR.public)
+        check_pinned(replace(fewer, card_signature=signed.card_signature))
 
 
-def test_a_device_that_pinned_nobody_has_no_signed_members() -> None:
+def test_a_device_that_pinned_nobody_has_no_signed_members(tmp_path: Path) -> None:
+    ann = Authority.create(tmp_path, "pond", now_s=NOW_S).identity(node="ann", role="operator", now_s=NOW_S)
+
+    def check_unpinned(spec: JobSpec) -> str:
+        return check_on_device(sign(spec, ann), ca_pem=ann.ca_pem, cluster="pond", pinned=b"")
+
     with pytest.raises(
         PeerViolation, match="Run `shoal join --operator-key KEY` on it, with the key that `shoal nodes"
     ):
-        check_pinned(SPEC, pinned=b"")
-    check_pinned(replace(SPEC, plan=replace(SPEC.plan, trust="sealed(8)")), pinned=b"")
+        check_unpinned(SPEC)
+    assert check_unpinned(replace(SPEC, plan=replace(SPEC.plan, trust="sealed(8)"))) == "ann"

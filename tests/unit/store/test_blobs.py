@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +11,7 @@ from typing import BinaryIO
 import pytest
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.store import blobs
 from shoal.store.blobs import BlobStore
 from shoal.store.files import DiskFull
 from shoal.wire.limits import BLOB_MAX_BYTES, BLOB_READ_MAX_BYTES, CHUNK_BYTES
@@ -133,8 +133,7 @@ def test_a_file_beyond_the_limit_is_our_own_mistake(store: BlobStore, tmp_path: 
 def test_a_blob_that_does_not_fit_on_the_disk_is_refused_before_its_first_chunk(
     store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=(3 << 30) - 1))
+    monkeypatch.setattr(blobs, "free_bytes_at", lambda _: (3 << 30) - 1)
     with pytest.raises(DiskFull, match="does not fit"):
         store.writer(HASH, 3 << 30)
     assert files(tmp_path) == []

@@ -393,7 +393,7 @@ def _facts() -> dict[str, str]:
 
 def _become_agent(options: AgentOptions) -> None:
     # A new program in this process: what the command line and `cryptography` took is given back.
-    command = [sys.executable, "-m", "shoal.runtime.agent", *options.to_argv()]
+    command = [sys.executable, "-m", "shoal.runtime.agent_main", *options.to_argv()]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, command)

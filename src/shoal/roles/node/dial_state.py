@@ -5,7 +5,6 @@ Pure state; the driver owns the connection.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 
 from shoal.roles.node.doorway import TWICE
@@ -48,6 +47,13 @@ WELCOME_TIMEOUT_S = 15.0
 def redial_s(devices: int) -> float:
     """Return over how many seconds a fleet's devices should spread their second attempts, or 0 if they are few."""
     return 0.0 if devices <= REDIAL_SPARED else min(devices / REDIALS_PER_S, REDIAL_MOST_S)
+
+
+def _digest(text: str) -> bytes:
+    # Imported here: it brings OpenSSL's 3 MB, which an agent that found its only manager does without.
+    import hashlib
+
+    return hashlib.sha256(text.encode()).digest()
 
 
 class DialState:
@@ -125,7 +131,7 @@ class DialState:
         if {endpoint, *managers} != set(self._endpoints):
             others = [each for each in dict.fromkeys(managers) if each != endpoint]
             # Devices whose manager failed spread over the others.
-            first = hashlib.sha256(self._node.encode()).digest()[1] % max(1, len(others))
+            first = _digest(self._node)[1] % len(others) if len(others) > 1 else 0
             self._endpoints = (endpoint, *others[first:], *others[:first])
         self._has_successor = bool(managers)
 
@@ -227,7 +233,7 @@ class DialState:
             base_s = min(base_s, SUCCESSOR_WAIT_S)
         if self._twice:
             base_s = TWICE_BACKOFF_S[min(self._twice, len(TWICE_BACKOFF_S)) - 1]
-        digest = hashlib.sha256(f"{self._node}/{self.attempts}".encode()).digest()
+        digest = _digest(f"{self._node}/{self.attempts}")
         wait_s = base_s * (0.75 + 0.5 * digest[0] / 255)
         if self._redial_s and (turns or (is_patient and self.attempts)) and not self._twice:
             # The first attempt is immediate: a single broken session is back before its leases are given away. Later

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast, dataclass_transform
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
+from shoal.slim import slim
 from shoal.wire.limits import NAME_MAX_CHARS, REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ class Message:
     __slots__ = ()
 
     rule: ClassVar[Rule] = Rule()
+
+    def __repr__(self) -> str:
+        # One for all, as in `slim`.
+        told = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(cast(Any, self)) if each.repr)
+        return f"{type(self).__qualname__}({', '.join(told)})"
 
     def __post_init__(self) -> None:
         names, values, ids = _CHECKS.get(type(self)) or _checks_of(type(self))
@@ -226,7 +232,7 @@ def message(
     """Make a class a message: a frozen dataclass with these rules."""
 
     def define(kind: type[_M]) -> type[_M]:
-        made = dataclass(frozen=True, kw_only=True, slots=True)(kind)
+        made = slim(dataclass(frozen=True, kw_only=True, slots=True, repr=False)(kind))
         lane = Lane.CONTROL if "Control" in (*said_by, *answered_by) else Lane.WORK
         made.rule = Rule(to=to, said_by=said_by, answered_by=answered_by, cost=cost, lane=lane)
         MESSAGES[made.__name__] = made

@@ -1,0 +1,30 @@
+"""Has another process check a job's signatures, whose memory is given back: `cryptography` takes 14 MB of an agent."""
+
+from __future__ import annotations
+
+import subprocess
+
+from shoal.errors import ShoalError
+from shoal.identity.signatures import SignaturesAsked, SignaturesFound
+from shoal.trainer.spawn import command
+
+#: Python and `cryptography` may take long to import from the SD card of a small board.
+CHECK_TIMEOUT_S = 120.0
+
+
+def verdict_apart(question: SignaturesAsked) -> SignaturesFound:
+    """Return the verdict on the signatures. Call it in a thread. Raises ShoalError if they could not be checked."""
+    try:
+        ran = subprocess.run(
+            command("shoal.identity.signatures"),
+            input=question.to_json(),
+            capture_output=True,
+            timeout=CHECK_TIMEOUT_S,
+            check=True,
+        )
+        return SignaturesFound.from_json(ran.stdout)
+    except subprocess.CalledProcessError as error:
+        why = error.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {error.returncode}"]
+        raise ShoalError(f"the job's signature could not be checked: {why[0]}") from error
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+        raise ShoalError(f"the job's signature could not be checked: {error}") from error
