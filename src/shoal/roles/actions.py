@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shoal.roles.events import Event
-from shoal.slim import slim
 from shoal.states import JobState
 from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, SealRoster, Tensors
 
@@ -22,14 +21,12 @@ if TYPE_CHECKING:
     from shoal.sealing.request import MasksRequest, SealRequest
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Send:
     to: str
     message: Message
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """The reply to an operator's question."""
@@ -38,7 +35,6 @@ class Answer:
     message: Message
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetTimer:
     """Fire ``name`` once, in ``after_s`` seconds. A second timer of the same name replaces the first."""
@@ -47,13 +43,11 @@ class SetTimer:
     after_s: float
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelTimer:
     name: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """A decision and its reason: to the log, to ``shoal status``, to tests."""
@@ -65,7 +59,6 @@ class Record:
     traceback: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Save:
     """Make a version durable together with the ledger and state that belong to it; answered by Saved."""
@@ -81,7 +74,6 @@ class Save:
     evaluations: tuple[EvaluationView, ...] = ()
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskAlgorithm:
     """Call the job's algorithm; answered by AlgorithmAnswered or AlgorithmFailed before the role gets another event."""
@@ -93,7 +85,6 @@ class AskAlgorithm:
     layout: Layout = field(repr=False)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keep:
     """Make a job's record durable before the actions that follow are carried out."""
@@ -109,7 +100,6 @@ class Keep:
     terms: dict[int, tuple[str, int]] | None = None
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForgetMember:
     """Take a member off the register, durably, before the actions that follow are carried out."""
@@ -117,7 +107,6 @@ class ForgetMember:
     node: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropJob:
     """Remove an ended job's record, durably, before the actions that follow are carried out; then its files."""
@@ -125,7 +114,6 @@ class DropJob:
     job: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropOldJobs:
     """Remove ended jobs and their files without a request, each with its reason."""
@@ -133,7 +121,6 @@ class DropOldJobs:
     reasons: Mapping[str, str]
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropFiles:
     """Remove files of an ended job that stays on record: its checkpoints, or code and data that no other job has."""
@@ -143,7 +130,6 @@ class DropFiles:
     contents: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Store:
     """Make a checkpoint durable that the leader of a job sent; answered by Stored or StoreFailed."""
@@ -151,7 +137,6 @@ class Store:
     checkpoint: Checkpoint
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GiveJob:
     """Make a job another manager's; answered by JobGiven. From here on this manager writes nothing about it."""
@@ -161,7 +146,6 @@ class GiveJob:
     endpoint: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
     """Send the newest durable version of a job to its new leader; answered by LoadFailed if none can be read."""
@@ -171,7 +155,6 @@ class Load:
     to: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepare:
     """Fetch code and data, verify them, start (or restart) the trainer; answered by Prepared or PrepareFailed."""
@@ -179,7 +162,6 @@ class Prepare:
     spec: JobSpec
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train:
     """Train a lease; answered by Trained or TrainerFailed."""
@@ -202,7 +184,6 @@ class Train:
     staged: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluate:
     """Evaluate leased parts of the held-out data; answered by EvaluationDone or TrainerFailed."""
@@ -216,7 +197,6 @@ class Evaluate:
     staged: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettleOwn:
     """Continue, durably, from the own part of the model that this lease made if ``taken``, else from the one before."""
@@ -227,7 +207,6 @@ class SettleOwn:
     undoable: int = 1
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UndoOwn:
     """Go back, durably, to the own part before the last N leases that were taken: a new leader's history lacks their
@@ -236,7 +215,6 @@ class UndoOwn:
     leases: int
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Participate:
     """Record durably that this device takes part in a private job; answered by (Not)Participated."""
@@ -248,13 +226,11 @@ class Participate:
     group: int = 0
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CountExamples:
     """Count the device's own examples again; answered by ExamplesCounted, or by TrainerFailed of lease 0."""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageModel:
     """Keep a part of the next model, from ``start`` on, next to the trainer's model until it is complete."""
@@ -266,7 +242,6 @@ class StageModel:
     anew: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeSealKey:
     """Draw and sign a key for the sealed sums of this term; answered by SealKeyMade. It is never stored."""
@@ -274,7 +249,6 @@ class MakeSealKey:
     term: int
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckRoster:
     """Check whether the cluster's devices signed these keys; answered by RosterChecked."""
@@ -282,7 +256,6 @@ class CheckRoster:
     roster: SealRoster
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seal:
     """Mask an update; answered by UpdateSealed."""
@@ -291,7 +264,6 @@ class Seal:
     request: SealRequest = field(repr=False)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SumMasks:
     """Add up the masks of the members of a sealed sum, as its helper; answered by MasksSummed."""
@@ -299,7 +271,6 @@ class SumMasks:
     request: MasksRequest = field(repr=False)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interrupt:
     """End a trainer that is out of time, and find out where it hangs; answered by TrainerFailed."""
@@ -308,7 +279,6 @@ class Interrupt:
     reason: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Multiply:
     """Multiply on this machine, in parallel to everything else; answered by Multiplied or MultiplyFailed."""
@@ -322,7 +292,6 @@ class Multiply:
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deliver:
     """Give a client's program the product that it waits for, or the reason why there is none."""
@@ -333,7 +302,6 @@ class Deliver:
     reason: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class End:
     """The role is done, and the driver releases it."""

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from shoal.learning.metrics import MetricSum
-from shoal.slim import slim
 from shoal.wire.messages import DeviceState, Heartbeat, MemberKey, Message, Tensors
 
 if TYPE_CHECKING:
@@ -42,13 +41,11 @@ LEFT = "left: "
 _GONE = (Liveness.LOST, Liveness.DORMANT)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
     """The driver has set the role up."""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Received:
     """A message from a peer whose identity the transport has proven."""
@@ -59,7 +56,6 @@ class Received:
     size_bytes: int = 0
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
     """An operator's command; answered with ``Answer`` under the same number."""
@@ -70,7 +66,6 @@ class Asked:
     by: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeerChanged:
     node: str
@@ -80,7 +75,6 @@ class PeerChanged:
     is_certain: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heard:
     """Heartbeats with their nodes and times, in order of arrival."""
@@ -88,7 +82,6 @@ class Heard:
     beats: tuple[tuple[str, float, Heartbeat], ...]
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberHeld:
     """An operator changed whether a node may be given work."""
@@ -103,7 +96,6 @@ class MemberHeld:
     labels: tuple[str, ...] = ()
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiskMeasured:
     """How much of its disk quota the manager uses, and how much its ended jobs could free."""
@@ -118,7 +110,6 @@ class DiskMeasured:
     wanted: Mapping[str, int] = field(default_factory=dict)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobsOutdated:
     """Ended jobs that are older than the operator wants to keep."""
@@ -128,7 +119,6 @@ class JobsOutdated:
     ages_s: Mapping[str, float]
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimerFired:
     name: str
@@ -136,7 +126,6 @@ class TimerFired:
     late_s: float = field(default=0.0, compare=False)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connected:
     """There is a session to this peer (again)."""
@@ -144,14 +133,12 @@ class Connected:
     node: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Disconnected:
     node: str
     reason: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reassigned:
     """The job has a new leader, or its leader restarted under a higher term."""
@@ -160,7 +147,6 @@ class Reassigned:
     leader: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequested:
     reason: str
@@ -168,7 +154,6 @@ class StopRequested:
     is_failure: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
     """A checkpoint is durable: written, fsynced, renamed, its directory fsynced."""
@@ -176,14 +161,12 @@ class Saved:
     version: int
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveFailed:
     version: int
     reason: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlgorithmAnswered:
     """The answer to ``AskAlgorithm`` of this number."""
@@ -192,7 +175,6 @@ class AlgorithmAnswered:
     answer: AlgorithmAnswer
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlgorithmFailed:
     """The algorithm gave no answer that can be used, and will give none."""
@@ -202,7 +184,6 @@ class AlgorithmFailed:
     traceback: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
     """A checkpoint that a leader elsewhere sent is durable here."""
@@ -214,7 +195,6 @@ class Stored:
     is_last: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreFailed:
     job: str
@@ -223,7 +203,6 @@ class StoreFailed:
     reason: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadFailed:
     """No leader can resume this job: none of its checkpoints can be read."""
@@ -233,7 +212,6 @@ class LoadFailed:
     reason: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkMeasured:
     """The measured rates of this device's link, which its next Ready reports."""
@@ -244,7 +222,6 @@ class LinkMeasured:
     medium: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
     """The state of a device by its sensors. A value is `None` if it is not known or there is no such sensor."""
@@ -260,7 +237,6 @@ class Condition:
     load: float | None = None
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Felt:
     """The state of this device was measured. The role decides whether it has time for others."""
@@ -268,7 +244,6 @@ class Felt:
     condition: Condition
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """Code and data are here, verified, and the trainer is loaded."""
@@ -289,14 +264,12 @@ class Prepared:
     epsilon_left: float = math.inf
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareFailed:
     reason: str
     traceback: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
     lease: int
@@ -317,7 +290,6 @@ class Trained:
     model: bytes = b""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Participated:
     """A participation is durable: the update of this lease may leave, or be sealed for this group."""
@@ -328,7 +300,6 @@ class Participated:
     group: int = 0
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotParticipated:
     """A participation could not be made durable."""
@@ -338,7 +309,6 @@ class NotParticipated:
     reason: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExamplesCounted:
     """The device's own examples were counted again."""
@@ -346,7 +316,6 @@ class ExamplesCounted:
     state: DeviceState | None
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationDone:
     lease: int
@@ -354,7 +323,6 @@ class EvaluationDone:
     metrics: tuple[MetricSum, ...] = ()
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerFailed:
     """User code raised, hung or died while it trained this lease, or while it counted examples, which has lease 0."""
@@ -364,7 +332,6 @@ class TrainerFailed:
     traceback: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SealKeyMade:
     """A key for the sealed sums of a term, and the device's signature under it."""
@@ -375,7 +342,6 @@ class SealKeyMade:
     chance: bytes = field(default=b"", repr=False)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RosterChecked:
     """Keys of a roster that no device of the cluster signed, by the device's name, and why not."""
@@ -385,7 +351,6 @@ class RosterChecked:
     bad: Mapping[str, str] = field(default_factory=dict)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateSealed:
     """A masked update and the secrets with which the device can help to open its sum, or why it was not sealed."""
@@ -397,7 +362,6 @@ class UpdateSealed:
     reason: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MasksSummed:
     """The sum of the masks of a sealed sum's members, as the tensor ``words``, or why there is none."""
@@ -408,7 +372,6 @@ class MasksSummed:
     reason: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Multiplied:
     """The product of a multiplication on this machine, as the tensor ``result``. A measurement has only its time."""
@@ -418,14 +381,12 @@ class Multiplied:
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiplyFailed:
     number: int
     reason: str
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProductWanted:
     """A client's program asks for ``left`` times ``right``; answered by ``Deliver`` under the same number."""
@@ -438,7 +399,6 @@ class ProductWanted:
     name: str = ""
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProductUnwanted:
     """The client no longer waits for a product."""
@@ -446,7 +406,6 @@ class ProductUnwanted:
     product: int
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherManager:
     """Another manager of the same cluster, which has its own jobs."""
@@ -462,7 +421,6 @@ class OtherManager:
     is_drained: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherManagersSeen:
     """The cluster's other managers, as the store shows them."""
@@ -478,7 +436,6 @@ class OtherManagersSeen:
     is_full: bool = False
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobTaken:
     """This manager takes over a job, as after a restart: its manager failed or gave it away. Or the job has ended, and
@@ -487,7 +444,6 @@ class JobTaken:
     record: JobRecord
 
 
-@slim
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobGiven:
     """A job that this manager gave away is another manager's now, or could not be given."""

@@ -5,23 +5,19 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import types
 import typing
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from shoal.errors import Misuse
 
-if TYPE_CHECKING:
-    import argparse
-
 _Options = TypeVar("_Options")
 
-_REQUIRED = {"required": True}
-
 #: The help of an option that is for tests only.
-HIDDEN = "for tests only"
+HIDDEN = argparse.SUPPRESS
 
 
 def described(text: str, *, flag: str = "", choices: Sequence[str] = ()) -> dict[str, Any]:
@@ -36,46 +32,12 @@ def option(default: Any, text: str, *, flag: str = "", choices: Sequence[str] = 
 
 def parse(options: type[_Options], argv: Sequence[str], *, program: str, purpose: str) -> _Options:
     """Read a command line. Ends the process with a usage message if it is wrong, as commands do."""
-    if (read := _read(options, argv)) is not None:
-        return read
-    # Only for its usage message and its help: it would take two thirds of a megabyte of every idle agent.
-    import argparse
-
     parser = argparse.ArgumentParser(prog=program, description=purpose)
     kinds = typing.get_type_hints(options)
     written: Any = options
     for field in dataclasses.fields(written):
-        told = field.metadata["help"]
-        _add(parser, field, kinds[field.name], argparse.SUPPRESS if told == HIDDEN else told)
+        _add(parser, field, kinds[field.name])
     return options(**vars(parser.parse_args(argv)))
-
-
-def _read(options: type[_Options], argv: Sequence[str]) -> _Options | None:
-    """Read a command line as ``to_argv`` and services write it. Return None if any part of it is something else."""
-    written: Any = options
-    fields = {_flag(field): field for field in dataclasses.fields(written)}
-    kinds, given, words = typing.get_type_hints(options), dict[str, Any](), iter(argv)
-    for word in words:
-        flag, is_joined, text = word.partition("=")
-        if (field := fields.get(flag)) is None:
-            return None
-        kind, choices = kinds[field.name], field.metadata["choices"]
-        if kind is bool:
-            if is_joined:
-                return None
-            given[field.name] = True
-            continue
-        if not is_joined and (text := next(words, "-")).startswith("-"):
-            return None
-        if choices and text not in choices:
-            return None
-        try:
-            given[field.name] = _kind_of(kind)(text)
-        except ValueError:
-            return None
-    if any(_default(field) == _REQUIRED for field in fields.values() if field.name not in given):
-        return None
-    return options(**given)
 
 
 def to_argv(options: Any) -> list[str]:
@@ -102,8 +64,8 @@ def check_choices(options: Any) -> None:
             raise Misuse(f"{_flag(field)} is one of {', '.join(choices)}, not {value!r}")
 
 
-def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], kind: Any, text: str) -> None:
-    told: dict[str, Any] = {"dest": field.name, "help": text}
+def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], kind: Any) -> None:
+    told: dict[str, Any] = {"dest": field.name, "help": field.metadata["help"]}
     if kind is bool:
         parser.add_argument(_flag(field), action="store_true", **told)
         return
@@ -128,4 +90,4 @@ def _default(field: dataclasses.Field[Any]) -> dict[str, Any]:
         return {"default": field.default}
     if field.default_factory is not dataclasses.MISSING:
         return {"default": field.default_factory()}
-    return _REQUIRED
+    return {"required": True}

@@ -9,7 +9,7 @@ import sys
 LATER = ("numpy", "torch", "shoal.roles.worker.worker", "shoal.runtime.worker_driver", "shoal.trainer.host")
 
 #: Modules that an agent does without while it waits, and that take most of a megabyte or more.
-NEVER_IDLE = ("_hashlib", "argparse", "cryptography", "google.protobuf.descriptor_pb2", "psutil", "shutil", "ssl")
+NEVER_IDLE = ("_hashlib", "cryptography", "google.protobuf.descriptor_pb2", "psutil", "ssl")
 
 #: What an agent does while it waits: it imports itself, asks for its folder of examples, sends and reads messages.
 IDLE = """

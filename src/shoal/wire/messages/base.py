@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, ca
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
-from shoal.slim import slim
+from shoal.wire.messages.slim import slim
 from shoal.wire.limits import NAME_MAX_CHARS, REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Frozen classes that are small in memory: an agent has hundreds of them, and most it never uses."""
+"""Classes of messages that are small in memory: an agent has hundreds of them, and most it never uses."""
 
 from __future__ import annotations
 
