@@ -16,7 +16,7 @@ _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 class FlowerDeployment(Deployment):
     setup = (
         "flower-superlink, four flower-supernode, flwr run (its Deployment Runtime) as in its guide: --insecure, so"
-        " without TLS, state in memory; no installation of dependencies while it runs"
+        " without TLS; --database, so that a new server knows its nodes; no installation of dependencies while it runs"
     )
     keeps_model = True
     install = ("pip", "install", "flwr", "torch", "numpy")
@@ -34,7 +34,7 @@ class FlowerDeployment(Deployment):
 
     def start_server(self) -> None:
         said = len(self.server.said())
-        command = ("flower-superlink", "--insecure", "--host", "0.0.0.0")
+        command = ("flower-superlink", "--insecure", "--host", "0.0.0.0", "--database", "state.db")
         self._start(self.server, *command, "--disable-runtime-dependency-installation")
         ready = "Uvicorn running"
         wait_until(lambda: ready in self.server.said()[said:], limit_s=START_S, what="Flower's SuperLink")
