@@ -84,6 +84,9 @@ SLOW_MBPS = 2.0
 #: More events than a job of a benchmark has.
 EVENTS_MANY = 100_000
 
+#: Of a log: what comes before a traceback, and all of it.
+_LINE_CHARS, _BUG_CHARS = 300, 4_000
+
 #: Room for a few checkpoints of the job, and little to write until it is full.
 DISK_MB = 8
 
@@ -435,7 +438,20 @@ class Site:
 
     def tracebacks(self) -> list[str]:
         """Logs in which some part of Shoal met a bug of its own."""
-        return [log.name for log in sorted(self.home.glob("*.log")) if "Traceback" in log.read_text(errors="replace")]
+        return list(self.bugs())
+
+    def bugs(self) -> dict[str, str]:
+        """These logs, with the last traceback of each and what followed it."""
+        found: dict[str, str] = {}
+        for log in self.logs():
+            before, word, after = log.read_text(errors="replace").rpartition("Traceback")
+            if word:
+                # With the line that says what went wrong, which may stand before it.
+                found[str(log.relative_to(self.home))] = (before[-_LINE_CHARS:] + word + after)[:_BUG_CHARS]
+        return found
+
+    def logs(self) -> list[Path]:
+        return sorted(self.home.glob("*.log"))
 
 
 async def _again(act: Callable[[], Awaitable[T]]) -> T:
