@@ -4,6 +4,7 @@ python -m testbed up --devices 4 --up-mbps 10 --down-mbps 50       # until Ctrl-
 python -m testbed run --devices 2 --on device-1 -- ping -c1 198.18.0.1
 python -m testbed measure [--json]
 python -m testbed arm64 [--json]                                   # an emulated aarch64 device joins and trains
+python -m testbed soak --hours 2 [--json]                          # a cluster under faults; goes on after a kill
 python -m testbed clean
 """
 
@@ -19,10 +20,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from shoal.errors import ShoalError
 from testbed.arm64_root import MIRROR, TORCH
@@ -42,7 +43,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    commands = {"up": _up, "run": _run, "measure": _measure, "arm64": _arm64, "clean": _clean}
+    commands = {"up": _up, "run": _run, "measure": _measure, "arm64": _arm64, "soak": _soak, "clean": _clean}
     try:
         with _ended_by_signals():
             if why_not := why_no_namespaces():
@@ -155,6 +156,36 @@ def _arm64(given: argparse.Namespace) -> int:
     return 0 if shown.trained_versions and shown.machine == "aarch64" else 1
 
 
+def _soak(given: argparse.Namespace) -> int:
+    # Only here, as above.
+    from testbed.results import finish
+    from testbed.soak.journal import default_path
+    from testbed.soak.result import is_sound, keep
+    from testbed.soak.run import soak
+
+    path: Path = (given.state or default_path()).absolute()
+    home = given.home
+    running = soak(path, hours=given.hours, every_s=given.every, seed=given.seed, anew=given.new, home=home)
+    found = asyncio.run(_ended_in_order(running))
+    if found is None:
+        print(f"testbed: the same command goes on from {path}", file=sys.stderr)
+        return 130
+    if given.keep:
+        keep(found)
+    finish(found)
+    return 0 if is_sound(found) else 1
+
+
+async def _ended_in_order(running: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any] | None:
+    """What it gives; None if a signal ended it. Its processes are ended in order."""
+    task = asyncio.create_task(running)
+    for number in _ENDING:
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        return await task
+    return None
+
+
 def _clean(given: argparse.Namespace) -> int:
     cleaned = clean()
     for name in cleaned.removed:
@@ -209,6 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="make devices, run a command, take them down")
     measure = commands.add_parser("measure", help="what links carry, beside what was asked for")
     arm64 = commands.add_parser("arm64", help="an aarch64 device under emulation joins this machine and trains")
+    soak = commands.add_parser("soak", help="a cluster under a fault a minute: what is lost, counts twice, and grows")
     commands.add_parser("clean", help="remove what testbeds left behind that were killed")
     for command, devices, rate_mbps in ((up, 4, None), (run, 4, None), (measure, 16, 100.0)):
         command.add_argument("--devices", type=int, default=devices, metavar="N")
@@ -230,7 +262,14 @@ def _parser() -> argparse.ArgumentParser:
     arm64.add_argument("--torch", default=TORCH, metavar="VERSION", help=f"its aarch64 wheel; {TORCH} unless told")
     arm64.add_argument("--mirror", default=MIRROR, metavar="URL", help="of Debian")
     arm64.add_argument("--within-s", type=float, default=1800.0, help="for joining, and again for training")
-    for command in (measure, arm64):
+    soak.add_argument("--hours", type=float, default=2.0, help="with faults in all; half of them with two managers")
+    soak.add_argument("--every", type=float, default=60.0, metavar="SECONDS", help="between two faults")
+    soak.add_argument("--seed", type=int, default=1)
+    soak.add_argument("--state", type=Path, metavar="FILE", help="goes on from there; else in the user's cache")
+    soak.add_argument("--new", action="store_true", help="begin anew; what is in FILE is put aside")
+    soak.add_argument("--home", type=Path, help="the clusters'; left there afterwards")
+    soak.add_argument("--keep", action="store_true", help="add the result to testbed/soak/kept.json")
+    for command in (measure, arm64, soak):
         command.add_argument("--json", action="store_true")
     return parser
 

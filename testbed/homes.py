@@ -6,11 +6,13 @@ import contextlib
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 _PREFIX = "shoal-testbed-"
+_UMOUNT_WITHIN_S = 10.0
 _NAME = re.compile(rf"{_PREFIX}(\d+)-\w+")
 
 
@@ -32,6 +34,10 @@ def makers() -> list[int]:
 
 def remove_of(pid: int) -> None:
     for home in homes_of(pid):
+        # The small disk of a soak that was killed.
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in [mount for mount in mounts if Path(mount).is_relative_to(home)]:
+            subprocess.run(["umount", "--lazy", mount], capture_output=True, timeout=_UMOUNT_WITHIN_S)
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -1,8 +1,10 @@
-"""What a process of this machine takes: processor time, memory; and who its children are."""
+"""What a process of this machine takes: processor time, memory; its children; and how one ends with its parent."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from pathlib import Path
 
 
@@ -26,3 +28,14 @@ def memory_mb(pid: int, field: str = "VmRSS") -> float:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
     raise ValueError(f"process {pid} has no {field}")
+
+
+def bound(*command: str) -> tuple[str, ...]:
+    """The words that run a command which the kernel kills when the thread that started it ends, also after ``kill -9``
+    and also if it was stopped. Elsewhere than on Linux, the command as it is.
+
+    The process keeps the id that it was started with. To be started from the main thread, which ends with its process.
+    """
+    if sys.platform != "linux" or shutil.which("setpriv") is None:
+        return command
+    return ("setpriv", "--pdeathsig", "KILL", "--", *command)

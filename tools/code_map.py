@@ -56,6 +56,7 @@ ROOMS = {
     "testbed/chaos": "a soak under faults",
     "testbed/crashes": "crashes while a checkpoint is saved",
     "testbed/managers": "several managers on one database, and what hurts them",
+    "testbed/soak": "hours under faults, and what grows meanwhile",
     "testbed/servers": "PostgreSQL, object storage and HAProxy on ports of their own",
     "testbed/browsers": "a browser without a screen, and a checker of its pages",
     "tools": "checks of this repository",

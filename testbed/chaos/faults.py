@@ -24,6 +24,12 @@ KILL_MANAGER = "kill manager"
 KILL_LEADER = "kill leader"
 KILL_SUB_LEADER = "kill aggregator"
 FULL_DISK = "full disk"
+SLOW_LINK = "slow link"
+CHURN = "churn"
+#: Of one of two managers, and of the database that both use.
+STOP_MANAGER = "stop manager"
+CUT_MANAGER = "cut manager from database"
+KILL_DATABASE = "kill database"
 
 #: Kind -> how long it lasts, from and to. For one that is killed: until it is started again, as a service would be.
 LASTS_S: dict[str, tuple[float, float]] = {
@@ -37,14 +43,27 @@ LASTS_S: dict[str, tuple[float, float]] = {
     KILL_LEADER: (2.0, 4.0),
     KILL_SUB_LEADER: (2.0, 4.0),
     FULL_DISK: (4.0, 8.0),
+    SLOW_LINK: (5.0, 15.0),
+    CHURN: (2.0, 4.0),
+    # Longer than a seat lasts: the other manager takes over.
+    STOP_MANAGER: (10.0, 15.0),
+    CUT_MANAGER: (10.0, 15.0),
+    KILL_DATABASE: (2.0, 2.0),
 }
 ON_WORKERS = (KILL_AGENT, STOP, KILL_TRAINER, SEGFAULT, HANG, LINK_DOWN)
+#: Whose victim is a device that is drawn.
+ON_DEVICES = (*ON_WORKERS, SLOW_LINK, CHURN)
+#: Those after which the agent is another process.
+DEADLY = (KILL_AGENT, CHURN)
 #: Those in which a device is away.
-OUTAGES = (KILL_AGENT, STOP, LINK_DOWN, KILL_SUB_LEADER)
+OUTAGES = (KILL_AGENT, STOP, LINK_DOWN, KILL_SUB_LEADER, CHURN)
 #: With a leader on a device, any of those may strike the one that leads; and it is killed as often as the manager.
 WITH_LEADER = (KILL_LEADER, *ON_WORKERS[:3], KILL_MANAGER, *ON_WORKERS[3:], FULL_DISK)
 #: Where the manager's node leads, killing it is both, and counts twice.
 WITH_MANAGER = (KILL_MANAGER, *ON_WORKERS[:3], KILL_MANAGER, *ON_WORKERS[3:], FULL_DISK)
+#: All that there is, for one manager; and for two, whose checkpoints are in a bucket and not on a disk.
+WITH_ONE_MANAGER = (*WITH_LEADER, SLOW_LINK, CHURN)
+WITH_TWO_MANAGERS = (KILL_LEADER, *ON_DEVICES, KILL_MANAGER, STOP_MANAGER, CUT_MANAGER, KILL_DATABASE)
 
 #: After a fault a device has this long to come back before it is struck again.
 _SPARED_S = 10.0
@@ -69,9 +88,19 @@ class Outage:
 
 
 def draw_faults(
-    chance: Stream, *, kinds: Sequence[str], devices: Sequence[str], every_s: float, span_s: float, brief: bool = False
+    chance: Stream,
+    *,
+    kinds: Sequence[str],
+    devices: Sequence[str],
+    every_s: float,
+    span_s: float,
+    brief: bool = False,
+    spared: str = "",
 ) -> list[Fault]:
-    """One every so often. Each kind has its turn before any comes again, and so has each device that is not down."""
+    """One every so often. Each kind has its turn before any comes again, and so has each device that is not down.
+
+    ``spared``: a device that is hurt like the others and never killed, so that its agent lives long.
+    """
     kind_deck, device_deck = _deck(chance, kinds), _deck(chance, devices)
     spared_until_s = dict.fromkeys(devices, 0.0)
     faults: list[Fault] = []
@@ -81,9 +110,10 @@ def draw_faults(
         low_s, high_s = LASTS_S[kind]
         for_s = chance.between(low_s, min(high_s, low_s + 2.0) if brief else high_s)
         victim = {KILL_LEADER: LEADER, KILL_SUB_LEADER: SUB_LEADER}.get(kind, MANAGER)
-        if kind in ON_WORKERS:
+        if kind in ON_DEVICES:
             # Somebody is always free in a cluster of some size; in a small one the next in the deck is struck again.
             tried = [next(device_deck) for _ in devices]
+            tried = [device for device in tried if device != spared or kind not in DEADLY] or tried
             victim = next((device for device in tried if spared_until_s[device] <= at_s), tried[0])
             spared_until_s[victim] = at_s + for_s + _SPARED_S
         faults.append(Fault(at_s=at_s, kind=kind, victim=victim, for_s=for_s))

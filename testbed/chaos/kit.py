@@ -13,26 +13,28 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import psutil
 
 from shoal.data.digits import mnist
 from shoal.errors import ShoalError, Unreachable
-from shoal.identity.enrolment import enrol
+from shoal.identity.enrolment import Enrolled, enrol
 from shoal.identity.join_code import JoinCode
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
+from shoal.store.rows import EpochAudit
 from shoal.trainer.package import ReadyTask
 from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
 from shoal.trainer.shards import write_shards
@@ -40,6 +42,7 @@ from shoal.trainer.spawn import end_process
 from shoal.wire import tensors
 from shoal.wire.messages import JobView
 from testbed.chaos.faults import (
+    CHURN,
     FULL_DISK,
     HANG,
     KILL_AGENT,
@@ -51,15 +54,19 @@ from testbed.chaos.faults import (
     LINK_DOWN,
     MANAGER,
     SEGFAULT,
+    SLOW_LINK,
     STOP,
     SUB_LEADER,
     Fault,
     Outage,
 )
-from testbed.chaos.watch import VERSIONS_VARIABLE, Made, versions_in
+from testbed.chaos.watch import VERSIONS_VARIABLE, Made, last_in, versions_in
 from testbed.echo_job import echo_job
 from testbed.namespaces import Network
 from testbed.paced_digits import DEVICE_VARIABLE, first_model, layout_for
+from testbed.processes import bound
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,9 +75,17 @@ TEST_EXAMPLES = 2000
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+#: A device that is new joins within this, also if no manager answers just then.
+JOIN_WITHIN_S = 60.0
+
+#: What passes a slow link.
+SLOW_MBPS = 2.0
 
 #: More events than a job of a benchmark has.
 EVENTS_MANY = 100_000
+
+#: Of a log: what comes before a traceback, and all of it.
+_LINE_CHARS, _BUG_CHARS = 300, 4_000
 
 #: Room for a few checkpoints of the job, and little to write until it is full.
 DISK_MB = 8
@@ -122,6 +137,8 @@ class Site:
         self._agents: dict[str, asyncio.subprocess.Process] = {}
         self._disk: Path | None = None
         self._aimed = 0
+        #: How many devices left for good.
+        self._left = 0
 
     async def __aenter__(self) -> Self:
         try:
@@ -181,9 +198,11 @@ class Site:
             raise Unreachable(f"the manager did not start: {(self.home / 'manager.log').read_text()[-2000:]}")
         self._join_line = json.loads(line)["join_line"]
 
-    async def _make_device(self, device: str) -> None:
+    async def _make_device(self, device: str, name: str = "", line: str = "") -> None:
+        """``name``: what the cluster shall call it, if not as its place is called; ``line``: to join with, if not with
+        that of all."""
         directory = self._device(device)
-        enrolled = await enrol(JoinCode.parse(self._join_line), wanted=device)
+        enrolled = await enrol(JoinCode.parse(line or self._join_line), wanted=name or device)
         enrolled.save(directory / "node")
         (directory / "start").write_text(str(self._start_s))
         self.set_pace(device, self._paces_s[device])
@@ -201,9 +220,10 @@ class Site:
         search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         with (self.home / log).open("ab") as file:
             process = await asyncio.create_subprocess_exec(
-                *command,
+                # Even if this program is killed, its cluster does not stay behind, nor what was stopped of it.
+                *bound(*command),
                 "--leash",
-                # Held open while this program lives: even if it is killed, its cluster does not stay behind.
+                # Held open while this program lives.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE if capture else file,
                 stderr=file,
@@ -261,10 +281,13 @@ class Site:
 
     async def inflict(self, fault: Fault) -> None:
         """Hurt one part of the cluster, and put right what a service manager or a person with a cable would."""
-        ways = {
+        await self._ways()[fault.kind](fault)
+
+    def _ways(self) -> dict[str, Callable[[Fault], Awaitable[None]]]:
+        return {
             KILL_AGENT: self._kill_agent,
             KILL_SUB_LEADER: self._kill_agent,
-            KILL_LEADER: self._kill_manager if fault.victim == MANAGER else self._kill_agent,
+            KILL_LEADER: self._kill_leader,
             STOP: self._stop,
             LINK_DOWN: self._cut if self._network else self._stop,
             KILL_TRAINER: self._hurt_trainer,
@@ -272,8 +295,9 @@ class Site:
             HANG: self._hang,
             KILL_MANAGER: self._kill_manager,
             FULL_DISK: self._fill_disk,
+            SLOW_LINK: self._slow,
+            CHURN: self._replace,
         }
-        await ways[fault.kind](fault)
 
     async def _kill_agent(self, fault: Fault) -> None:
         if self._agents[fault.victim].returncode is not None:
@@ -285,6 +309,9 @@ class Site:
             await self._agents[fault.victim].wait()
             await asyncio.sleep(fault.for_s)
             await self._start_agent(fault.victim)
+
+    async def _kill_leader(self, fault: Fault) -> None:
+        await (self._kill_manager if fault.victim == MANAGER else self._kill_agent)(fault)
 
     async def _stop(self, fault: Fault) -> None:
         with self._out(fault.victim):
@@ -300,6 +327,37 @@ class Site:
             await asyncio.to_thread(self._network.cut, fault.victim)
             await asyncio.sleep(fault.for_s)
             await asyncio.to_thread(self._network.mend, fault.victim)
+
+    async def _slow(self, fault: Fault) -> None:
+        if self._network is None:
+            self.missed.append(fault)
+            return
+        limit = self._network.limit
+        await asyncio.to_thread(limit, fault.victim, down_mbps=SLOW_MBPS, up_mbps=SLOW_MBPS)
+        try:
+            await asyncio.sleep(fault.for_s)
+        finally:
+            await asyncio.to_thread(self._network.unlimit, fault.victim)
+
+    async def _replace(self, fault: Fault) -> None:
+        """A device leaves for good, and another comes to its place: with a name, keys and files of its own."""
+        place = fault.victim
+        with self._out(place):
+            await end_process(self._agents[place])
+            self._left += 1
+            async with self.operator() as operator:
+                await _again(lambda: operator.revoke_node(self._name_at(place), "left for good"))
+                # The line that a revoked device joined with is void.
+                label, valid_s = f"{place}-{self._left}", 600.0
+                made = await _again(lambda: operator.make_token(role="node", uses=1, valid_s=valid_s, label=label))
+            await asyncio.to_thread(shutil.rmtree, self._device(place))
+            await asyncio.sleep(fault.for_s)
+            await _again(lambda: self._make_device(place, label, made.join_line))
+            await self._start_agent(place)
+
+    def _name_at(self, place: str) -> str:
+        """What the cluster calls the device at this place."""
+        return Enrolled.load(self._device(place) / "node").identity.node
 
     async def _hang(self, fault: Fault) -> None:
         (self._device(fault.victim) / "hang").touch()
@@ -347,6 +405,10 @@ class Site:
     def operator(self) -> contextlib.AbstractAsyncContextManager[Operator]:
         return Operator.open(self.home)
 
+    def submitter(self) -> contextlib.AbstractAsyncContextManager[Operator]:
+        """Who submits jobs."""
+        return self.operator()
+
     async def view(self, operator: Operator, job: str) -> JobView | None:
         """How a job stands; None while there is no manager to ask."""
         with contextlib.suppress(ShoalError):
@@ -359,15 +421,49 @@ class Site:
 
     def leader(self) -> str:
         """Who made the newest version; a device, where devices lead."""
-        made = self.versions()
-        return made[-1].node if made else MANAGER
+        newest = last_in(self.home / "versions")
+        return newest.node if newest else MANAGER
+
+    def leading(self) -> frozenset[str]:
+        """Who has a connection to each device that works: the leader."""
+        return frozenset({self.leader()})
+
+    def living(self) -> dict[str, int]:
+        """The manager and the agents that run now, with their process ids."""
+        processes = {MANAGER: self._manager, **self._agents}
+        return {name: each.pid for name, each in processes.items() if each is not None and each.returncode is None}
 
     def registry(self) -> Registry:
         return Registry(Paths(self.home).registry)
 
     def tracebacks(self) -> list[str]:
         """Logs in which some part of Shoal met a bug of its own."""
-        return [log.name for log in sorted(self.home.glob("*.log")) if "Traceback" in log.read_text(errors="replace")]
+        return list(self.bugs())
+
+    def bugs(self) -> dict[str, str]:
+        """These logs, with the last traceback of each and what followed it."""
+        found: dict[str, str] = {}
+        for log in self.logs():
+            before, word, after = log.read_text(errors="replace").rpartition("Traceback")
+            if word:
+                # With the line that says what went wrong, which may stand before it.
+                found[str(log.relative_to(self.home))] = (before[-_LINE_CHARS:] + word + after)[:_BUG_CHARS]
+        return found
+
+    def logs(self) -> list[Path]:
+        return sorted(self.home.glob("*.log"))
+
+
+async def _again(act: Callable[[], Awaitable[T]]) -> T:
+    """Until a manager answers, which may be away just then."""
+    until_s = time.monotonic() + JOIN_WITHIN_S
+    while True:
+        try:
+            return await act()
+        except ShoalError:
+            if time.monotonic() > until_s:
+                raise
+        await asyncio.sleep(0.5)
 
 
 def _fill(path: Path) -> None:
@@ -403,12 +499,22 @@ def left_behind(directory: Path, pids: list[int]) -> list[str]:
 def lost_and_twice(registry: Registry, job: str, *, batches: int) -> tuple[int, int]:
     """Batches of a whole number of epochs that are not in the surviving history, or came into it a second time."""
     audits = registry.audit(job)
+    return batches - sum(audit.distinct for audit in audits), _twice(registry, job, audits)
+
+
+def lost_and_twice_so_far(registry: Registry, job: str, *, epoch_batches: int) -> tuple[int, int]:
+    """The same of a job that goes on: its last epoch is not over, and lacks batches."""
+    audits = registry.audit(job)
+    return sum(epoch_batches - audit.distinct for audit in audits[:-1]), _twice(registry, job, audits)
+
+
+def _twice(registry: Registry, job: str, audits: Sequence[EpochAudit]) -> int:
     # The history refuses a batch a second time, and then the save that brings it fails.
     refused = sum(
         event.kind == "save.failed" and "must not apply it again" in event.text
         for event in registry.events_after(job, 0, limit=EVENTS_MANY)
     )
-    return batches - sum(audit.distinct for audit in audits), sum(a.batches - a.distinct for a in audits) + refused
+    return sum(audit.batches - audit.distinct for audit in audits) + refused
 
 
 def tally_of(rows: list[tuple[int, int]], *, batches: int, momentum: float) -> np.ndarray[Any, Any]:

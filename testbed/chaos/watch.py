@@ -1,8 +1,8 @@
 """Writes down when each version was made, by whom and under which term, in the process that made it. Changes nothing.
 
 The environment names the file; a line of it is a monotonic time, a version, a term, a node, the shape, checksums of the
-model before and after, and who leads in part. All processes of a machine share that clock, and a line is one write: the
-order of the file is that of events.
+model before and after, the job, and who leads in part. All processes of a machine share that clock, and a line is one
+write: the order of the file is that of events.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from shoal.roles.leader.leader import Leader
 
 VERSIONS_VARIABLE = "SHOAL_CHAOS_VERSIONS"
 
+#: Some lines at the end of the file.
+_TAIL_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -40,6 +43,7 @@ class Made:
     #: Checksums of the model that was moved, and of that which came of it: they tell histories apart.
     before: int = 0
     model: int = 0
+    job: str = ""
 
 
 def checksum(model: np.ndarray[Any, Any]) -> int:
@@ -59,7 +63,8 @@ def watching(node: str) -> Iterator[None]:
                 shape, subs = leader.topology.split()[0], ",".join(leader.aggregators)
                 # A step makes new arrays: the old one is as it was.
                 sums = f"{checksum(model)} {checksum(leader.model)}"
-                file.write(f"{time.monotonic():.4f} {leader.version} {leader.term} {node} {shape} {sums} {subs};\n")
+                made = f"{time.monotonic():.4f} {leader.version} {leader.term} {node}"
+                file.write(f"{made} {shape} {sums} {leader.job} {subs};\n")
             return actions
 
         with mock.patch.object(Leader, "handle", watched):
@@ -68,7 +73,22 @@ def watching(node: str) -> Iterator[None]:
 
 def versions_in(path: Path) -> list[Made]:
     """All that were made, in order. One that was made again after a crash is there again."""
-    text = path.read_text() if path.exists() else ""
+    return _made_in(path.read_text() if path.exists() else "")
+
+
+def last_in(path: Path) -> Made | None:
+    """The newest version of all, without reading those before it."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        # The first may be the end of a line.
+        lines = file.read().decode().splitlines(keepends=True)
+    made = _made_in("".join(lines if len(lines) == 1 else lines[1:]))
+    return made[-1] if made else None
+
+
+def _made_in(text: str) -> list[Made]:
     # A process that is killed may leave half a line.
     rows = [line[:-1].split(" ") for line in text.splitlines() if line.endswith(";")]
     return [
@@ -81,8 +101,9 @@ def versions_in(path: Path) -> list[Made]:
             aggregators=tuple(filter(None, subs.split(","))),
             before=int(before),
             model=int(model),
+            job=job,
         )
-        for at_s, version, term, node, shape, before, model, subs in rows
+        for at_s, version, term, node, shape, before, model, job, subs in rows
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import sys
@@ -26,6 +27,7 @@ from shoal.store.registry import Registry
 from testbed.echo_job import ECHO, echo_job
 from testbed.managers.relay import Relay
 from testbed.managers.status import KNOWN_WITHIN_S, Asker, JobTruth, Told, Truth, tell, wrong
+from testbed.processes import bound
 from testbed.results import say
 from testbed.servers import haproxy_server
 from testbed.servers.object_servers import BUCKET
@@ -58,8 +60,19 @@ DEPOSED = 2
 class OneManager:
     """A manager that is started again when it ends."""
 
-    def __init__(self, home: Path, url: str, options: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        url: str,
+        options: tuple[str, ...],
+        *,
+        module: str = "shoal.runtime.manager_main",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """``environment``: what its process finds there beside what this one does."""
         self.home = home
+        self._module = module
+        self._environment = dict(environment or {})
         self._url = url
         self._options = options
         self.database = Relay(int(urlsplit(url).port or 0))
@@ -85,11 +98,18 @@ class OneManager:
 
     async def _mind(self) -> None:
         url = self._url.replace(f":{urlsplit(self._url).port}/", f":{self.database.port}/")
-        command = ("-m", "shoal.runtime.manager_main", "--home", str(self.home), "--store", url, *self._options)
+        command = ("-m", self._module, "--home", str(self.home), "--store", url, *self._options)
         while not self._is_over.is_set():
             with (self.home / "manager.log").open("ab") as log:
                 self.process = await asyncio.create_subprocess_exec(
-                    sys.executable, *command, "--leash", stdin=PIPE, stdout=PIPE, stderr=log
+                    # Also one that is stopped just then ends with this program.
+                    *bound(sys.executable, *command, "--leash"),
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=log,
+                    # A signal typed at the terminal is for this program alone: it ends the others in order.
+                    start_new_session=True,
+                    env={**os.environ, **self._environment},
                 )
             assert self.process.stdout is not None
             if line := await self.process.stdout.readline():

@@ -14,6 +14,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from testbed.processes import bound
+
 KEY, SECRET = "AKSHOALTEST", "a-secret-of-the-tests"
 BUCKET = "shoal-test"
 
@@ -63,7 +65,8 @@ def _rclone() -> str | None:
 
 
 @contextlib.contextmanager
-def running(kind: str, folder: Path) -> Iterator[ObjectServer]:
+def running(kind: str, folder: Path, *, is_bound: bool = False) -> Iterator[ObjectServer]:
+    """``is_bound``: it is killed with this process, whose main thread calls this."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -76,7 +79,9 @@ def running(kind: str, folder: Path) -> Iterator[ObjectServer]:
         command = [sys.executable, "-W", "ignore", "-c", start, "-H", "127.0.0.1", "-p", str(port)]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{kind}.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            bound(*command) if is_bound else command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     try:
         _await(process, port)
         if kind == "moto":

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from testbed.processes import bound
+
 _STARTS_WITHIN_S = 90.0
 
 #: Durable as in the field, but small: a test has little memory, and nobody reads its statistics.
@@ -43,8 +45,10 @@ def programs() -> Path | None:
 class PostgresServer:
     """Runs as another user where the tests run as root, for PostgreSQL refuses that one."""
 
-    def __init__(self, folder: Path, bin_folder: Path, *, copies: int = 0) -> None:
-        """``copies``: the port of a server that this one is a replica of, until ``promote``."""
+    def __init__(self, folder: Path, bin_folder: Path, *, copies: int = 0, is_bound: bool = False) -> None:
+        """``copies``: the port of a server that this one is a replica of, until ``promote``. ``is_bound``: it is killed
+        with the process that starts it, which is to do so from its main thread."""
+        self._is_bound = is_bound
         #: The user of the server may write here.
         self.folder = folder
         self._data = folder / "data"
@@ -114,8 +118,10 @@ class PostgresServer:
         give_up_s = time.monotonic() + _STARTS_WITHIN_S
         while True:
             with self._log.open("ab") as log:
+                # The kernel forgets who bounds a process when that becomes another user: first the user.
+                server = (str(self._programs / "postgres"), "-D", str(self._data), *settings)
                 self._process = subprocess.Popen(
-                    [*self._as_user(), str(self._programs / "postgres"), "-D", str(self._data), *settings],
+                    [*self._as_user(), *(bound(*server) if self._is_bound else server)],
                     cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=log,
