@@ -32,5 +32,5 @@ await into("dist", { entryPoints: ["src/index.ts"], platform: "neutral" });
 const node = { platform: "node", target: "node20" };
 await into("dist", { ...node, entryPoints: { node: "src/node/index.ts", cli: "src/node/cli.ts" } });
 // Single files for Node, where tests hold them to Python's.
-const held = ["worker_role", "frames", "batches", "protobuf", "rest", "graph", "words", "own_lease", "raw_columns", "row_tables", "privacy", "privacy_ledger"];
+const held = ["worker_role", "frames", "batches", "protobuf", "rest", "graph", "words", "own_lease", "raw_columns", "row_tables", "privacy", "privacy_ledger", "own_values", "first_model"];
 await into("built", { entryPoints: held.map((name) => `src/${name}.ts`), outExtension: { ".js": ".mjs" } });

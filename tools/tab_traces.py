@@ -4,7 +4,9 @@ Each line is one life of a worker as JSON: every event, what followed, and what 
 tab (``tab/src/worker_role.ts``) plays them again and has to decide the same: ``node tab/test/traces.mjs FILE``.
 
 Lives are drawn from a seed. Around the worker are a leader that lends, waits, refuses, is replaced and dies, sessions
-that break, a trainer that fails and hangs, and messages that come late, twice and out of order.
+that break, a trainer that fails and hangs, and messages that come late, twice and out of order. Models of half of the
+jobs on devices' own rows have a part that is each device's own: their leaders begin from earlier versions, say which
+ones are durable, and refuse what they took before.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from shoal.roles.actions import (
     Record,
     Send,
     SetTimer,
+    SettleOwn,
     Train,
+    UndoOwn,
 )
 from shoal.roles.events import (
     Connected,
@@ -99,10 +103,18 @@ class Life:
         #: Half of the jobs train on the device's own rows.
         self._is_local = bool(self._draw.random() < 0.5)
         self._is_private = self._is_local and bool(self._draw.random() < 0.5)
-        plan = _PRIVATE if self._is_private else Plan(data="local") if self._is_local else Plan()
+        #: Whether a part of the model is the device's own. What becomes of it takes several leases in a row to show, so
+        #: less goes wrong in these lives.
+        self._has_own = self._is_local and bool(self._draw.random() < 0.5)
+        #: How seldom anything goes wrong in such a life. In some a leader takes more than a device can take back.
+        self._calm = float(self._draw.choice([0.6, 0.6, 0.95]))
+        pace = str(self._draw.choice(["auto", "sync", "buffered"]))
+        plan = _PRIVATE if self._is_private else Plan(data="local", pace=pace) if self._is_local else Plan()
         self._plan = plan
         self._worker = Worker(spec=spec(plan), leader=self._leader, term=self._term)
         self._lease, self._version = 0, 0
+        #: Term -> the version that its leader began from.
+        self._began: dict[int, int] = {}
         #: What the trainer is at, and timers that run.
         self._under_way: list[Action] = []
         self._timers: list[str] = []
@@ -114,7 +126,7 @@ class Life:
         """The whole life, from its start."""
         head = {"job": JOB, "leader": self._leader, "term": self._term, "plan": to_json(self._plan)}
         steps = [self._step(Started())]
-        for _ in range(int(self._draw.integers(4, EVENTS_MOST))):
+        for _ in range(int(self._draw.integers(4, EVENTS_MOST * (1 + self._has_own)))):
             if self._is_over and self._draw.random() < 0.7:
                 break
             steps.append(self._step(self._next()))
@@ -141,12 +153,15 @@ class Life:
 
     def _next(self) -> Event:
         """What happens next: mostly what is due, at times anything."""
-        if self._under_way and self._draw.random() < 0.4:
+        if self._under_way and self._draw.random() < (0.7 if self._has_own else 0.4):
             return self._trainer_says(self._under_way.pop(0))
         if not self._is_connected and self._draw.random() < 0.6:
             self._is_connected = True
             return Connected(node=self._leader)
         roll = self._draw.random()
+        if self._has_own and self._draw.random() < self._calm:
+            # Mostly a leader that goes on, or one that is lost.
+            roll *= 0.62 if roll < 0.85 else 0.8
         if roll < 0.55:
             return Received(sender=self._leader, message=self._leader_says())
         if roll < 0.65:
@@ -161,7 +176,9 @@ class Life:
         if roll < 0.87:
             return StopRequested(reason="dismissed")
         if roll < 0.92:
-            # A result that nobody waits for any more.
+            # A result that nobody waits for any more, or the trainer dies with an update in hand.
+            if self._has_own and self._draw.random() < 0.7:
+                return TrainerFailed(lease=self._some_lease(), reason=_REASONS[0])
             return self._trainer_says(Train(lease=self._some_lease(), epoch=0, batches=(1,)))
         return TimerFired(name=str(self._draw.choice(["lease-deadline", "retry", "ask-again", "values"])))
 
@@ -178,7 +195,8 @@ class Life:
 
     def _new_message(self) -> Message:
         roll = self._draw.random()
-        term = self._term + int(self._draw.choice([-1, 0, 0, 0, 0, 0, 1]))
+        near = [-1, *(0,) * (20 if self._has_own else 5), 1]
+        term = self._term + int(self._draw.choice(near))
         if roll < 0.6:
             return self._work(term)
         if roll < 0.72:
@@ -188,19 +206,31 @@ class Life:
             return Go(job=JOB, term=term, lease=self._some_lease())
         if roll < 0.96:
             holds = self._some_lease() if self._draw.random() < 0.5 else 0
-            return UpdateRefused(job=JOB, term=term, lease=self._some_lease(), reason="the lease ran out", holds=holds)
+            lease = max(1, self._lease) if self._has_own and self._draw.random() < 0.5 else self._some_lease()
+            is_copy = bool(self._draw.random() < 0.3)
+            told = "it was merged before" if is_copy else "the lease ran out"
+            return UpdateRefused(job=JOB, term=term, lease=lease, reason=told, holds=holds, is_copy=is_copy)
+        if self._has_own and self._draw.random() < 0.7:
+            return Wait(job=JOB, reason="others train")
         return Finished(job=JOB, reason="3 of 3 epochs")
 
     def _work(self, term: int) -> Work:
         self._lease += 1
+        if term not in self._began:
+            # A leader that is new goes on from what was durable. That may have more than this device was told of.
+            back = int(self._draw.integers(-2, 4)) if self._has_own else 0
+            self._version = max(0, self._version - back)
+            self._began[term] = self._version
         self._version += int(self._draw.integers(0, 3 if self._is_private else 2))
-        has_model = self._draw.random() < 0.6
+        has_model = self._draw.random() < (0.9 if self._has_own else 0.6)
         return Work(
             job=JOB,
             term=term,
             lease=self._lease if self._draw.random() < 0.9 else self._some_lease(),
-            kind="train" if self._draw.random() < 0.8 else "evaluate",
+            kind="train" if self._draw.random() < (0.95 if self._has_own else 0.8) else "evaluate",
             version=self._version,
+            began=self._began[term],
+            durable_version=max(0, self._version - int(self._draw.integers(0, 20))),
             epoch=int(self._draw.integers(0, 5)),
             batches=tuple(int(each) for each in self._draw.integers(0, 32, int(self._draw.integers(1, 4)))),
             deadline_s=float(self._draw.integers(1, 4000)) / 40,
@@ -211,13 +241,14 @@ class Life:
         )
 
     def _trainer_says(self, action: Action) -> Event:
-        fails = self._draw.random() < 0.12
+        fails = self._draw.random() < (0.04 if self._has_own else 0.12)
         reason = _REASONS[int(self._draw.integers(len(_REASONS)))]
         if isinstance(action, Prepare):
             if fails:
                 return PrepareFailed(reason=reason, traceback="x" * 9000 if self._draw.random() < 0.3 else "")
             taken = ((1, 0), (1, 3)) if self._is_private and self._draw.random() < 0.3 else ()
-            return Prepared(sizes=(3,), parameters=3, state=self._state(), participations=taken)
+            has_own = self._has_own and bool(self._draw.random() < 0.95)
+            return Prepared(sizes=(3,), parameters=3, state=self._state(), participations=taken, has_own=has_own)
         if isinstance(action, CountExamples):
             return TrainerFailed(lease=0, reason=reason) if fails else ExamplesCounted(state=self._state())
         if isinstance(action, Participate):
@@ -227,7 +258,7 @@ class Life:
         if fails:
             return TrainerFailed(lease=action.lease, reason=reason)
         examples = int(self._draw.integers(1, 64))
-        odd = self._draw.random()
+        odd = self._odd()
         if isinstance(action, Train):
             loss = float("nan") if odd < 0.05 else float("inf") if odd < 0.1 else float(self._draw.random() * examples)
             update = {"delta": self._values()}
@@ -241,13 +272,17 @@ class Life:
 
     def _of_own_rows(self, trained: Trained) -> Trained:
         fresh = int(self._draw.integers(0, trained.examples + 1))
-        metrics = self._metrics(fresh, self._draw.random()) if fresh else ()
+        metrics = self._metrics(fresh, self._odd()) if fresh else ()
         labels = (
             tuple(int(each) for each in self._draw.integers(0, trained.examples // 3 + 1, 3))
             if self._draw.random() < 0.3
             else ()
         )
         return replace(trained, fresh=fresh, fresh_metrics=metrics, labels=labels, state=self._state())
+
+    def _odd(self) -> float:
+        """Draw what is odd about a result. Below 0.25 something may be."""
+        return float(self._draw.random() ** (0.2 if self._has_own else 1.0))
 
     def _metrics(self, examples: int, odd: float) -> tuple[MetricSum, ...]:
         right = examples + 1 if odd < 0.05 else -1 if odd < 0.1 else int(self._draw.integers(0, examples + 1))
@@ -272,7 +307,8 @@ def plain_event(event: Event) -> dict[str, Any]:
             return {"event": "Received", **_message(event.message)}
         case Prepared():
             taken = [list(pair) for pair in event.participations]
-            return {"event": "Prepared", **_plain_state(event.state), "participations": taken}
+            own = {"has_own": True} if event.has_own else {}
+            return {"event": "Prepared", **_plain_state(event.state), "participations": taken, **own}
         case Trained():
             told = ("lease", "examples", "loss_sum", "seconds", "fresh")
             values = {name: _number(getattr(event, name)) for name in told}
@@ -306,7 +342,7 @@ def plain_action(action: Action) -> dict[str, Any]:
             return {"action": "Participate", **_fields(action, leave_out=("group",))}
         case Record():
             return {"action": "Record", "kind": action.kind, "reason": action.reason}
-        case SetTimer() | CancelTimer() | Interrupt() | End():
+        case SetTimer() | CancelTimer() | Interrupt() | End() | SettleOwn() | UndoOwn():
             return {"action": type(action).__name__, **_fields(action)}
         case _:
             raise TypeError(f"a tab's worker does not ask for {type(action).__name__}")

@@ -3,6 +3,7 @@
 
 import { about, type About, type Identity, join, type Offer, RefusedHere } from "./identity.ts";
 import type { Message } from "./frames.ts";
+import { OwnValues } from "./own_values.ts";
 import type { Parts } from "./parts.ts";
 import { privacyOf } from "./privacy.ts";
 import { PrivacyLedger } from "./privacy_ledger.ts";
@@ -75,6 +76,8 @@ interface Employed {
   trainer: Trainer | null;
   /** Of a private job: what left this device. */
   ledger: PrivacyLedger | null;
+  /** This device's own part of the model, if the model has one. */
+  own: OwnValues | null;
   busy: Promise<void>;
   isOver: boolean;
 }
@@ -113,6 +116,8 @@ export class Device {
   private heartbeat_s = 1;
   private welcome: Plain = {};
   private readonly jobs = new Map<string, Employed>();
+  /** What is being written down of own parts of models, one after the other. A job that is over here may still write. */
+  private writing: Promise<void> = Promise.resolve();
 
   constructor(private readonly parts: Parts) {
     this.shown = {
@@ -175,6 +180,7 @@ export class Device {
     if (!rows?.forget) throw new Error("the rows of this device are not this program's to delete");
     const isAtWork = this.jobs.size > 0;
     if (isAtWork) this.part(say("why.rows-gone"));
+    await this.writing;
     await rows.forget();
     for (const { job, own } of this.shown.about?.jobs ?? []) if (own) this.agreed.delete(job);
     for (const job of Object.keys(this.shown.rows)) this.agreed.delete(job);
@@ -221,6 +227,7 @@ export class Device {
   async forget(): Promise<void> {
     this.isStarted = false;
     this.part(say("why.gone"));
+    await this.writing;
     await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]);
     this.identity = null;
     this.agreed.clear();
@@ -453,9 +460,9 @@ export class Device {
   }
 
   private employ(assign: Plain): void {
-    const worker = new Worker(assign.job, assign.leader, assign.term, isLocal(assign), privacyOf(assign.spec.plan));
+    const worker = new Worker(assign.job, assign.leader, assign.term, assign.spec.plan);
     this.parts.blobs.begin(assign.job);
-    const job: Employed = { assign, worker, timers: new Map(), trainer: null, ledger: null, busy: Promise.resolve(), isOver: false };
+    const job: Employed = { assign, worker, timers: new Map(), trainer: null, ledger: null, own: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
     this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
     this.post(job, { event: "Started" });
@@ -486,6 +493,8 @@ export class Device {
         return;
       case "Record": return this.emit("record", { kind: action.kind, reason: action.reason });
       case "Prepare": return this.busy(job, () => this.prepare(job));
+      case "SettleOwn": return this.write(job, (own) => own.settle(action.lease, action.taken, action.undoable));
+      case "UndoOwn": return this.write(job, (own) => own.undo(action.leases));
       case "Participate": return void this.participate(job, action);
       case "CountExamples": return void this.count(job);
       case "Train": return this.busy(job, () => this.train(job, action));
@@ -522,6 +531,15 @@ export class Device {
     });
   }
 
+  /** Write down what becomes of the own part of a job's model. The next lease begins from there, so it waits for that. */
+  private write(job: Employed, act: (own: OwnValues) => Promise<void>): void {
+    const { own } = job;
+    if (!own) return;
+    const written = this.writing.then(() => act(own));
+    this.writing = written;
+    this.busy(job, () => written);
+  }
+
   private async prepare(job: Employed): Promise<void> {
     try {
       await job.trainer?.release();
@@ -533,11 +551,18 @@ export class Device {
       const privacy = privacyOf(job.assign.spec.plan);
       if (privacy && !this.parts.rows) throw new Error("this device keeps no account of what leaves it");
       if (privacy) job.ledger ??= await PrivacyLedger.read(this.parts.rows!, job.assign.job, privacy);
+      if (trainer.ownLayout) job.own ??= await this.ownValues(job.assign.job, trainer.ownLayout.text, trainer.firstOwn);
       this.tell({ engine: trainer.engine });
     } catch (error) {
       return this.post(job, { event: "PrepareFailed", reason: told(error), traceback: "" });
     }
-    this.post(job, { event: "Prepared", state: isLocal(job.assign) ? this.stateOf(job.trainer) : undefined, participations: job.ledger?.taken });
+    this.post(job, { event: "Prepared", state: isLocal(job.assign) ? this.stateOf(job.trainer) : undefined, participations: job.ledger?.taken, has_own: job.own !== null });
+  }
+
+  private async ownValues(job: string, layout: string, first: Float32Array): Promise<OwnValues> {
+    if (!this.parts.rows) throw new Error("a part of this model is each device's own, and this device keeps none");
+    await this.writing;
+    return OwnValues.read(this.parts.rows, job, layout, first);
   }
 
   private async train(job: Employed, action: Extract<Action, { action: "Train" }>): Promise<void> {
@@ -547,9 +572,11 @@ export class Device {
     begin(batches.length);
     try {
       const trainer = loaded(job, action.tensors.model);
+      if (job.own) trainer.ownPart = job.own.values;
       const isOwn = isLocal(job.assign);
       const lesson = isOwn ? await trainer.learn(epoch, batches[0], action.examples, rate, begin, onBatch) : await trainer.train(epoch, batches, rate, onBatch);
-      const { delta, examples, loss_sum, ...rest } = lesson;
+      const { delta, own, examples, loss_sum, ...rest } = lesson;
+      job.own?.made(lease, own);
       const { fresh = 0, fresh_metrics = [] } = lesson;
       this.tell({ examples: this.shown.examples + examples, loss: loss_sum / examples, engine: trainer.engine, fresh, fresh_metrics });
       this.post(job, { event: "Trained", lease, examples, loss_sum, ...rest, state: isOwn ? this.stateOf(trainer) : undefined, tensors: { delta } });

@@ -14,8 +14,9 @@ const SIGN = { name: "ECDSA", hash: "SHA-256" };
 const FORM = "shoal tab 1";
 
 /** The rows that a job asks of each device: `columns` as its graphs declare them, and what its plan says of what leaves. `epsilon`,
- * `delta` and `participations` are what a private job promises; 0 if it promises nothing. */
-export interface OwnOffer { columns: unknown; shares_labels: boolean; epsilon: number; delta: number; participations: number }
+ * `delta` and `participations` are what a private job promises; 0 if it promises nothing. `keeps_part`: a part of the model is each
+ * device's own, and stays there. Managers of earlier releases do not say so. */
+export interface OwnOffer { columns: unknown; shares_labels: boolean; epsilon: number; delta: number; participations: number; keeps_part?: boolean }
 
 /** A job that this device may be given, and what it moves. */
 export interface Offer {

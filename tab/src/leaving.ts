@@ -3,8 +3,8 @@
 import type { OwnOffer } from "./identity.ts";
 import { say } from "./words.ts";
 
-/** What leaves a device that learns from its own rows: one line for each thing that a message carries. */
-export function leaving({ shares_labels, epsilon, delta, participations }: OwnOffer, device: string): string[] {
+/** What leaves a device that learns from its own rows: one line for each thing that a message carries, and what does not. */
+export function leaving({ shares_labels, epsilon, delta, participations, keeps_part }: OwnOffer, device: string): string[] {
   const isPrivate = epsilon > 0;
   return [
     isPrivate ? say("leaves.change-private", epsilon, delta, participations) : say("leaves.change"),
@@ -14,6 +14,7 @@ export function leaving({ shares_labels, epsilon, delta, participations }: OwnOf
     ...(shares_labels && !isPrivate ? [say("leaves.labels")] : []),
     say("leaves.device", device),
     say("leaves.failure"),
+    ...(keeps_part ? [say("leaves.stays")] : []),
     say("leaves.never"),
   ];
 }

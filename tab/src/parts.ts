@@ -78,11 +78,13 @@ export interface RowSource {
   readonly place: string;
   /** The rows in the form that a job declares. Fails if they have another form. */
   open(columns: RawColumn[]): Promise<OwnRows>;
-  /** A short text that `keep` kept under this name, also before the program last began; null: there is none. */
+  /** A text that `keep` kept under this name, also before the program last began; null: there is none. */
   recall(name: string): Promise<string | null>;
-  /** Keep a short text. It is durable when this resolves. */
+  /** Keep a text. It is durable when this resolves. Most are short. A device's own part of a model has up to 23 MB, and is
+   * written after each lease. */
   keep(name: string, text: string): Promise<void>;
-  /** Delete the rows, and no account of a private job. Left out where the rows are not this program's to delete. */
+  /** Delete the rows and every text but the accounts of private jobs, whose names begin with `privacy-`. Left out where the rows
+   * are not this program's to delete. */
   forget?(): Promise<void>;
 }
 

@@ -3,6 +3,7 @@
 
 import { type Array_, drawAll, type Drawn, epochOrder, mix, WindowShuffle, windowShards } from "./batches.ts";
 import { Examples, type Rows, type ShardEntry } from "./examples.ts";
+import { firstModel, type OwnLayout } from "./first_model.ts";
 import { checkGraph } from "./graph.ts";
 import { FILE_MAX_BYTES } from "./graph_rules.ts";
 import { chooseRows, withLabels } from "./own_lease.ts";
@@ -33,13 +34,19 @@ const TYPES: Record<string, [string, any]> = {
 interface Own { rows: OwnRows; seen: SeenRows }
 
 export interface Lesson {
-  delta: Float32Array; examples: number; loss_sum: number; seconds: number;
+  /** Of the part of the model that devices share. Nothing else of a model leaves. */
+  delta: Float32Array;
+  /** The device's own part as the lease left it, if the model has one. */
+  own: Float32Array;
+  examples: number; loss_sum: number; seconds: number;
   /** Of own rows: how many new ones were evaluated before the training, what that gave, and the labels that are reported. */
   fresh?: number; fresh_metrics?: MetricSum[]; labels?: number[];
 }
 
 export class Trainer {
   model: Float32Array;
+  /** The device's own part of the model, as a lease begins; empty if all of it is shared. */
+  ownPart: Float32Array;
   private states: any[] = [];
   private count = 0;
   private evaluation: any = null;
@@ -60,9 +67,11 @@ export class Trainer {
   private constructor(
     private readonly spec: Plain, private readonly graphs: Plain, private readonly file: Map<string, Stored>, private readonly step_: Uint8Array,
     private readonly evaluate_: Uint8Array, private readonly train_: Examples, private readonly test: Examples, first: Float32Array,
-    private readonly parameters: number, private readonly runtime: Engine, private readonly own: Own | null,
+    private readonly parameters: number, readonly ownLayout: OwnLayout | null, readonly firstOwn: Float32Array, private readonly runtime: Engine,
+    private readonly own: Own | null,
   ) {
     this.model = first;
+    this.ownPart = firstOwn;
     const { plan } = spec;
     if (plan.shuffle === "window") this.windows = new WindowShuffle(train_.rows, plan.seed, train_.window);
   }
@@ -87,12 +96,14 @@ export class Trainer {
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name)!.bytes.slice());
     for (const graph of [train, evaluate]) checkGraph(graph);
     const own = spec.plan.data === "local" ? await ownRows(graphs.columns, source) : null;
-    const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
+    const { first, parameters, own: ownLayout } = firstModel(await blobs.fetch(spec.initial));
+    const kept = tensors.get("own"), firstOwn = kept ? asFloats(kept) : new Float32Array();
+    if (firstOwn.length !== (ownLayout?.values ?? 0)) throw new Error("the job's graphs have another own part of the model than its first model");
     const cacheBytes = (spec.plan.cache_mb ?? 0) * 2 ** 20;
     const [trainSet, testSet] = [await examples(spec.train, blobs, tell, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell)];
     // Not during a lease, whose time is short.
     if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
-    const made = new Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine, own);
+    const made = new Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, ownLayout, firstOwn, engine, own);
     await made.recount();
     tell(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
@@ -157,7 +168,7 @@ export class Trainer {
     const draws = drawAll(this.graphs.draws, Object.values(rows)[0].shape[0], BigInt(proof.seed));
     const take = () => {
       this.begin();
-      return this.step(this.model, rows, proof.rate, proof.weight_decay, draws);
+      return this.step(this.model, this.firstOwn, rows, proof.rate, proof.weight_decay, draws);
     };
     await take();
     const began = performance.now();
@@ -180,7 +191,7 @@ export class Trainer {
     const examples = Object.values(columns)[0].shape[0];
     this.begin();
     const draws = drawAll(this.graphs.draws as Drawn[], examples, BigInt(proof.seed));
-    const { after, loss } = await this.step(this.model, columns, proof.rate, proof.weight_decay, draws);
+    const { after, loss } = await this.step(this.model, this.firstOwn, columns, proof.rate, proof.weight_decay, draws);
     const error = this.apart(after, this.known);
     this.begin();
     if (error <= PROOF_ERROR && Math.abs(loss - proof.loss) <= PROOF_ERROR * (1 + Math.abs(proof.loss))) return "";
@@ -221,7 +232,7 @@ export class Trainer {
 
   /** An optimiser that was just built. */
   private begin(): void {
-    this.states = Array.from({ length: this.graphs.states }, () => this.tensor("float32", new Float32Array(this.parameters)));
+    this.states = Array.from({ length: this.graphs.states }, () => this.tensor("float32", new Float32Array(this.parameters + (this.ownLayout?.parameters ?? 0))));
     this.count = 0;
   }
 
@@ -253,7 +264,7 @@ export class Trainer {
     const sums: number[] = [];
     let fresh = 0, labels: number[] = [];
     for (const span of chosen.judged) {
-      await this.judge(await own.rows.take(span), mix(plan.seed, EVALUATION, epoch, lease), sums);
+      await this.judge(await own.rows.take(span), this.ownPart, mix(plan.seed, EVALUATION, epoch, lease), sums);
       fresh += span.length;
       await this.breathe();
     }
@@ -274,13 +285,13 @@ export class Trainer {
     if (plan.inner_state !== "kept") this.begin();
     const scaled = this.graphs.rate * (rate ? rate / plan.learning_rate : 1);
     const scale = batches === 1 && !this.graphs.states ? STEP_SCALE : 1;
-    let vector = this.model, loss_sum = 0, examples = 0;
+    let vector = this.model, own = this.ownPart, loss_sum = 0, examples = 0;
     for (let i = 0; i < batches; i++) {
       const { rows, seed } = await take(i);
       const count = Object.values(rows)[0].shape[0];
       const draws = drawAll(this.graphs.draws, count, seed);
-      const { after, loss } = await this.step(vector, rows, scaled * scale, this.graphs.weight_decay, draws);
-      vector = after;
+      const { after, ownAfter, loss } = await this.step(vector, own, rows, scaled * scale, this.graphs.weight_decay, draws);
+      [vector, own] = [after, ownAfter];
       loss_sum += loss * count;
       examples += count;
       onBatch(i + 1);
@@ -288,8 +299,10 @@ export class Trainer {
     }
     // Buffers, which come last, do not depend on the rate.
     const delta = vector.map((value, i) => Math.fround(value - this.model[i]) / (i < this.parameters ? scale : 1));
-    const isFinite = delta.every(Number.isFinite);
-    return { delta, examples, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1000 };
+    const parameters = this.ownLayout?.parameters ?? 0;
+    const ownAfter = own.map((value, i) => this.ownPart[i] + Math.fround(Math.fround(value - this.ownPart[i]) / (i < parameters ? scale : 1)));
+    const isFinite = delta.every(Number.isFinite) && ownAfter.every(Number.isFinite);
+    return { delta, own: ownAfter, examples, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1000 };
   }
 
   async evaluate(chunks: number[], size: number): Promise<{ examples: number; metrics: MetricSum[] }> {
@@ -301,7 +314,8 @@ export class Trainer {
       for (let low = chunk * step; low < stop; low += batch) {
         const high = Math.min(low + batch, stop);
         const rows = await this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
-        await this.judge(rows, mix(this.spec.plan.seed, EVALUATION, low), sums);
+        // With the first own part, so that all devices agree.
+        await this.judge(rows, this.firstOwn, mix(this.spec.plan.seed, EVALUATION, low), sums);
         examples += high - low;
         await this.breathe();
       }
@@ -310,10 +324,10 @@ export class Trainer {
   }
 
   /** Evaluate these rows by the model as it came, and add the results to the sums. */
-  private async judge(rows: Record<string, Rows>, seed: bigint, sums: number[]): Promise<void> {
+  private async judge(rows: Record<string, Rows>, own: Float32Array, seed: bigint, sums: number[]): Promise<void> {
     this.evaluation ??= await this.runtime.session(this.ort, this.evaluate_);
     const draws = drawAll(this.graphs.evaluation_draws, Object.values(rows)[0].shape[0], seed);
-    const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
+    const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), own: this.tensor("float32", own), ...this.columns(rows), ...this.drawn(draws) });
     const found = await this.withoutValues<Record<string, any>>(this.evaluation.run(feed));
     (found[this.evaluation.outputNames[0]].data as Float32Array).forEach((sum, i) => (sums[i] = (sums[i] ?? 0) + Number(sum)));
   }
@@ -338,10 +352,13 @@ export class Trainer {
     return this.order.places.subarray(start, stop);
   }
 
-  private async step(vector: Float32Array, rows: Record<string, Rows>, rate: number, decay: number, draws: Record<string, Array_>): Promise<{ after: Float32Array; loss: number }> {
+  private async step(
+    vector: Float32Array, own: Float32Array, rows: Record<string, Rows>, rate: number, decay: number, draws: Record<string, Array_>,
+  ): Promise<{ after: Float32Array; ownAfter: Float32Array; loss: number }> {
     this.count += 1;
     const given: Record<string, any> = {
       vector: this.tensor("float32", vector),
+      own: this.tensor("float32", own),
       count: this.tensor("float32", Float32Array.of(this.count), []),
       // Graphs of earlier releases have it so.
       step: this.tensor("float64", Float64Array.of(this.count), []),
@@ -351,9 +368,10 @@ export class Trainer {
     };
     this.states.forEach((state, i) => (given[`state${i}`] = state));
     const found = await this.withoutValues(this.run(this.feed(this.processor, given)));
-    const outputs = (this.processor.outputNames as string[]).map((name) => found[name]);
-    this.states = outputs.slice(1, -1);
-    return { after: outputs[0].data as Float32Array, loss: Number(outputs.at(-1).data[0]) };
+    const [after, ...rest] = (this.processor.outputNames as string[]).map((name) => found[name]);
+    const ownAfter = this.ownLayout ? (rest.shift().data as Float32Array) : own;
+    this.states = rest.slice(0, -1);
+    return { after: after.data as Float32Array, ownAfter, loss: Number(rest.at(-1).data[0]) };
   }
 
   private async run(feed: Record<string, any>): Promise<Record<string, any>> {
@@ -434,20 +452,4 @@ async function examples(set: Plain, blobs: Blobs, tell: (what: string) => void, 
   }, window);
   if (found.count !== set.examples) throw new Error(`a set of ${found.count} examples where the job says ${set.examples}`);
   return found;
-}
-
-/** The model that a job begins with, flat; parameters come first in its layout. */
-function firstModel(file: Uint8Array): { first: Float32Array; parameters: number } {
-  const { tensors, notes } = readTensors(file);
-  if ("own" in notes) throw new Error("a part of this model is each device's own, and this device keeps none");
-  const layout = JSON.parse(notes.layout) as [string, number[], string][];
-  const size = (shape: number[]) => shape.reduce((product, side) => product * side, 1);
-  const first = new Float32Array(layout.reduce((sum, [, shape]) => sum + size(shape), 0));
-  let at = 0, parameters = 0;
-  for (const [name, shape, kind] of layout) {
-    first.set(asFloats(tensors.get(name)!), at);
-    at += size(shape);
-    if (kind === "parameter") parameters += size(shape);
-  }
-  return { first, parameters };
 }

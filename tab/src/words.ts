@@ -55,6 +55,7 @@ const EN = {
   "leaves.account": "How often you took part, and how much of the promise that has used up.",
   "leaves.device": "What this device is: {0}.",
   "leaves.failure": "If rows do not fit or the training fails: the reason with the name of a column, and never a value.",
+  "leaves.stays": "A part of the model is for this device alone. What it learns is kept here and never sent, and goes when the rows are deleted.",
   "leaves.never": "No row leaves, and no name of a file.",
 
   leases: "updates sent",

@@ -3,16 +3,17 @@
 // role hold the two together (`tab/test/traces.mjs`).
 
 import type { Tensors } from "./frames.ts";
+import { type OwnAction, OwnPart } from "./own_part.ts";
 import { Participation } from "./participation.ts";
-import { clipped, type Privacy } from "./privacy.ts";
+import { clipped, privacyOf } from "./privacy.ts";
 import type { Plain } from "./protobuf.ts";
 
 export interface MetricSum { name: string; kind: string; sums: number[]; lower: boolean }
 
 export type Event =
   | { event: "Started" }
-  /** `state`: of the device, for a job that trains on its own rows. */
-  | { event: "Prepared"; state?: Plain; participations?: [number, number][] }
+  /** `state`: of the device, for a job that trains on its own rows. `has_own`: a part of the model is the device's own. */
+  | { event: "Prepared"; state?: Plain; participations?: [number, number][]; has_own?: boolean }
   /** Its own rows were counted again. */
   | { event: "ExamplesCounted"; state: Plain }
   | { event: "PrepareFailed"; reason: string; traceback: string }
@@ -38,6 +39,7 @@ export type Action =
   | { action: "Evaluate"; lease: number; chunks: number[]; size: number; tensors: Tensors }
   /** Make a participation in a private job durable; answered by (Not)Participated. */
   | { action: "Participate"; term: number; version: number; lease: number }
+  | OwnAction
   /** Count the device's own rows again; answered by ExamplesCounted, or by TrainerFailed of lease 0. */
   | { action: "CountExamples" }
   | { action: "Interrupt"; lease: number; reason: string }
@@ -71,16 +73,17 @@ export class Worker {
   /** Of the device when it last trained or counted its rows; null: the job does not train on them. */
   private state: Plain | null = null;
   private actions: Action[] = [];
+  private readonly isLocal: boolean;
   private readonly participation: Participation | null;
+  private readonly own: OwnPart;
   /** Leases in a row that the device declined because of its privacy account. */
   private declined = 0;
 
-  /** `isLocal`: the job trains on the device's own rows. `privacy`: the plan's promise; null: it makes none. */
-  constructor(
-    private readonly job: string, private leader: string, private term: number, private readonly isLocal = false,
-    privacy: Privacy | null = null,
-  ) {
+  constructor(private readonly job: string, private leader: string, private term: number, plan: Plain) {
+    const privacy = privacyOf(plan);
+    this.isLocal = plan.data === "local";
     this.participation = privacy && new Participation(privacy);
+    this.own = new OwnPart(isInStep(plan), (action) => this.act(action), (kind, reason) => this.record(kind, reason));
   }
 
   /** The lease that it holds; null: none. */
@@ -101,6 +104,7 @@ export class Worker {
       case "Prepared":
         this.isPrepared = true;
         this.holds = NOTHING_HELD;
+        this.own.isThere = event.has_own ?? false;
         this.state = event.state ?? null;
         this.participation?.restore(event.participations ?? []);
         return this.askForWork();
@@ -114,6 +118,7 @@ export class Worker {
       case "Disconnected":
         if (event.node !== this.leader) return;
         this.isConnected = false;
+        if (!this.held) this.own.inDoubt();
         // A model may have been on its way.
         this.holds = NOTHING_HELD;
         return;
@@ -143,21 +148,31 @@ export class Worker {
         return;
       case "Wait":
         this.become("waiting", body.reason);
+        this.settleOwn();
         if (body.retry_after_s) this.timer(ASK, body.retry_after_s);
         return;
       case "UpdateRefused": return this.onRefused(body);
       case "Finished":
+        this.settleOwn();
         this.cancel(DEADLINE);
         return this.act({ action: "End", reason: body.reason });
     }
   }
 
+  /** Note on a leader's message that it took the earlier update, which it did not refuse. */
+  private settleOwn(): void {
+    if (!this.held) this.own.taken(this.term);
+  }
+
   private onWork(work: Plain, tensors: Tensors): void {
     if (work.term < this.term || !this.isPrepared) return;
     this.term = work.term;
+    this.settleOwn();
+    this.own.onWork(work);
     const why = this.participation?.refusal(work) ?? null;
     if (why !== null) return this.decline(work, why);
     this.declined = 0;
+    this.unsend();
     this.held = { work, result: null };
     this.newest = [work.term, work.lease];
     if (!("model" in tensors) && !this.has(work.version)) {
@@ -170,6 +185,7 @@ export class Worker {
 
   /** Decline a lease that the device's account forbids: report the account, and ask for other work ever less often. */
   private decline(work: Plain, why: string): void {
+    this.unsend();
     this.held = null;
     this.newest = [work.term, work.lease];
     this.record("lease.declined", `lease ${work.lease} of version ${work.version}: ${why}`);
@@ -202,6 +218,9 @@ export class Worker {
       this.held = null;
       this.become("waiting", `update rejected: ${refused.reason}`);
     }
+    // The update that this one is a copy of counts, so its own part stays too.
+    if (refused.is_copy) this.own.merged(refused);
+    else this.own.refused(refused);
     this.record("update.rejected", refused.reason);
     const [term, lease] = this.newest;
     const isNewer = refused.term > term || (refused.term === term && refused.holds > lease);
@@ -224,6 +243,7 @@ export class Worker {
       : { kind: "Evaluated", body: { ...common, metrics: event.metrics }, tensors: {} };
     if (term < this.term) {
       // A newer leader lends its batches again.
+      this.unsend();
       this.held = null;
       this.askForWork();
     } else if (this.deliver(held)) this.held = null;
@@ -232,6 +252,7 @@ export class Worker {
   private update(work: Plain, common: Plain, event: Extract<Event, { event: "Trained" }>): Held["result"] {
     const { loss_sum, seconds: train_s, fresh, fresh_metrics, labels, state, tensors } = event;
     this.state = state ?? null;
+    this.own.trained(work);
     if (this.participation) {
       // No figure about the device's rows leaves: no noise protects those.
       const delta = clipped(tensors.delta, this.participation.privacy.clip);
@@ -258,6 +279,7 @@ export class Worker {
     this.participation?.onNotCounted();
     this.record("update.withheld", `lease ${lease}: ${reason}`);
     if (!this.held || !isOf(this.held, { term, lease })) return;
+    this.unsend();
     this.held = null;
     this.become("failing", reason);
     if (this.isConnected) this.failed(term, lease, reason, "");
@@ -287,6 +309,11 @@ export class Worker {
     return true;
   }
 
+  /** Note that an update that was made will not be sent, if one is held. */
+  private unsend(): void {
+    if (this.held) this.own.lost();
+  }
+
   private onDiverged(held: Held, reason: string): void {
     this.held = null;
     this.record("training.diverged", reason);
@@ -303,6 +330,7 @@ export class Worker {
     this.holds = NOTHING_HELD;
     this.failures += 1;
     this.cancel(DEADLINE);
+    this.unsend();
     this.record("trainer.failed", reason);
     const held = this.held;
     this.held = null;
@@ -364,7 +392,10 @@ export class Worker {
     const isNewer = term > this.term;
     this.term = term;
     this.leader = leader;
-    if (isNewer && this.held?.result) this.held = null;
+    if (isNewer && this.held?.result) {
+      this.unsend();
+      this.held = null;
+    }
     this.resume();
   }
 
@@ -405,6 +436,12 @@ export class Worker {
   private record(kind: string, reason: string): void {
     this.act({ action: "Record", kind, reason });
   }
+}
+
+/** Whether all versions of a plan are made in step, as `Plan.paces` has it. Of the plans that come here, `auto` leaves that only
+ * for those without a promise. */
+function isInStep({ pace, trust }: Plain): boolean {
+  return pace === "sync" || (pace === "auto" && /\bprivate\b/.test(trust));
 }
 
 function isOf(held: Held, message: Plain): boolean {

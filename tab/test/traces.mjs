@@ -5,7 +5,6 @@ import { createReadStream } from "node:fs";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { createGunzip } from "node:zlib";
-import { privacyOf } from "../built/privacy.mjs";
 import { Worker } from "../built/worker_role.mjs";
 
 const EMPTY = new Set(["", 0, false, null]);
@@ -40,7 +39,7 @@ export async function play(path) {
   const input = path.endsWith(".gz") ? raw.pipe(createGunzip()) : raw;
   for await (const line of createInterface({ input })) {
     const life = JSON.parse(line);
-    const worker = new Worker(life.job, life.leader, life.term, life.plan.data === "local", privacyOf(life.plan));
+    const worker = new Worker(life.job, life.leader, life.term, life.plan);
     counts.traces += 1;
     for (const [number, { event, actions, phase, reason }] of life.steps.entries()) {
       const found = worker.handle(revived(event));

@@ -193,7 +193,7 @@ async def accounts(page: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.full
-def test_rows_come_by_a_form_and_an_own_part_of_the_model_is_refused(tmp_path: Path) -> None:
+def test_rows_come_by_a_form_and_a_reload_keeps_an_own_part_of_the_model(tmp_path: Path) -> None:
     async def story() -> None:
         engine_files.install(tmp_path / "home", ENGINE)
         async with cluster_in(tmp_path, workers=0, options=(), manager_options=TABS) as site:
@@ -223,8 +223,19 @@ def test_rows_come_by_a_form_and_an_own_part_of_the_model_is_refused(tmp_path: P
                 as_npz(tmp_path, *signs(60, seed=3))
                 await give(page, tmp_path / "signs.npz")
                 await holds(page, 60)
+                assert "A part of the model is for this device alone." in await text(page, "leaves")
                 await click(page, "take-job")
-                await site.event(own, "preparation.failed", "a part of this model is each device's own")
+                kept = f"{KEPT}.then(({{ own }}) => own.map(({{ job, values }}) => [job, values.length > 0]))"
+                await shows(page, "Training", leases=3)
+                assert await asyncio.to_thread(page.evaluate, kept) == [[own, True]]
+                await asyncio.to_thread(page.send, "Page.reload")
+                await asyncio.to_thread(page.wait_for, "document.body?.dataset.state === 'new'")
+                assert await asyncio.to_thread(page.evaluate, kept) == [[own, True]]
+                await click(page, "agree")
+                await shows(page, "Training", leases=2)
+                await click(page, "forget-rows")
+                await holds(page, 0)
+                assert await asyncio.to_thread(page.evaluate, kept) == []
                 await site.operator.stop(own)
 
     run(story())

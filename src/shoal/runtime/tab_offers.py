@@ -13,11 +13,13 @@ from shoal.data.raw_columns import columns_to_plain
 from shoal.errors import PeerViolation, ShoalError
 from shoal.store.blobs import BlobStore
 from shoal.trainer.portable.graphs_file import declared_columns
+from shoal.trainer.prepared_job import own_layout
 from shoal.trainer.shards import Manifest
 from shoal.wire.messages import Dataset, JobSpec, Progress
 
-#: Files of graphs whose columns stay in memory. They are named by their hashes, so they never change.
-_COLUMNS_KEPT = 64
+#: Files of graphs and of first models of which what is told stays in memory. They are named by their hashes, so they
+#: never change.
+_FILES_KEPT = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +34,8 @@ class OwnRowsOffer:
     epsilon: float
     delta: float
     participations: int
+    #: Whether a part of the model is each device's own, and stays there.
+    keeps_part: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,10 +77,12 @@ def _offer(spec: JobSpec, progress: Progress | None, blobs: BlobStore) -> TabOff
 
 
 def _own_rows(spec: JobSpec, blobs: BlobStore) -> OwnRowsOffer:
-    plan, columns = spec.plan, []
+    plan, columns, keeps_part = spec.plan, [], False
     # A file that cannot be read fails on the device, with its reason.
     with contextlib.suppress(ShoalError, OSError):
         columns = _columns(Path(blobs.path(spec.graphs)))
+    with contextlib.suppress(ShoalError, OSError):
+        keeps_part = _keeps_part(Path(blobs.path(spec.initial)))
     privacy = plan.privacy
     return OwnRowsOffer(
         columns=columns,
@@ -84,12 +90,18 @@ def _own_rows(spec: JobSpec, blobs: BlobStore) -> OwnRowsOffer:
         epsilon=privacy.epsilon if privacy else 0.0,
         delta=privacy.delta if privacy else 0.0,
         participations=privacy.participations if privacy else 0,
+        keeps_part=keeps_part,
     )
 
 
-@functools.lru_cache(maxsize=_COLUMNS_KEPT)
+@functools.lru_cache(maxsize=_FILES_KEPT)
 def _columns(path: Path) -> list[dict[str, Any]]:
     return columns_to_plain(declared_columns(path))
+
+
+@functools.lru_cache(maxsize=_FILES_KEPT)
+def _keeps_part(path: Path) -> bool:
+    return own_layout(path) is not None
 
 
 def _set_bytes(blobs: BlobStore, dataset: Dataset) -> int:

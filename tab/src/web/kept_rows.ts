@@ -3,6 +3,7 @@
 
 import { cut, gathered } from "../gathered_rows.ts";
 import type { Rows } from "../examples.ts";
+import { OWN } from "../own_values.ts";
 import type { OwnRows, RowSource } from "../parts.ts";
 import { columnsFromPlain, DTYPES, type RawColumn, sizeOf } from "../raw_columns.ts";
 import type { RowTable } from "../row_tables.ts";
@@ -69,12 +70,14 @@ export class BrowserRows implements RowSource {
     await write(this.database, ["notes"], (store) => void store("notes").put(text, name));
   }
 
-  /** Delete all rows. The accounts of private jobs stay: what left this device has left it. */
+  /** Delete all rows, and the own parts of models that were made of them. The accounts of private jobs stay: what left this
+   * device has left it. */
   async forget(): Promise<void> {
     await write(this.database, ["parts", "bytes", "notes"], (store) => {
       store("parts").clear();
       store("bytes").clear();
       store("notes").delete(SEEN);
+      store("notes").delete(IDBKeyRange.bound(OWN, `${OWN}\uffff`));
     });
   }
 }

@@ -17,6 +17,8 @@ from shoal.plan import Plan
 from shoal.runtime.tab_offers import tab_offers
 from shoal.store.blobs import BlobStore
 from shoal.trainer.portable.graphs_file import Graphs, Proof
+from shoal.trainer.prepared_job import LAYOUT_NOTE, OWN_NOTE
+from shoal.wire import tensors
 from shoal.wire.messages import Dataset, JobSpec, Progress
 
 
@@ -84,6 +86,13 @@ def test_an_offer_says_which_rows_a_job_wants_and_what_its_plan_promises(tmp_pat
     assert offer.own is not None
     assert (offer.own.shares_labels, offer.own.epsilon, offer.own.delta) == (False, 8.0, 1e-5)
     assert offer.own.participations == 7
+    assert not offer.own.keeps_part
+    # Of a model with a part that stays on each device, the page can say so.
+    model, layout = io.BytesIO(), json.dumps([["head.weight", [2], "parameter"]])
+    tensors.write(model, {"body.weight": np.zeros(3, np.float32)}, {LAYOUT_NOTE: "[]", OWN_NOTE: layout})
+    (offer,) = tab_offers([(dataclasses.replace(spec, initial=blobs.put(model.getvalue())), None)], blobs)
+    assert offer.own is not None
+    assert offer.own.keeps_part
     # A file that is not what it should be is for the device to refuse.
     (offer,) = tab_offers([(dataclasses.replace(spec, graphs=blobs.put(b"no graphs")), None)], blobs)
     assert offer.own is not None

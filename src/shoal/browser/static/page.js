@@ -52,6 +52,7 @@ var EN = {
   "leaves.account": "How often you took part, and how much of the promise that has used up.",
   "leaves.device": "What this device is: {0}.",
   "leaves.failure": "If rows do not fit or the training fails: the reason with the name of a column, and never a value.",
+  "leaves.stays": "A part of the model is for this device alone. What it learns is kept here and never sent, and goes when the rows are deleted.",
   "leaves.never": "No row leaves, and no name of a file.",
   leases: "updates sent",
   examples: "examples trained",
@@ -149,7 +150,7 @@ function whyRest(around2, allowed) {
 }
 
 // src/leaving.ts
-function leaving({ shares_labels, epsilon, delta, participations }, device) {
+function leaving({ shares_labels, epsilon, delta, participations, keeps_part }, device) {
   const isPrivate = epsilon > 0;
   return [
     isPrivate ? say("leaves.change-private", epsilon, delta, participations) : say("leaves.change"),
@@ -159,6 +160,7 @@ function leaving({ shares_labels, epsilon, delta, participations }, device) {
     ...shares_labels && !isPrivate ? [say("leaves.labels")] : [],
     say("leaves.device", device),
     say("leaves.failure"),
+    ...keeps_part ? [say("leaves.stays")] : [],
     say("leaves.never")
   ];
 }

@@ -52,6 +52,7 @@ var EN = {
   "leaves.account": "How often you took part, and how much of the promise that has used up.",
   "leaves.device": "What this device is: {0}.",
   "leaves.failure": "If rows do not fit or the training fails: the reason with the name of a column, and never a value.",
+  "leaves.stays": "A part of the model is for this device alone. What it learns is kept here and never sent, and goes when the rows are deleted.",
   "leaves.never": "No row leaves, and no name of a file.",
   leases: "updates sent",
   examples: "examples trained",
@@ -212,6 +213,98 @@ function integer(bytes) {
 }
 function base64(bytes) {
   return btoa(String.fromCharCode(...bytes));
+}
+
+// src/own_values.ts
+var OWN = "own-";
+var JOBS = `${OWN}jobs`;
+var JOBS_KEPT = 20;
+var OwnValues = class _OwnValues {
+  /** `values`: what the next lease begins with. */
+  constructor(source, job, layout, values) {
+    this.source = source;
+    this.job = job;
+    this.layout = layout;
+    this.values = values;
+  }
+  source;
+  job;
+  layout;
+  values;
+  /** The result of a lease, until the leader has answered. */
+  made_ = null;
+  /** The leases that were taken last, each with what it began with. */
+  taken = [];
+  isListed = false;
+  /** What an earlier program kept, or `first` if there is none. A text that cannot be read, or is of another model, is set aside. */
+  static async read(source, job, layout, first) {
+    let kept = null;
+    try {
+      const told2 = JSON.parse(await source.recall(nameOf(job)) || "null");
+      if (told2 !== null) kept = unpacked(told2.values);
+      if (told2 !== null && (told2.job !== job || told2.layout !== layout || kept?.length !== first.length)) throw new Error("it is of another model");
+    } catch (error) {
+      console.info(`the device's own part of the model begins again: ${error}`);
+      kept = null;
+    }
+    return new _OwnValues(source, job, layout, kept ?? first.slice());
+  }
+  made(lease, values) {
+    this.made_ = { lease, values };
+  }
+  /** Go on from what this lease made, durably; or from what was there before it. `undoable`: how many of the leases that were
+   * taken last may be taken back. */
+  async settle(lease, taken, undoable) {
+    if (this.made_?.lease === lease) {
+      const { values } = this.made_;
+      this.made_ = null;
+      if (!taken) return;
+      this.taken = [...this.taken, { lease, before: this.values }].slice(-undoable);
+      this.values = values;
+      await this.keep();
+    } else if (!taken && this.taken.at(-1)?.lease === lease) {
+      await this.undo(1);
+    }
+  }
+  /** Go back, durably, to what was there before the leases that were taken last. */
+  async undo(leases) {
+    const back = this.taken.slice(-leases);
+    if (!back.length) return;
+    this.values = back[0].before;
+    this.taken = this.taken.slice(0, -back.length);
+    await this.keep();
+  }
+  /** If it cannot be written, the next program goes on from an older one. */
+  async keep() {
+    try {
+      await this.list();
+      await this.source.keep(nameOf(this.job), JSON.stringify({ job: this.job, layout: this.layout, values: packed(this.values) }));
+    } catch (error) {
+      console.info(`the device's own part of the model could not be written down: ${error}`);
+    }
+  }
+  /** Note that this job has one, and let go of those of the oldest jobs. */
+  async list() {
+    if (this.isListed) return;
+    const listed = await this.source.recall(JOBS).then((text) => JSON.parse(text || "[]")).catch(() => []);
+    const jobs = [...listed.filter((each) => each !== this.job), this.job];
+    for (const oldest of jobs.slice(0, -JOBS_KEPT)) await this.source.keep(nameOf(oldest), "");
+    await this.source.keep(JOBS, JSON.stringify(jobs.slice(-JOBS_KEPT)));
+    this.isListed = true;
+  }
+};
+function nameOf(job) {
+  return `${OWN}${job}.json`;
+}
+function packed(values) {
+  const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+  const parts3 = [];
+  for (let at = 0; at < bytes.length; at += 8192) parts3.push(String.fromCharCode(...bytes.subarray(at, at + 8192)));
+  return btoa(parts3.join(""));
+}
+function unpacked(text) {
+  const letters = atob(text);
+  return new Float32Array(Uint8Array.from(letters, (letter) => letter.charCodeAt(0)).buffer);
 }
 
 // src/blt_table.ts
@@ -399,7 +492,7 @@ var PrivacyLedger = class _PrivacyLedger {
   taken_;
   static async read(source, job, privacy) {
     try {
-      const kept = JSON.parse(await source.recall(nameOf(job)) ?? JSON.stringify({ job, participations: [] }));
+      const kept = JSON.parse(await source.recall(nameOf2(job)) ?? JSON.stringify({ job, participations: [] }));
       const isRight = (pair) => Array.isArray(pair) && pair.length === 2 && pair.every((each) => Number.isSafeInteger(each) && each >= 0);
       if (kept.job !== job || !kept.participations.every(isRight)) throw new Error("it is of another job, or has impossible numbers");
       return new _PrivacyLedger(source, job, privacy, kept.participations);
@@ -414,11 +507,11 @@ var PrivacyLedger = class _PrivacyLedger {
   async note(term, version) {
     const taken = [...this.taken_, [term, version]];
     const epsilon = epsilonOf(this.privacy, spentOf(this.privacy, countsOf(taken)));
-    await this.source.keep(nameOf(this.job), JSON.stringify({ job: this.job, participations: taken, epsilon, delta: this.privacy.delta }));
+    await this.source.keep(nameOf2(this.job), JSON.stringify({ job: this.job, participations: taken, epsilon, delta: this.privacy.delta }));
     this.taken_ = taken;
   }
 };
-function nameOf(job) {
+function nameOf2(job) {
   return `privacy-${job}.json`;
 }
 
@@ -440,7 +533,7 @@ var DTYPES = {
   float32: { stored: "F32", bytes: 4, make: (count) => new Float32Array(count), range: null },
   bool: { stored: "BOOL", bytes: 1, make: (count) => new Uint8Array(count), range: [0n, 1n] }
 };
-var sizeOf = (shape) => shape.reduce((product, side) => product * side, 1);
+var sizeOf = (shape) => shape.reduce((product2, side) => product2 * side, 1);
 function columnsFromPlain(plain) {
   if (plain === void 0) return [];
   if (!Array.isArray(plain) || plain.length > COLUMNS_MAX) throw wrong(`they are at most ${COLUMNS_MAX}`);
@@ -857,9 +950,9 @@ function encode(name, message) {
 function writeAll(out, number2, kind, values) {
   if (kind === "int" || kind === "bool" || kind === "double") {
     if (!values.length) return;
-    const packed = new Writer();
-    for (const value of values) scalar(packed, kind, value);
-    out.field(number2, packed.done());
+    const packed2 = new Writer();
+    for (const value of values) scalar(packed2, kind, value);
+    out.field(number2, packed2.done());
     return;
   }
   for (const value of values) writeOne(out, number2, kind, value, true);
@@ -942,8 +1035,8 @@ function empty(kind, isRepeated, tellsAbsent) {
 function read(reader, wire, [, key, kind, isRepeated], into) {
   const isNumber = kind === "int" || kind === "bool" || kind === "double";
   if (isNumber && isRepeated && wire === BYTES) {
-    const packed = new Reader(reader.take(reader.length()));
-    while (packed.at < packed.end) into[key].push(number(packed, kind));
+    const packed2 = new Reader(reader.take(reader.length()));
+    while (packed2.at < packed2.end) into[key].push(number(packed2, kind));
     return;
   }
   const wanted = kind === "double" ? FIXED64 : isNumber ? VARINT : BYTES;
@@ -1079,7 +1172,7 @@ function opened(envelope) {
 }
 function sizeOf2(info) {
   if (info.dtype !== "float32") throw new Violation(`a tensor of type ${info.dtype}: a tab takes float32`);
-  const size = info.shape.reduce((product, side) => product * side, 4);
+  const size = info.shape.reduce((product2, side) => product2 * side, 4);
   if (!(size >= 0 && Number.isSafeInteger(size))) throw new Violation("a tensor with an impossible shape");
   return size;
 }
@@ -1313,7 +1406,7 @@ function drawAll(draws, examples2, seed) {
 }
 function drawn(draw, examples2, seed) {
   const dims = draw.shape.map(([each, more]) => each * examples2 + more);
-  const count = dims.reduce((product, side) => product * side, 1);
+  const count = dims.reduce((product2, side) => product2 * side, 1);
   if (draw.kind === "uniform") return { type: "float32", data: Float32Array.from(uniform(count, seed)), dims };
   if (draw.kind === "normal") {
     const [first, second] = [uniform(count, seed), uniform(count, seed ^ 1n)];
@@ -1367,7 +1460,7 @@ function readTensors(file) {
   const tensors = /* @__PURE__ */ new Map();
   for (const [name, entry] of Object.entries(entries)) {
     const [begin, end] = entry.data_offsets;
-    const size = entry.shape.reduce((product, side) => product * side, ITEM_BYTES[entry.dtype] ?? NaN);
+    const size = entry.shape.reduce((product2, side) => product2 * side, ITEM_BYTES[entry.dtype] ?? NaN);
     if (!(begin >= 0 && end - begin === size && 8 + length + end <= file.byteLength)) {
       throw new Error(`a safetensors file whose tensor ${name} does not fit`);
     }
@@ -1462,6 +1555,33 @@ var Examples = class {
     return low;
   }
 };
+
+// src/first_model.ts
+var OWN_MAX_BYTES = 16 << 20;
+function firstModel(file) {
+  const { tensors, notes } = readTensors(file);
+  const layout = JSON.parse(notes.layout);
+  const { values, parameters } = sizesOf(layout);
+  const first = new Float32Array(values);
+  let at = 0;
+  for (const [name, shape] of layout) {
+    first.set(asFloats(tensors.get(name)), at);
+    at += product(shape);
+  }
+  return { first, parameters, own: "own" in notes ? ownLayout(notes.own) : null };
+}
+function ownLayout(text) {
+  const sizes = sizesOf(JSON.parse(text)), bytes = sizes.values * Float32Array.BYTES_PER_ELEMENT;
+  if (bytes > OWN_MAX_BYTES) throw new Error(`a part of this model is each device's own: ${bytes} bytes, and this device keeps at most ${OWN_MAX_BYTES}`);
+  return { text, ...sizes };
+}
+function sizesOf(layout) {
+  const size = (rows) => rows.reduce((sum, [, shape]) => sum + product(shape), 0);
+  return { values: size(layout), parameters: size(layout.filter(([, , kind]) => kind === "parameter")) };
+}
+function product(shape) {
+  return shape.reduce((size, side) => size * side, 1);
+}
 
 // src/graph_rules.ts
 var OPSET = 18;
@@ -1688,7 +1808,7 @@ function wholes(type, bytes) {
 
 // src/seen_rows.ts
 var SEEN = "seen";
-var JOBS_KEPT = 100;
+var JOBS_KEPT2 = 100;
 var SeenRows = class _SeenRows {
   constructor(source, counts) {
     this.source = source;
@@ -1716,7 +1836,7 @@ var SeenRows = class _SeenRows {
     if (this.counts.get(job) === count) return;
     this.counts.delete(job);
     this.counts.set(job, count);
-    for (const oldest of [...this.counts.keys()].slice(0, -JOBS_KEPT)) this.counts.delete(oldest);
+    for (const oldest of [...this.counts.keys()].slice(0, -JOBS_KEPT2)) this.counts.delete(oldest);
     try {
       await this.source.keep(SEEN, JSON.stringify({ of: this.source.place, counts: Object.fromEntries(this.counts) }));
     } catch (error) {
@@ -1745,7 +1865,7 @@ var TYPES = {
   F16: ["float16", Uint16Array]
 };
 var Trainer = class _Trainer {
-  constructor(spec, graphs, file, step_, evaluate_, train_, test, first, parameters, runtime, own) {
+  constructor(spec, graphs, file, step_, evaluate_, train_, test, first, parameters, ownLayout2, firstOwn, runtime, own) {
     this.spec = spec;
     this.graphs = graphs;
     this.file = file;
@@ -1754,9 +1874,12 @@ var Trainer = class _Trainer {
     this.train_ = train_;
     this.test = test;
     this.parameters = parameters;
+    this.ownLayout = ownLayout2;
+    this.firstOwn = firstOwn;
     this.runtime = runtime;
     this.own = own;
     this.model = first;
+    this.ownPart = firstOwn;
     const { plan } = spec;
     if (plan.shuffle === "window") this.windows = new WindowShuffle(train_.rows, plan.seed, train_.window);
   }
@@ -1768,9 +1891,13 @@ var Trainer = class _Trainer {
   train_;
   test;
   parameters;
+  ownLayout;
+  firstOwn;
   runtime;
   own;
   model;
+  /** The device's own part of the model, as a lease begins; empty if all of it is shared. */
+  ownPart;
   states = [];
   count = 0;
   evaluation = null;
@@ -1805,11 +1932,13 @@ ${this.why}` : this.runtime.name;
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name).bytes.slice());
     for (const graph of [train, evaluate]) checkGraph(graph);
     const own = spec.plan.data === "local" ? await ownRows(graphs.columns, source) : null;
-    const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
+    const { first, parameters, own: ownLayout2 } = firstModel(await blobs.fetch(spec.initial));
+    const kept = tensors.get("own"), firstOwn = kept ? asFloats(kept) : new Float32Array();
+    if (firstOwn.length !== (ownLayout2?.values ?? 0)) throw new Error("the job's graphs have another own part of the model than its first model");
     const cacheBytes = (spec.plan.cache_mb ?? 0) * 2 ** 20;
     const [trainSet, testSet] = [await examples(spec.train, blobs, tell2, spec.plan.shuffle === "window", cacheBytes), await examples(spec.test, blobs, tell2)];
     if (spec.plan.shuffle !== "window") await trainSet.fetchAll();
-    const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, engine, own);
+    const made = new _Trainer(spec, graphs, tensors, train, evaluate, trainSet, testSet, first, parameters, ownLayout2, firstOwn, engine, own);
     await made.recount();
     tell2(say("why.trying"));
     await made.chooseEngine(isGraphicsWanted);
@@ -1869,7 +1998,7 @@ ${this.why}` : this.runtime.name;
     const draws = drawAll(this.graphs.draws, Object.values(rows)[0].shape[0], BigInt(proof.seed));
     const take = () => {
       this.begin();
-      return this.step(this.model, rows, proof.rate, proof.weight_decay, draws);
+      return this.step(this.model, this.firstOwn, rows, proof.rate, proof.weight_decay, draws);
     };
     await take();
     const began = performance.now();
@@ -1890,7 +2019,7 @@ ${this.why}` : this.runtime.name;
     const examples2 = Object.values(columns)[0].shape[0];
     this.begin();
     const draws = drawAll(this.graphs.draws, examples2, BigInt(proof.seed));
-    const { after, loss } = await this.step(this.model, columns, proof.rate, proof.weight_decay, draws);
+    const { after, loss } = await this.step(this.model, this.firstOwn, columns, proof.rate, proof.weight_decay, draws);
     const error = this.apart(after, this.known);
     this.begin();
     if (error <= PROOF_ERROR && Math.abs(loss - proof.loss) <= PROOF_ERROR * (1 + Math.abs(proof.loss))) return "";
@@ -1923,7 +2052,7 @@ ${this.why}` : this.runtime.name;
   }
   /** An optimiser that was just built. */
   begin() {
-    this.states = Array.from({ length: this.graphs.states }, () => this.tensor("float32", new Float32Array(this.parameters)));
+    this.states = Array.from({ length: this.graphs.states }, () => this.tensor("float32", new Float32Array(this.parameters + (this.ownLayout?.parameters ?? 0))));
     this.count = 0;
   }
   /** Train these batches, in order. */
@@ -1952,7 +2081,7 @@ ${this.why}` : this.runtime.name;
     const sums = [];
     let fresh2 = 0, labels = [];
     for (const span of chosen.judged) {
-      await this.judge(await own.rows.take(span), mix(plan.seed, EVALUATION, epoch, lease), sums);
+      await this.judge(await own.rows.take(span), this.ownPart, mix(plan.seed, EVALUATION, epoch, lease), sums);
       fresh2 += span.length;
       await this.breathe();
     }
@@ -1971,21 +2100,23 @@ ${this.why}` : this.runtime.name;
     if (plan.inner_state !== "kept") this.begin();
     const scaled = this.graphs.rate * (rate ? rate / plan.learning_rate : 1);
     const scale = batches === 1 && !this.graphs.states ? STEP_SCALE : 1;
-    let vector = this.model, loss_sum = 0, examples2 = 0;
+    let vector = this.model, own = this.ownPart, loss_sum = 0, examples2 = 0;
     for (let i = 0; i < batches; i++) {
       const { rows, seed } = await take(i);
       const count = Object.values(rows)[0].shape[0];
       const draws = drawAll(this.graphs.draws, count, seed);
-      const { after, loss } = await this.step(vector, rows, scaled * scale, this.graphs.weight_decay, draws);
-      vector = after;
+      const { after, ownAfter: ownAfter2, loss } = await this.step(vector, own, rows, scaled * scale, this.graphs.weight_decay, draws);
+      [vector, own] = [after, ownAfter2];
       loss_sum += loss * count;
       examples2 += count;
       onBatch(i + 1);
       await this.breathe();
     }
     const delta = vector.map((value, i) => Math.fround(value - this.model[i]) / (i < this.parameters ? scale : 1));
-    const isFinite = delta.every(Number.isFinite);
-    return { delta, examples: examples2, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1e3 };
+    const parameters = this.ownLayout?.parameters ?? 0;
+    const ownAfter = own.map((value, i) => this.ownPart[i] + Math.fround(Math.fround(value - this.ownPart[i]) / (i < parameters ? scale : 1)));
+    const isFinite = delta.every(Number.isFinite) && ownAfter.every(Number.isFinite);
+    return { delta, own: ownAfter, examples: examples2, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1e3 };
   }
   async evaluate(chunks, size) {
     const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
@@ -1996,7 +2127,7 @@ ${this.why}` : this.runtime.name;
       for (let low = chunk * step; low < stop; low += batch) {
         const high = Math.min(low + batch, stop);
         const rows = await this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
-        await this.judge(rows, mix(this.spec.plan.seed, EVALUATION, low), sums);
+        await this.judge(rows, this.firstOwn, mix(this.spec.plan.seed, EVALUATION, low), sums);
         examples2 += high - low;
         await this.breathe();
       }
@@ -2004,10 +2135,10 @@ ${this.why}` : this.runtime.name;
     return { examples: examples2, metrics: this.metricsOf(sums) };
   }
   /** Evaluate these rows by the model as it came, and add the results to the sums. */
-  async judge(rows, seed, sums) {
+  async judge(rows, own, seed, sums) {
     this.evaluation ??= await this.runtime.session(this.ort, this.evaluate_);
     const draws = drawAll(this.graphs.evaluation_draws, Object.values(rows)[0].shape[0], seed);
-    const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
+    const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), own: this.tensor("float32", own), ...this.columns(rows), ...this.drawn(draws) });
     const found = await this.withoutValues(this.evaluation.run(feed));
     found[this.evaluation.outputNames[0]].data.forEach((sum, i) => sums[i] = (sums[i] ?? 0) + Number(sum));
   }
@@ -2028,10 +2159,11 @@ ${this.why}` : this.runtime.name;
     if (this.order?.epoch !== epoch) this.order = { epoch, places: epochOrder(this.train_.count, this.spec.plan.seed, epoch) };
     return this.order.places.subarray(start, stop);
   }
-  async step(vector, rows, rate, decay, draws) {
+  async step(vector, own, rows, rate, decay, draws) {
     this.count += 1;
     const given = {
       vector: this.tensor("float32", vector),
+      own: this.tensor("float32", own),
       count: this.tensor("float32", Float32Array.of(this.count), []),
       // Graphs of earlier releases have it so.
       step: this.tensor("float64", Float64Array.of(this.count), []),
@@ -2042,9 +2174,10 @@ ${this.why}` : this.runtime.name;
     };
     this.states.forEach((state, i) => given[`state${i}`] = state);
     const found = await this.withoutValues(this.run(this.feed(this.processor, given)));
-    const outputs = this.processor.outputNames.map((name) => found[name]);
-    this.states = outputs.slice(1, -1);
-    return { after: outputs[0].data, loss: Number(outputs.at(-1).data[0]) };
+    const [after, ...rest] = this.processor.outputNames.map((name) => found[name]);
+    const ownAfter = this.ownLayout ? rest.shift().data : own;
+    this.states = rest.slice(0, -1);
+    return { after: after.data, ownAfter, loss: Number(rest.at(-1).data[0]) };
   }
   async run(feed) {
     if (!this.graphics) return this.processor.run(feed);
@@ -2113,20 +2246,80 @@ async function examples(set, blobs, tell2, isWindowed = false, cacheBytes = 0) {
   if (found.count !== set.examples) throw new Error(`a set of ${found.count} examples where the job says ${set.examples}`);
   return found;
 }
-function firstModel(file) {
-  const { tensors, notes } = readTensors(file);
-  if ("own" in notes) throw new Error("a part of this model is each device's own, and this device keeps none");
-  const layout = JSON.parse(notes.layout);
-  const size = (shape) => shape.reduce((product, side) => product * side, 1);
-  const first = new Float32Array(layout.reduce((sum, [, shape]) => sum + size(shape), 0));
-  let at = 0, parameters = 0;
-  for (const [name, shape, kind] of layout) {
-    first.set(asFloats(tensors.get(name)), at);
-    at += size(shape);
-    if (kind === "parameter") parameters += size(shape);
+
+// src/own_part.ts
+var UNDOABLE_MAX = 8;
+var OwnPart = class {
+  /** `isInStep`: a version is made of the updates of all leases on the one before, so an update is in the history if the version
+   * after its own is. */
+  constructor(isInStep2, act, record) {
+    this.isInStep = isInStep2;
+    this.act = act;
+    this.record = record;
   }
-  return { first, parameters };
-}
+  isInStep;
+  act;
+  record;
+  /** Whether the model has one. */
+  isThere = false;
+  /** Of the update that the leader has not spoken about yet. `isInDoubt`: the session ended after it was sent. */
+  open = null;
+  /** The updates that were taken last. Nobody knows yet that they are durable. */
+  taken_ = [];
+  /** An update was made; the device has the own part that belongs to it. */
+  trained({ term, lease, version }) {
+    if (this.isThere) this.open = { term, lease, version, isInDoubt: false };
+  }
+  /** The leader of this term spoke after the update was sent, and did not refuse it. Messages come in order. */
+  taken(term) {
+    const { open: open3 } = this;
+    if (!open3 || open3.term !== term) return;
+    if (open3.isInDoubt) return this.lost();
+    this.taken_ = [...this.taken_, open3].slice(-UNDOABLE_MAX);
+    this.act({ action: "SettleOwn", lease: open3.lease, taken: true, undoable: this.taken_.length });
+    this.open = null;
+  }
+  /** Nobody knows whether the update came. The versions of a new leader will show it. */
+  inDoubt() {
+    if (this.open) this.open.isInDoubt = true;
+  }
+  /** The leader of this term began from version `began`, and `durable_version` is the newest one that is durable. */
+  onWork({ term, began, durable_version: durable }) {
+    if (this.open && this.open.term < term) {
+      if (this.isInStep && this.open.version < began) {
+        this.open.isInDoubt = false;
+        this.taken(this.open.term);
+      } else this.lost();
+    }
+    let lost = 0;
+    for (let last = this.taken_.at(-1); last && last.term < term && last.version >= began; last = this.taken_.at(-1)) {
+      this.taken_.pop();
+      lost += 1;
+    }
+    while (this.taken_.length > 1 && this.taken_[0].version < durable) this.taken_.shift();
+    if (!lost) return;
+    this.record("residual.dropped", `the job goes on from version ${began}, without ${lost} of our updates: the own part goes back`);
+    this.act({ action: "UndoOwn", leases: lost });
+  }
+  /** The update will not be sent, or nobody knows whether it came. */
+  lost() {
+    if (this.open) this.act({ action: "SettleOwn", lease: this.open.lease, taken: false, undoable: 1 });
+    this.open = null;
+  }
+  /** The leader says that it merged this update before. */
+  merged({ term, lease }) {
+    if (this.open?.term === term && this.open?.lease === lease) this.taken(term);
+  }
+  /** Also after a word of the leader that was on its way before the update came. */
+  refused({ term, lease }) {
+    const last = this.taken_.at(-1);
+    if (this.open?.term === term && this.open?.lease === lease) this.lost();
+    else if (last?.term === term && last?.lease === lease) {
+      this.act({ action: "SettleOwn", lease, taken: false, undoable: 1 });
+      this.taken_.pop();
+    }
+  }
+};
 
 // src/worker_role.ts
 var RETRY_S = [0, 1, 2, 5, 10, 30];
@@ -2138,18 +2331,18 @@ var RETRY = "retry";
 var SENT = "the update was sent; waiting for the next version";
 var NOTHING_HELD = [0, -1];
 var Worker = class {
-  /** `isLocal`: the job trains on the device's own rows. `privacy`: the plan's promise; null: it makes none. */
-  constructor(job, leader, term, isLocal2 = false, privacy = null) {
+  constructor(job, leader, term, plan) {
     this.job = job;
     this.leader = leader;
     this.term = term;
-    this.isLocal = isLocal2;
+    const privacy = privacyOf(plan);
+    this.isLocal = plan.data === "local";
     this.participation = privacy && new Participation(privacy);
+    this.own = new OwnPart(isInStep(plan), (action) => this.act(action), (kind, reason) => this.record(kind, reason));
   }
   job;
   leader;
   term;
-  isLocal;
   phase = "preparing";
   reason = "fetching the task and its data";
   isConnected = false;
@@ -2162,7 +2355,9 @@ var Worker = class {
   /** Of the device when it last trained or counted its rows; null: the job does not train on them. */
   state = null;
   actions = [];
+  isLocal;
   participation;
+  own;
   /** Leases in a row that the device declined because of its privacy account. */
   declined = 0;
   /** The lease that it holds; null: none. */
@@ -2182,6 +2377,7 @@ var Worker = class {
       case "Prepared":
         this.isPrepared = true;
         this.holds = NOTHING_HELD;
+        this.own.isThere = event.has_own ?? false;
         this.state = event.state ?? null;
         this.participation?.restore(event.participations ?? []);
         return this.askForWork();
@@ -2196,6 +2392,7 @@ var Worker = class {
       case "Disconnected":
         if (event.node !== this.leader) return;
         this.isConnected = false;
+        if (!this.held) this.own.inDoubt();
         this.holds = NOTHING_HELD;
         return;
       case "Reassigned":
@@ -2231,21 +2428,30 @@ var Worker = class {
         return;
       case "Wait":
         this.become("waiting", body.reason);
+        this.settleOwn();
         if (body.retry_after_s) this.timer(ASK, body.retry_after_s);
         return;
       case "UpdateRefused":
         return this.onRefused(body);
       case "Finished":
+        this.settleOwn();
         this.cancel(DEADLINE);
         return this.act({ action: "End", reason: body.reason });
     }
   }
+  /** Note on a leader's message that it took the earlier update, which it did not refuse. */
+  settleOwn() {
+    if (!this.held) this.own.taken(this.term);
+  }
   onWork(work, tensors) {
     if (work.term < this.term || !this.isPrepared) return;
     this.term = work.term;
+    this.settleOwn();
+    this.own.onWork(work);
     const why = this.participation?.refusal(work) ?? null;
     if (why !== null) return this.decline(work, why);
     this.declined = 0;
+    this.unsend();
     this.held = { work, result: null };
     this.newest = [work.term, work.lease];
     if (!("model" in tensors) && !this.has(work.version)) {
@@ -2256,6 +2462,7 @@ var Worker = class {
   }
   /** Decline a lease that the device's account forbids: report the account, and ask for other work ever less often. */
   decline(work, why) {
+    this.unsend();
     this.held = null;
     this.newest = [work.term, work.lease];
     this.record("lease.declined", `lease ${work.lease} of version ${work.version}: ${why}`);
@@ -2283,6 +2490,8 @@ var Worker = class {
       this.held = null;
       this.become("waiting", `update rejected: ${refused.reason}`);
     }
+    if (refused.is_copy) this.own.merged(refused);
+    else this.own.refused(refused);
     this.record("update.rejected", refused.reason);
     const [term, lease] = this.newest;
     const isNewer = refused.term > term || refused.term === term && refused.holds > lease;
@@ -2300,6 +2509,7 @@ var Worker = class {
     const common = { job: this.job, term, lease: event.lease, version, examples: event.examples };
     held.result = event.event === "Trained" ? this.update(held.work, common, event) : { kind: "Evaluated", body: { ...common, metrics: event.metrics }, tensors: {} };
     if (term < this.term) {
+      this.unsend();
       this.held = null;
       this.askForWork();
     } else if (this.deliver(held)) this.held = null;
@@ -2307,6 +2517,7 @@ var Worker = class {
   update(work, common, event) {
     const { loss_sum, seconds: train_s, fresh: fresh2, fresh_metrics, labels, state, tensors } = event;
     this.state = state ?? null;
+    this.own.trained(work);
     if (this.participation) {
       const delta = clipped(tensors.delta, this.participation.privacy.clip);
       return { kind: "Update", body: { ...common, examples: Math.max(1, work.examples), loss_sum: 0, train_s, state }, tensors: { delta } };
@@ -2329,6 +2540,7 @@ var Worker = class {
     this.participation?.onNotCounted();
     this.record("update.withheld", `lease ${lease}: ${reason}`);
     if (!this.held || !isOf(this.held, { term, lease })) return;
+    this.unsend();
     this.held = null;
     this.become("failing", reason);
     if (this.isConnected) this.failed(term, lease, reason, "");
@@ -2356,6 +2568,10 @@ var Worker = class {
     this.send(result.kind, result.body, result.tensors);
     return true;
   }
+  /** Note that an update that was made will not be sent, if one is held. */
+  unsend() {
+    if (this.held) this.own.lost();
+  }
   onDiverged(held, reason) {
     this.held = null;
     this.record("training.diverged", reason);
@@ -2370,6 +2586,7 @@ var Worker = class {
     this.holds = NOTHING_HELD;
     this.failures += 1;
     this.cancel(DEADLINE);
+    this.unsend();
     this.record("trainer.failed", reason);
     const held = this.held;
     this.held = null;
@@ -2420,7 +2637,10 @@ var Worker = class {
     const isNewer = term > this.term;
     this.term = term;
     this.leader = leader;
-    if (isNewer && this.held?.result) this.held = null;
+    if (isNewer && this.held?.result) {
+      this.unsend();
+      this.held = null;
+    }
     this.resume();
   }
   onTimer(name) {
@@ -2454,6 +2674,9 @@ var Worker = class {
     this.act({ action: "Record", kind, reason });
   }
 };
+function isInStep({ pace, trust }) {
+  return pace === "sync" || pace === "auto" && /\bprivate\b/.test(trust);
+}
 function isOf(held, message) {
   return held.work.term === message.term && held.work.lease === message.lease;
 }
@@ -2545,6 +2768,8 @@ var Device = class {
   heartbeat_s = 1;
   welcome = {};
   jobs = /* @__PURE__ */ new Map();
+  /** What is being written down of own parts of models, one after the other. A job that is over here may still write. */
+  writing = Promise.resolve();
   /** Listen; what is returned ends that. */
   on(name, hear2) {
     this.listeners[name].add(hear2);
@@ -2592,6 +2817,7 @@ var Device = class {
     if (!rows?.forget) throw new Error("the rows of this device are not this program's to delete");
     const isAtWork = this.jobs.size > 0;
     if (isAtWork) this.part(say("why.rows-gone"));
+    await this.writing;
     await rows.forget();
     for (const { job, own } of this.shown.about?.jobs ?? []) if (own) this.agreed.delete(job);
     for (const job of Object.keys(this.shown.rows)) this.agreed.delete(job);
@@ -2632,6 +2858,7 @@ var Device = class {
   async forget() {
     this.isStarted = false;
     this.part(say("why.gone"));
+    await this.writing;
     await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]);
     this.identity = null;
     this.agreed.clear();
@@ -2839,9 +3066,9 @@ var Device = class {
     this.tell({ state: "waiting", reason, offer: null });
   }
   employ(assign) {
-    const worker = new Worker(assign.job, assign.leader, assign.term, isLocal(assign), privacyOf(assign.spec.plan));
+    const worker = new Worker(assign.job, assign.leader, assign.term, assign.spec.plan);
     this.parts.blobs.begin(assign.job);
-    const job = { assign, worker, timers: /* @__PURE__ */ new Map(), trainer: null, ledger: null, busy: Promise.resolve(), isOver: false };
+    const job = { assign, worker, timers: /* @__PURE__ */ new Map(), trainer: null, ledger: null, own: null, busy: Promise.resolve(), isOver: false };
     this.jobs.set(assign.job, job);
     this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
     this.post(job, { event: "Started" });
@@ -2871,6 +3098,10 @@ var Device = class {
         return this.emit("record", { kind: action.kind, reason: action.reason });
       case "Prepare":
         return this.busy(job, () => this.prepare(job));
+      case "SettleOwn":
+        return this.write(job, (own) => own.settle(action.lease, action.taken, action.undoable));
+      case "UndoOwn":
+        return this.write(job, (own) => own.undo(action.leases));
       case "Participate":
         return void this.participate(job, action);
       case "CountExamples":
@@ -2907,6 +3138,14 @@ var Device = class {
       if (!job.isOver) await act();
     });
   }
+  /** Write down what becomes of the own part of a job's model. The next lease begins from there, so it waits for that. */
+  write(job, act) {
+    const { own } = job;
+    if (!own) return;
+    const written = this.writing.then(() => act(own));
+    this.writing = written;
+    this.busy(job, () => written);
+  }
   async prepare(job) {
     try {
       await job.trainer?.release();
@@ -2918,11 +3157,17 @@ var Device = class {
       const privacy = privacyOf(job.assign.spec.plan);
       if (privacy && !this.parts.rows) throw new Error("this device keeps no account of what leaves it");
       if (privacy) job.ledger ??= await PrivacyLedger.read(this.parts.rows, job.assign.job, privacy);
+      if (trainer.ownLayout) job.own ??= await this.ownValues(job.assign.job, trainer.ownLayout.text, trainer.firstOwn);
       this.tell({ engine: trainer.engine });
     } catch (error) {
       return this.post(job, { event: "PrepareFailed", reason: told(error), traceback: "" });
     }
-    this.post(job, { event: "Prepared", state: isLocal(job.assign) ? this.stateOf(job.trainer) : void 0, participations: job.ledger?.taken });
+    this.post(job, { event: "Prepared", state: isLocal(job.assign) ? this.stateOf(job.trainer) : void 0, participations: job.ledger?.taken, has_own: job.own !== null });
+  }
+  async ownValues(job, layout, first) {
+    if (!this.parts.rows) throw new Error("a part of this model is each device's own, and this device keeps none");
+    await this.writing;
+    return OwnValues.read(this.parts.rows, job, layout, first);
   }
   async train(job, action) {
     const { lease, epoch, version, batches, rate } = action;
@@ -2931,9 +3176,11 @@ var Device = class {
     begin(batches.length);
     try {
       const trainer = loaded(job, action.tensors.model);
+      if (job.own) trainer.ownPart = job.own.values;
       const isOwn = isLocal(job.assign);
       const lesson = isOwn ? await trainer.learn(epoch, batches[0], action.examples, rate, begin, onBatch) : await trainer.train(epoch, batches, rate, onBatch);
-      const { delta, examples: examples2, loss_sum, ...rest } = lesson;
+      const { delta, own, examples: examples2, loss_sum, ...rest } = lesson;
+      job.own?.made(lease, own);
       const { fresh: fresh2 = 0, fresh_metrics = [] } = lesson;
       this.tell({ examples: this.shown.examples + examples2, loss: loss_sum / examples2, engine: trainer.engine, fresh: fresh2, fresh_metrics });
       this.post(job, { event: "Trained", lease, examples: examples2, loss_sum, ...rest, state: isOwn ? this.stateOf(trainer) : void 0, tensors: { delta } });
@@ -3222,12 +3469,14 @@ var BrowserRows = class {
   async keep(name, text) {
     await write(this.database, ["notes"], (store2) => void store2("notes").put(text, name));
   }
-  /** Delete all rows. The accounts of private jobs stay: what left this device has left it. */
+  /** Delete all rows, and the own parts of models that were made of them. The accounts of private jobs stay: what left this
+   * device has left it. */
   async forget() {
     await write(this.database, ["parts", "bytes", "notes"], (store2) => {
       store2("parts").clear();
       store2("bytes").clear();
       store2("notes").delete(SEEN);
+      store2("notes").delete(IDBKeyRange.bound(OWN, `${OWN}￿`));
     });
   }
 };
@@ -3423,12 +3672,12 @@ function membersOf(file) {
     let at = view.getUint32(end + 16, true);
     for (let left = view.getUint16(end + 10, true); left > 0; left--) {
       if (view.getUint32(at, true) !== 33639248) throw new Error(BROKEN);
-      const [method, packed, size] = [view.getUint16(at + 10, true), view.getUint32(at + 20, true), view.getUint32(at + 24, true)];
+      const [method, packed2, size] = [view.getUint16(at + 10, true), view.getUint32(at + 20, true), view.getUint32(at + 24, true)];
       const [name, extra, comment] = [28, 30, 32].map((place) => view.getUint16(at + place, true));
       const header = view.getUint32(at + 42, true);
       const called = new TextDecoder().decode(file.subarray(at + 46, at + 46 + name));
       const from = header + 30 + view.getUint16(header + 26, true) + view.getUint16(header + 28, true);
-      found.set(called, { size, unpack: () => unpacked(file.subarray(from, from + packed), method, size) });
+      found.set(called, { size, unpack: () => unpacked2(file.subarray(from, from + packed2), method, size) });
       at += 46 + name + extra + comment;
     }
   } catch {
@@ -3436,13 +3685,13 @@ function membersOf(file) {
   }
   return found;
 }
-async function unpacked(packed, method, size) {
-  if (method === 0 && packed.length === size) return packed;
+async function unpacked2(packed2, method, size) {
+  if (method === 0 && packed2.length === size) return packed2;
   if (method !== 8) throw new Error(BROKEN);
   const whole3 = new Uint8Array(size);
   let filled = 0;
   try {
-    const reader = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+    const reader = new Blob([packed2]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
     for (let part2 = await reader.read(); !part2.done; part2 = await reader.read()) {
       whole3.set(part2.value, filled);
       filled += part2.value.length;
