@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, ca
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
-from shoal.wire.messages.slim import slim
 from shoal.wire.limits import NAME_MAX_CHARS, REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
+from shoal.wire.messages.slim import slim
 
 if TYPE_CHECKING:
     import numpy as np
