@@ -144,15 +144,14 @@ def test_only_plain_steps_are_stacked(task: type[Blobs], changes: dict[str, Any]
     assert (ModelStack.of(made, made.model(), Settings(**changes)) is not None) is is_stacked  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("loss", [None, shoal.Task])
-def test_a_stack_takes_the_steps_that_each_model_would(loss: Any) -> None:
+def test_a_stack_takes_the_steps_that_each_model_would() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
     layers = _layers(model, "")
     assert layers is not None
     start = {name: each.detach().clone() for name, each in model.named_parameters()}
     leases = [[(torch.randn(4, 3, 4), torch.randint(0, 3, (4,))) for _ in range(3)] for _ in range(5)]
-    after, losses = ModelStack(layers, loss).train(start, leases, rate=0.1)
+    after, losses = ModelStack(layers).train(start, leases, rate=0.1)
     for number, lease in enumerate(leases):
         model.load_state_dict(start)
         for (x, y), told in zip(lease, losses[number], strict=True):
@@ -180,7 +179,7 @@ def test_a_stack_has_the_bits_of_single_models(inner: int | None, batch: int) ->
     assert layers is not None
     start = {name: each.detach().clone() for name, each in model.named_parameters()}
     leases = [[(torch.rand(batch, 784), torch.randint(0, 10, (batch,))) for _ in range(3)] for _ in range(6)]
-    after, _ = ModelStack(layers, shoal.Task).train(start, leases, rate=0.1)
+    after, _ = ModelStack(layers).train(start, leases, rate=0.1)
     for number, lease in enumerate(leases):
         model.load_state_dict(start)
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -6,8 +6,9 @@ operation. It keeps to what gives the same bits as training one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,42 +17,37 @@ from shoal.learning.layout import Layout
 from shoal.task import Task
 from shoal.trainer.protocol import TrainerSettings
 
-#: Modules whose result for an example does not depend on chance or on other examples.
-_PLAIN = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
+_Lease = TypeVar("_Lease")
 
-#: Values of all models of a stack, at most: 4 MB, which stay in a processor's cache from one batch to the next.
+aten = torch.ops.aten
+
+#: Modules whose result for an example does not depend on chance or on other examples -> the gradient of their input,
+#: from that of their output, their input and their output, by the function that autograd calls.
+_GRADIENTS: Mapping[type[nn.Module], Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    nn.ReLU: lambda change, x, output: aten.threshold_backward.default(change, output, 0),
+    nn.Tanh: lambda change, x, output: aten.tanh_backward.default(change, output),
+    nn.Sigmoid: lambda change, x, output: aten.sigmoid_backward.default(change, output),
+    nn.GELU: lambda change, x, output: aten.gelu_backward.default(change, x),
+    nn.Identity: lambda change, x, output: change,
+}
+
+#: Values of all models of a stack and of one batch for each, at most: 4 MB, which stay in a processor's cache.
 STACK_VALUES = 1 << 20
 
 
-class _Linear(torch.autograd.Function):
-    """One linear layer of each model of a stack. Its products have the operands in the order of a single layer's: by
-    PyTorch's own rule for stacks, gradients have other bits."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        turned = weight.transpose(1, 2)
-        return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, turned)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        needs_x, _, needs_bias = ctx.needs_input_grad
-        (change,) = gradients
-        return (
-            torch.bmm(change, weight) if needs_x else None,
-            torch.bmm(change.transpose(1, 2), x),
-            change.sum(1) if needs_bias else None,
-        )
-
-
 class ModelStack:
-    """A model whose layers are known one by one, and the loss of a task that leaves the training to Shoal."""
+    """A model whose layers are known one by one, of a task that leaves the training to Shoal.
 
-    def __init__(self, layers: Sequence[tuple[str, nn.Module]], loss: type[Task] | None) -> None:
+    The loss is the task's default one or PyTorch's cross entropy, which have the same values and gradients.
+    """
+
+    def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
         self._layers = layers
-        #: The task if its loss is the default one, or None for ``nn.functional.cross_entropy``.
-        self._default = loss
+        #: The tensors of as many models as were ever stacked. Fresh memory would take as long as a batch.
+        self._room: dict[str, Tensor] = {}
+        #: The first layer that has weights. Gradients go no further back.
+        linear = (number for number, (_, layer) in enumerate(layers) if isinstance(layer, nn.Linear))
+        self._first = next(linear, len(layers))
 
     @classmethod
     def of(cls, task: Task, model: nn.Module, settings: TrainerSettings) -> ModelStack | None:
@@ -72,49 +68,78 @@ class ModelStack:
         )
         if layers is None or not (kind.loss is Task.loss or is_cross_entropy) or not (is_plain_task and is_plain_plan):
             return None
-        return cls(layers, None if is_cross_entropy else Task)
+        return cls(layers)
+
+    def groups(self, leases: Sequence[_Lease], layout: Layout, rows: int) -> list[Sequence[_Lease]]:
+        """Divide leases, with batches of this many rows, into stacks of about the same size that fit into a cache."""
+        widths = sum(each.in_features + each.out_features for _, each in self._layers if isinstance(each, nn.Linear))
+        most = max(1, STACK_VALUES // (layout.size + rows * widths))
+        size = math.ceil(len(leases) / math.ceil(len(leases) / most))
+        return [leases[start : start + size] for start in range(0, len(leases), size)]
 
     def train(
-        self, start: Mapping[str, Tensor], leases: Sequence[Sequence[tuple[Tensor, Tensor]]], *, rate: float
+        self, start: Mapping[str, Tensor], leases: Sequence[Iterable[tuple[Tensor, Tensor]]], *, rate: float
     ) -> tuple[dict[str, Tensor], list[list[float]]]:
         """Train one model per lease from the same start. All leases have batches of the same sizes. Return the tensors
-        after it, stacked, and the loss of each batch of each lease."""
-        count = len(leases)
-        weights = {name: tensor.detach().expand(count, *tensor.shape).clone() for name, tensor in start.items()}
+        after it, stacked, and the loss of each batch of each lease. The tensors change with the next call."""
+        weights = self._weights(start, len(leases))
         losses: list[list[float]] = [[] for _ in leases]
+        # Batch by batch: all batches of a stack do not fit into a cache.
         for batches in zip(*leases, strict=True):
             x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
             if y.dim() != 2 or y.is_floating_point() or int(y.min()) < 0:
                 # Other targets than one class per example: losses leave some out, or have another mean.
                 raise ValueError("these targets cannot be stacked")
-            for tensor in weights.values():
-                tensor.requires_grad_(True)
-            mean = self._loss(self._output(weights, x), y)
-            changes = torch.autograd.grad(mean.sum(), list(weights.values()))
-            with torch.no_grad():
-                for tensor, change in zip(weights.values(), changes, strict=True):
-                    tensor.requires_grad_(False)
-                    tensor.add_(change, alpha=-rate)
-            for told, value in zip(losses, mean.tolist(), strict=True):
+            for told, value in zip(losses, self._step(weights, x, y, rate).tolist(), strict=True):
                 told.append(value)
         return weights, losses
 
-    def _output(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        for name, layer in self._layers:
-            if isinstance(layer, nn.Linear):
-                x = _Linear.apply(x, weights[f"{name}weight"], weights.get(f"{name}bias"))  # type: ignore[no-untyped-call]
-            elif isinstance(layer, nn.Flatten):
-                x = x.flatten(2)
-            else:
-                x = layer(x)
-        return x
+    @torch.no_grad()
+    def _weights(self, start: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+        """Return the tensors that models start from, this many times."""
+        for name, tensor in start.items():
+            if len(self._room.get(name, ())) < count:
+                self._room[name] = tensor.new_empty((count, *tensor.shape))
+        return {name: self._room[name][:count].copy_(tensor) for name, tensor in start.items()}
 
-    def _loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss of each model's batch."""
-        if self._default is None:
-            each = nn.functional.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none")
-            return each.view(len(output), -1).mean(1)
-        return -output.log_softmax(2).gather(2, y.long().unsqueeze(2)).squeeze(2).mean(1)
+    @torch.no_grad()
+    def _step(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor, rate: float) -> Tensor:
+        """Take a step with each model, and return the loss that it had.
+
+        The gradients are written out: autograd would keep those of all layers in fresh memory until the end. Products
+        have the operands in the order of a single layer's. By PyTorch's own rule for stacks, gradients have other bits.
+        """
+        passed: list[tuple[Tensor, Tensor]] = []
+        for name, layer in self._layers:
+            output = _output(layer, x, weights, name)
+            passed.append((x, output))
+            x = output
+        logs, classes = x.log_softmax(2), y.long().unsqueeze(2)
+        change = torch.zeros_like(logs).scatter_(2, classes, -1.0 / y.shape[1])
+        change = aten._log_softmax_backward_data.default(change, logs, 2, logs.dtype)
+        for number in range(len(passed) - 1, self._first - 1, -1):
+            (name, layer), (x, output) = self._layers[number], passed[number]
+            if isinstance(layer, nn.Linear):
+                weight, bias, below = weights[f"{name}weight"], weights.get(f"{name}bias"), change
+                if number > self._first:
+                    below = torch.bmm(change, weight)
+                weight.add_(torch.bmm(change.transpose(1, 2), x), alpha=-rate)
+                if bias is not None:
+                    bias.add_(change.sum(1), alpha=-rate)
+                change = below
+            elif isinstance(layer, nn.Flatten):
+                change = change.reshape(x.shape)
+            else:
+                change = _GRADIENTS[type(layer)](change, x, output)
+        return -logs.gather(2, classes).squeeze(2).mean(1)
+
+
+def _output(layer: nn.Module, x: Tensor, weights: Mapping[str, Tensor], name: str) -> Tensor:
+    if isinstance(layer, nn.Linear):
+        turned, bias = weights[f"{name}weight"].transpose(1, 2), weights.get(f"{name}bias")
+        return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, turned)
+    output: Tensor = x.flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
+    return output
 
 
 def _layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]] | None:
@@ -130,11 +155,6 @@ def _layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]] | None:
         return found
     is_flat = type(module) is nn.Flatten and module.start_dim == 1 and module.end_dim == -1
     is_gelu = isinstance(module, nn.GELU) and module.approximate != "none"
-    if is_flat or type(module) is nn.Linear or (type(module) in _PLAIN and not is_gelu):
+    if is_flat or type(module) is nn.Linear or (type(module) in _GRADIENTS and not is_gelu):
         return [(name, module)]
     return None
-
-
-def sizes_fit(layout: Layout, count: int) -> int:
-    """Return how many models fit into a stack, of ``count`` that would."""
-    return max(1, min(count, STACK_VALUES // max(1, layout.size)))

@@ -48,12 +48,10 @@ from shoal.trainer.plain_step import leave_change, take_step
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Examples
 from shoal.trainer.shared import SharedVectors
-from shoal.trainer.stacked import ModelStack, sizes_fit
+from shoal.trainer.stacked import ModelStack
 
-#: Leases that are trained both ways to learn whether a stack is worth it.
-TRIED = 8
-#: Fewer are trained one by one: a stack would gain next to nothing.
-STACKED_LEAST = 4
+#: Leases that are trained both ways to learn whether a stack is worth it, at most and at least.
+TRIED, TRIED_LEAST = 8, 4
 
 #: The seed of evaluation: with separate generators, the same model and range give the same results on any device.
 _EVALUATION = 0x6576616C
@@ -229,17 +227,15 @@ class TorchTrainer:
             groups.setdefault(lease.sizes, []).append(number)
         found: dict[int, DeviceResult] = {}
         for numbers in groups.values():
-            fit = sizes_fit(self._layout, len(numbers))
-            for some in (numbers[start : start + fit] for start in range(0, len(numbers), fit)):
-                together = [opened[number] for number in some]
-                results = self._stacked_or_none(stack, together, told)
-                found |= dict(zip(some, results or self._singly(together, told), strict=True))
+            together = [opened[number] for number in numbers]
+            results = self._stacked_or_none(stack, together, told)
+            found |= dict(zip(numbers, results or self._singly(together, told), strict=True))
         return [found[number] for number in range(len(opened))]
 
     def _stacked_or_none(
         self, stack: ModelStack, leases: Sequence[OpenLease], told: TaskLease
     ) -> list[DeviceResult] | None:
-        """Train leases as a stack. Return None if that gains nothing or changes a bit.
+        """Train leases of one shape in stacks. Return None if that gains nothing or changes a bit.
 
         The first lease of each shape in a version is trained by itself as well. If its bits differ, such leases are
         not stacked again.
@@ -247,7 +243,7 @@ class TorchTrainer:
         if not self._gains(leases):
             return None
         try:
-            results = self._stacked(stack, leases, told)
+            results = self._in_stacks(stack, leases, told)
         except (RuntimeError, TypeError, ValueError):
             # The batches of these leases cannot be stacked.
             self._is_stack_good[leases[0].sizes] = False
@@ -261,10 +257,13 @@ class TorchTrainer:
         return results
 
     def _gains(self, leases: Sequence[OpenLease]) -> bool:
-        """Whether a stack of such leases is the same and faster. The first leases of each shape are tried both ways."""
+        """Whether a stack of such leases is the same and faster. The first leases of each shape are tried both ways, as
+        soon as there are enough."""
         sizes = leases[0].sizes
-        if len(leases) < STACKED_LEAST or len(sizes) < 2:
+        if len(sizes) < 2:
             # The change of a single step is left without rounding (``plain_step``).
+            return False
+        if sizes not in self._is_stack_good and len(leases) < TRIED_LEAST:
             return False
         if sizes not in self._is_stack_good:
             assert self._stack is not None
@@ -273,7 +272,7 @@ class TorchTrainer:
             between_cpu_s = time.process_time()
             self._is_stack_good[sizes] = False
             try:
-                stacked = self._stacked(self._stack, some, told)
+                stacked = self._in_stacks(self._stack, some, told)
             except (RuntimeError, TypeError, ValueError):
                 return False
             is_faster = time.process_time() - between_cpu_s < between_cpu_s - began_cpu_s
@@ -288,19 +287,21 @@ class TorchTrainer:
             found.append(DeviceResult(self._learn(each, own), self._shared.update.copy()))
         return found
 
+    def _in_stacks(self, stack: ModelStack, leases: Sequence[OpenLease], told: TaskLease) -> list[DeviceResult]:
+        groups = stack.groups(leases, self._layout, max(leases[0].sizes))
+        return [result for group in groups for result in self._stacked(stack, group, told)]
+
     def _stacked(self, stack: ModelStack, leases: Sequence[OpenLease], told: TaskLease) -> list[DeviceResult]:
         """Train leases with batches of the same sizes."""
         self._begin(0, told.rate, told.version)
         to_training(self._model, self._placed)
-        batches = []
-        for each in leases:
-            self.serve(each.side)
-            batches.append(list(self._batches(each.rows())))
+        batches = [self._batches(each.rows()) for each in leases]
         after, losses = stack.train(self._tensors, batches, rate=told.rate)
         updates = np.empty((len(leases), self._layout.size), np.float32)
         for entry in self._layout.entries:
-            updates[:, entry.offset : entry.stop] = after[entry.name].reshape(len(leases), -1).numpy()
-        np.subtract(updates, self._shared.model, out=updates)
+            part = slice(entry.offset, entry.stop)
+            values = after[entry.name].reshape(len(leases), -1).numpy()
+            np.subtract(values, self._shared.model[part], out=updates[:, part])
         results = []
         for each, update, told_losses in zip(leases, updates, losses, strict=True):
             loss_sum = sum(loss * len(part) for loss, part in zip(told_losses, each.parts, strict=True))
