@@ -1,4 +1,4 @@
-"""Table 3 and Figure 1, the half that DREBIN allows: a local model of a community against a global one.
+"""Table 3, the half that DREBIN allows: a local model of a community against a global one.
 
 The paper's community has five categories of benign apps and five families of malware. DREBIN has families and no
 categories: here the community has the five largest families, and its benign apps are drawn from all. The local model

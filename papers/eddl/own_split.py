@@ -7,6 +7,7 @@ its 1-2-4 and 1-4-16: rounds below each aggregator, and no waiting above.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from papers.eddl.lessons import Learned, Lesson, learn_all
 from papers.eddl.paper import ASYNC_20_ACCURACY, TREES
@@ -16,7 +17,7 @@ from papers.harness.rows import Row
 
 NETWORK = "pernet, by app"
 SIZES = (4, 16)
-SEEDS = (0, 1)
+SEEDS = (0, 1, 2)
 KINDS: dict[str, Lesson] = {
     "async": Lesson(network=NETWORK, workers=1, pace="async", momentum=0.0, epochs=EPOCHS[-1]),
     "async, tree": Lesson(network=NETWORK, workers=1, pace="async", momentum=0.0, epochs=EPOCHS[-1]),
@@ -27,18 +28,16 @@ def run(quick: bool) -> list[Row]:
     if quick:
         lesson = replace(lesson_of("async, tree", 4, 0), epochs=2)
         return [row_of("async, tree", lesson, learn_all([lesson])[lesson])]
-    done = parts.of("eddl", "own_split", about=len(KINDS) * len(SIZES))
-    rows: list[Row] = []
-    for kind in KINDS:
-        for workers in SIZES:
-            rows += done.part({"kind": kind, "workers": workers}, lambda k=kind, w=workers: of_size(k, w))["rows"]  # type: ignore[misc]
-    return rows
+    done = parts.of("eddl", "own_split", about=len(KINDS) * len(SIZES) * len(SEEDS))
+    keys: list[Row] = [
+        {"kind": kind, "workers": workers, "seed": seed} for kind in KINDS for workers in SIZES for seed in SEEDS
+    ]
+    return [done.part(key, partial(one_run, **key)) for key in keys]
 
 
-def of_size(kind: str, workers: int) -> Row:
-    lessons = [lesson_of(kind, workers, seed) for seed in SEEDS]
-    learned = learn_all(lessons)
-    return {"rows": [row_of(kind, lesson, learned[lesson]) for lesson in lessons]}
+def one_run(kind: str, workers: int, seed: int) -> Row:
+    lesson = lesson_of(kind, workers, seed)
+    return row_of(kind, lesson, learn_all([lesson])[lesson])
 
 
 def lesson_of(kind: str, workers: int, seed: int) -> Lesson:

@@ -18,6 +18,10 @@ ASYNC_20_ACCURACY: Mapping[int, float] = {4: 0.95, 16: 0.88}
 #: Table 3, scenario 1: model -> accuracy of classification, recall, accuracy of detection. The local one is L1.
 COMMUNITY: Mapping[str, tuple[float, float, float]] = {"local": (0.99, 0.9797, 1.0), "global": (0.9693, 0.9375, 1.0)}
 
+#: Tables 1 and 2: the sizes of families that the text names, by their place among the 70 (Figure 1); and all of them.
+FAMILY_SIZES: Mapping[int, int] = {3: 1_820, 4: 1_301, 5: 1_277, 6: 1_199, 7: 648, 8: 560, 9: 546}
+MALWARE = 16_710
+
 #: §6.4: the size at which BUC stops rising. (Mb/s, pace) -> workers, None where it never does.
 SATURATION: Mapping[tuple[float, str], int | None] = {
     (100.0, "sync"): 6,

@@ -175,7 +175,28 @@ def batch_size(rows: list[Row]) -> Figure:
     return figure
 
 
+def families(rows: list[Row]) -> Figure:
+    figure, (axes,) = _panels(1, width=6.0)
+    malware = [row for row in rows if row["family"]]
+    axes.bar([row["family"] for row in malware], [row["apps"] for row in malware], 0.8, color=_BLUE, label="DREBIN")
+    told = [row for row in malware if row.get("reported")]
+    look = {
+        "color": _ORANGE,
+        "marker": "o",
+        "linestyle": "",
+        "markersize": 4,
+        "label": "paper, as far as its text says",
+    }
+    axes.plot([row["family"] for row in told], [row["reported"] for row in told], **look)
+    axes.set_yscale("log")
+    axes.set_xlabel("family of malware, the largest first")
+    axes.set_ylabel("apps")
+    axes.legend(loc="upper right")
+    return figure
+
+
 PLOTS: Plots = {
+    "families": of_one("families", families),
     "batch_time": of_one("batch_time", batch_time),
     "accuracy": of_one("accuracy", accuracies),
     "training_time": of_one("training_time", training_time),

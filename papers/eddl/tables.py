@@ -10,7 +10,7 @@ from papers.eddl.batch_time import sync_share
 from papers.eddl.setting import EPOCHS, RATES_MBIT
 from papers.eddl.training_time import ratio, training_s
 from papers.harness.rows import Row, chosen, of_one, one
-from papers.harness.tables import NOTHING, decimal, number, percent, table
+from papers.harness.tables import NOTHING, count, decimal, number, percent, table
 from shoal.topology.saturation import crew
 
 SHOWN_SIZES = (1, 2, 4, 6, 8, 12, 16)
@@ -90,6 +90,16 @@ def own_split(rows: list[Row]) -> str:
                 reported = found[0].get("reported_after_20")
                 lines.append([kind, str(workers), *(_spread(found, epoch) for epoch in EPOCHS), percent(reported)])
     return table(["training", "workers", *(f"after {epoch}" for epoch in EPOCHS), "paper, after 20"], lines)
+
+
+def families(rows: list[Row]) -> str:
+    """The families whose sizes the paper's text has, the first, and the last."""
+    malware = [row for row in rows if row["family"]]
+    lines = [[f"all {len(malware)}", f"{paper.MALWARE:,}", f"{sum(row['apps'] for row in malware):,}"]]
+    for row in malware:
+        if row["family"] in (1, len(malware)) or row.get("reported"):
+            lines.append([str(row["family"]), count(row.get("reported")), f"{row['apps']:,}"])
+    return table(["family, by size", "paper", "DREBIN"], lines)
 
 
 def communities(rows: list[Row]) -> str:
@@ -245,6 +255,7 @@ TABLES = {
     "async_20": of_one("accuracy", async_20),
     "lenet": of_one("accuracy", lenet),
     "own_split": of_one("own_split", own_split),
+    "families": of_one("families", families),
     "communities": of_one("communities", communities),
     "training_time": of_one("training_time", training_time),
     "saturated": of_one("saturated", saturated),

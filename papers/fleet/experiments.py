@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from papers.fleet import alike, budgets, late, long_tail, online, private, ten, thresholds
+from papers.fleet import alike, budgets, late, long_tail, online, private, staleness, ten, thresholds
 from papers.harness.rows import Experiment
 
 EXPERIMENTS = (
     Experiment(name="online", figure="Figure 6", run=online.run),
+    Experiment(name="staleness", figure="Figure 7", run=staleness.run),
     Experiment(name="late", figure="Figure 8, each rule at its own rate", run=late.run),
     # A quick run has no time for curves to the end.
     Experiment(name="paper_rate", figure="Figure 8, at the paper's rate", run=late.paper_rate, in_quick=False),

@@ -11,6 +11,12 @@ FEWER_STEPS = {"D1": 0.144, "D2": 0.184}
 #: F1@5 of hourly updates over that of daily ones (§3.1, Figure 6).
 ONLINE_OVER_DAILY = 2.3
 
+#: §3.1: 2.6 million tweets in 13 days; a gradient's way out and back, exponential above its least.
+POSTS_A_SECOND = 2_600_000 / (13 * 86_400)
+TRIP_LEAST_S, TRIP_MEAN_S = 7.1, 8.45
+#: Figure 7: Gaussian up to here, and a long tail beyond.
+TAIL_FROM = 65
+
 #: Share of gradients dropped, and the accuracy that it costs at most (§3.5, Figure 15).
 DROPPED_SMALL = (0.392, 0.022)
 DROPPED_SIMILAR = (0.17, 0.048)

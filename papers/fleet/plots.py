@@ -8,7 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from papers.fleet.paper import TAIL_FROM
 from papers.fleet.setting import EVALUATE_EVERY, LOOKS, TARGET
+from papers.fleet.staleness import BAR_WIDTH, BARS
 from papers.harness.plots import Plots, panels
 from papers.harness.rows import Row, chosen, of_one, one
 
@@ -130,6 +132,20 @@ def online(rows: list[Row]) -> Figure:
     return figure
 
 
+def staleness(rows: list[Row]) -> Figure:
+    """Without the last bar, which is all that is beyond the axis."""
+    figure, (axes,) = _panels(1, width=6.0)
+    row = rows[-1]
+    shares = 100 * np.array(row["histogram"]) / sum(row["histogram"])
+    starts = BAR_WIDTH * np.arange(BARS)
+    axes.bar(starts[:-1], shares[:-1], BAR_WIDTH, align="edge", color="#1f5fa8")
+    axes.axvline(TAIL_FROM, color="#777777", linewidth=0.8, linestyle="--")
+    axes.set_title(f"posts {row['speed']:.0f} times as fast; {shares[-1]:.1f} % are beyond {starts[-1]}")
+    axes.set_xlabel("staleness; dashed: where the paper's tail begins")
+    axes.set_ylabel("% of gradients")
+    return figure
+
+
 PLOTS: Plots = {
     "late": of_one("late", late),
     "paper_rate": of_one("paper_rate", paper_rate),
@@ -137,4 +153,5 @@ PLOTS: Plots = {
     "private": of_one("private", private),
     "thresholds": of_one("thresholds", thresholds),
     "online": of_one("online", online),
+    "staleness": of_one("staleness", staleness),
 }

@@ -256,6 +256,24 @@ def stream(rows: Rows) -> str:
     )
 
 
+def staleness(rows: Rows) -> str:
+    lines = [
+        [
+            row["clock"],
+            times(row["speed"], 0),
+            f"{row['mean']:.1f}",
+            f"{row['median']:.0f}",
+            percent(row["beyond"], 1),
+            percent(row["beyond_3_deviations"], 1),
+            f"{row['p99_7']:.0f}",
+            f"{row['most']:,}",
+        ]
+        for row in rows.get("staleness", [])
+    ]
+    head = ["posts' clock", "faster by", "mean", "median", f"beyond {paper.TAIL_FROM}", "beyond 3 deviations", "99.7 %"]
+    return table([*head, "most"], lines)
+
+
 #: By the name of the mark in README.md.
 TABLES = {
     "judged": Drawing(("late", "paper_rate", "long_tail", "online"), judged),
@@ -272,4 +290,5 @@ TABLES = {
     "online": Drawing(("online",), online),
     "stream": Drawing(("online",), stream),
     "months": Drawing(("online",), months),
+    "staleness": Drawing(("staleness",), staleness),
 }

@@ -26,6 +26,10 @@ SPEEDUP_VS_MASTER = 1.5
 HEAP_MB = 512
 OUT_OF_MEMORY_AT = 8
 
+#: §2, Figure 1 (c): seconds to add up eight models that are in memory, and as many in files.
+AGGREGATING_OF = 8
+AGGREGATING_S = (0.160, 47.307)
+
 #: §4.4.3, Figure 9: how much longer DGE takes than TDGE to learn again, with more than seven devices.
 RELEARN_TIME = 1.5
 #: The strategies that are compared there.

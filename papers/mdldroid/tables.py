@@ -309,6 +309,19 @@ def flock(rows: Rows) -> str:
     return table([*head, "MB: the busiest peer", "MB: the master", "master over a peer's mean"], lines)
 
 
+def aggregating(rows: Rows) -> str:
+    lines = []
+    for row in rows.get("aggregating", []):
+        cells = [decimal(row["held_s"], 3), decimal(row["in_turn_s"], 3), times(row["in_turn_s"] / row["held_s"], 1)]
+        held_s, in_turn_s = paper.AGGREGATING_S
+        reported = [decimal(held_s, 3), decimal(in_turn_s, 3), times(in_turn_s / held_s, 0)]
+        lines.append(
+            [str(row["devices"]), *cells, *(reported if row["devices"] == paper.AGGREGATING_OF else [NOTHING] * 3)]
+        )
+    head = ["models", "in memory, s", "from files in turn, s", "files over memory"]
+    return table([*head, "paper: in memory, s", "paper: in turn, s", "paper: files over memory"], lines)
+
+
 def relearn(rows: Rows) -> str:
     found = rows.get("relearn", [])
     lines = []
@@ -356,4 +369,5 @@ TABLES = {
     "links": Drawing(("speed",), links),
     "flock": Drawing(("flocks",), flock),
     "relearn": Drawing(("relearn",), relearn),
+    "aggregating": Drawing(("aggregating",), aggregating),
 }

@@ -15,6 +15,7 @@ from papers.eddl import (
     accuracy,
     communities,
     experiments,
+    families,
     own_split,
     saturated,
     setting,
@@ -226,18 +227,27 @@ def test_the_readme_is_what_the_results_say() -> None:
 
 
 def test_a_communitys_models_learn_nothing_that_they_are_tested_on() -> None:
-    families = np.concatenate([np.repeat(np.arange(80), 50), np.full(9_000, -1)])
-    held_out = np.arange(len(families)) % 5 == 0
-    local, tested = communities.drawn(families, held_out, "local", np.random.default_rng(1))
-    everything, again = communities.drawn(families, held_out, "global", np.random.default_rng(1))
+    numbers = np.concatenate([np.repeat(np.arange(80), 50), np.full(9_000, -1)])
+    held_out = np.arange(len(numbers)) % 5 == 0
+    local, tested = communities.drawn(numbers, held_out, "local", np.random.default_rng(1))
+    everything, again = communities.drawn(numbers, held_out, "global", np.random.default_rng(1))
     assert set(tested) == set(again)
     assert held_out[tested].all()
     assert not held_out[[*local, *everything]].any()
     # As many benign apps as malware, everywhere.
     for rows in (local, everything, tested):
-        assert 2 * int((families[rows] < 0).sum()) == len(rows)
-    assert set(families[local]) == {-1, 0, 1, 2, 3, 4} == set(families[tested])
-    assert set(families[everything]) == {-1, *range(70)}, "rarer families are left out"
+        assert 2 * int((numbers[rows] < 0).sum()) == len(rows)
+    assert set(numbers[local]) == {-1, 0, 1, 2, 3, 4} == set(numbers[tested])
+    assert set(numbers[everything]) == {-1, *range(70)}, "rarer families are left out"
+
+
+def test_families_are_counted_the_largest_first_and_benign_apps_apart() -> None:
+    numbers = np.concatenate([np.repeat(np.arange(72), np.arange(72, 0, -1)), np.full(5, -1)])
+    rows = families.rows_of(numbers)
+    assert rows[0] == {"family": 0, "apps": 5}
+    assert [(row["family"], row["apps"]) for row in rows[1:]] == [(place, 73 - place) for place in range(1, 71)]
+    assert one(rows, family=3)["reported"] == 1_820  # type: ignore[index]
+    assert "| all 70 | 16,710 | 2,625 |" in tables.families(rows)
 
 
 def test_a_community_is_judged_as_in_table_3() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.slo import modelled
 from benchmarks.slo_loop import contenders, drawn_contest, score
-from papers.fleet import budgets, online, private, setting, stream, tables, thresholds
+from papers.fleet import budgets, online, private, setting, staleness, stream, tables, thresholds
 from papers.fleet.__main__ import PAPER
 from papers.fleet.asynchrony import Curve, Visit, play, shortened, strangers
 from papers.fleet.experiments import EXPERIMENTS
@@ -20,7 +20,7 @@ from papers.fleet.late import middle
 from papers.fleet.long_tail import LATE, row_of, with_stragglers
 from papers.fleet.moments import divergence
 from papers.fleet.network import accuracy, begin, gradient, gradients_by_example
-from papers.fleet.paper import BUDGETS
+from papers.fleet.paper import BUDGETS, TRIP_MEAN_S
 from papers.fleet.rules import (
     RULES,
     Adaptive,
@@ -390,6 +390,15 @@ def test_a_tag_that_lost_its_place_is_never_guessed_and_places_grow() -> None:
 def test_f1_counts_five_guesses() -> None:
     assert f1([1, 2, 3, 4, 5], np.array([5, 6])) == pytest.approx(2 / 7)
     assert f1([], np.array([5])) == 0
+
+
+def test_staleness_is_what_came_back_meanwhile() -> None:
+    # Alone nothing comes meanwhile, and of a hundred at one moment the last to be back has 99 before it.
+    assert staleness.staleness(np.arange(5) * 1_000.0, seed=1).tolist() == [0] * 5
+    assert sorted(staleness.staleness(np.zeros(100), seed=1)) == list(range(100))
+    # At an even rate it is about the rate times the way, by Little's law, without its own and between two posts.
+    even = staleness.staleness(np.arange(20_000) / 2.0, seed=1)[1_000:-1_000]
+    assert even.mean() == pytest.approx(2.0 * TRIP_MEAN_S - 0.5, rel=0.02)
 
 
 # What is told ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.mdldroid import exploring, lenet, relearning, schedulers, setting, speed, tables
+from papers.mdldroid import aggregating, exploring, lenet, relearning, schedulers, setting, speed, tables
 from papers.mdldroid.__main__ import PAPER
 from papers.mdldroid.accuracy import Course, courses, play, together
 from papers.mdldroid.busy import Pattern, drawn, idle
@@ -266,6 +267,17 @@ def test_an_agent_learns_three_devices() -> None:
 def test_an_agent_that_knows_nothing_still_gives_a_round() -> None:
     pairs, _ = Agent(6, seed=1).pairs([False] * 6)
     assert len(pairs) == 5
+
+
+def test_files_in_turn_give_the_mean_of_what_is_held(tmp_path: Path) -> None:
+    models = [np.full(4, value, dtype=np.float32) for value in (1, 2, 6)]
+    files = [tmp_path / f"{number}.npy" for number in range(3)]
+    for file, model in zip(files, models, strict=True):
+        np.save(file, model)
+    assert aggregating.held_mean(models).tolist() == aggregating.mean_in_turn(files).tolist() == [3, 3, 3, 3]
+    assert models[0].tolist() == [1, 1, 1, 1], "what is held is not changed"
+    rows = aggregating.rows_of((2, 3), values=10, runs=1)
+    assert [(row["devices"], row["runs"]) for row in rows] == [(2, 1), (3, 1)]
 
 
 def test_what_is_learned_again_is_another_pattern() -> None:
