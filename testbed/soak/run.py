@@ -58,7 +58,9 @@ async def soak(path: Path, *, hours: float, every_s: float, seed: int, anew: boo
             with _home_for(terms, home) as folder:
                 await _leg(terms, journal, folder)
             journal.next_leg += 1
-        return {**result(journal), **facts, "left_behind": left_of(os.getpid())}
+        # Commits and load are those of the legs, which may be of other days.
+        machine_now = {name: fact for name, fact in facts.items() if name not in ("commit", "load_1m")}
+        return {**result(journal), **machine_now, "left_behind": left_of(os.getpid())}
 
 
 @contextlib.contextmanager
