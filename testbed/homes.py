@@ -37,7 +37,7 @@ def remove_of(pid: int) -> None:
         # The small disk of a soak that was killed.
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in [mount for mount in mounts if Path(mount).is_relative_to(home)]:
-            subprocess.run(["umount", "--lazy", mount], capture_output=True, timeout=_UMOUNT_WITHIN_S)
+            subprocess.run(["/usr/bin/umount", "--lazy", mount], capture_output=True, timeout=_UMOUNT_WITHIN_S)
         shutil.rmtree(home, ignore_errors=True)
 
 
