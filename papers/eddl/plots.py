@@ -180,14 +180,8 @@ def families(rows: list[Row]) -> Figure:
     malware = [row for row in rows if row["family"]]
     axes.bar([row["family"] for row in malware], [row["apps"] for row in malware], 0.8, color=_BLUE, label="DREBIN")
     told = [row for row in malware if row.get("reported")]
-    look = {
-        "color": _ORANGE,
-        "marker": "o",
-        "linestyle": "",
-        "markersize": 4,
-        "label": "paper, as far as its text says",
-    }
-    axes.plot([row["family"] for row in told], [row["reported"] for row in told], **look)
+    places, sizes = [row["family"] for row in told], [row["reported"] for row in told]
+    axes.plot(places, sizes, "o", color=_ORANGE, markersize=4, label="paper, as far as its text says")
     axes.set_yscale("log")
     axes.set_xlabel("family of malware, the largest first")
     axes.set_ylabel("apps")
