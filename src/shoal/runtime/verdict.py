@@ -22,9 +22,16 @@ def verdict_apart(question: SignaturesAsked) -> SignaturesFound:
             timeout=CHECK_TIMEOUT_S,
             check=True,
         )
-        return SignaturesFound.from_json(ran.stdout)
+        # The last line, as of a renewal: what this Python loads before any module may print lines of its own.
+        return SignaturesFound.from_json((ran.stdout.splitlines() or [b""])[-1])
     except subprocess.CalledProcessError as error:
         why = error.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {error.returncode}"]
         raise ShoalError(f"the job's signature could not be checked: {why[0]}") from error
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+    except subprocess.TimeoutExpired as error:
+        # The error's own text is the command line, with this device's paths, and the reason travels to the leader.
+        why_not = f"no answer within {CHECK_TIMEOUT_S:g} s"
+        raise ShoalError(f"the job's signature could not be checked: {why_not}") from error
+    except OSError as error:
+        raise ShoalError(f"the job's signature could not be checked: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
         raise ShoalError(f"the job's signature could not be checked: {error}") from error

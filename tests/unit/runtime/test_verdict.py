@@ -56,3 +56,20 @@ def test_no_verdict_means_no_job(program: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(verdict, "command", lambda _: [sys.executable, "-c", program])
     with pytest.raises(ShoalError, match="signature could not be checked"):
         verdict_apart(QUESTION)
+
+
+def test_lines_that_this_python_prints_at_its_start_are_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('{}')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "cannot be read" in verdict_apart(QUESTION).refusal
+
+
+def test_why_there_is_no_verdict_names_no_files_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "CHECK_TIMEOUT_S", 0.2)
+    for words in ([sys.executable, "-c", "import time; time.sleep(60)"], [str(tmp_path / "python")]):
+        monkeypatch.setattr(verdict, "command", lambda _, words=words: words)
+        with pytest.raises(ShoalError, match=r"could not be checked: [Nn]o ") as caught:
+            verdict_apart(QUESTION)
+        assert "/" not in str(caught.value)
