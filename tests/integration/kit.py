@@ -322,8 +322,9 @@ class Site:
     # Faults -------------------------------------------------------------------------------------------------
 
     def trainers(self, name: str) -> list[psutil.Process]:
-        """The children of a device's agent: its trainer, while it has one."""
-        return psutil.Process(self.cluster.agents[name].pid).children(recursive=True)
+        """The children of a device's agent that train: its trainer, while it has one."""
+        children = psutil.Process(self.cluster.agents[name].pid).children(recursive=True)
+        return [child for child in children if _may_train(child)]
 
     async def kill(self, process: asyncio.subprocess.Process) -> None:
         """Kill a process, as a power cut would."""
@@ -377,3 +378,15 @@ def metrics(rows: list[Applied], *, batches: int, momentum: float = MOMENTUM) ->
         velocity = momentum * velocity + mean
         model = model + velocity
     return model
+
+
+def _may_train(child: psutil.Process) -> bool:
+    """Whether an agent's child is none of those that check a signature or renew a certificate, for a moment each.
+
+    A child that has not become its own program yet still has the agent's command line.
+    """
+    try:
+        words = child.cmdline()
+    except psutil.Error:
+        return False
+    return not {"shoal.identity.signatures", "shoal.net.renewal", "shoal.runtime.agent_main"} & set(words)

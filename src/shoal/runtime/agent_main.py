@@ -20,7 +20,9 @@ def main() -> int:
 def _import_asyncio() -> None:
     """Import asyncio as on a Python that was built without `ssl`, which asyncio allows for."""
     modules: dict[str, Any] = sys.modules
-    if "asyncio" in modules:
+    # What starts before us (a ``sitecustomize``, a tool that measures) may have loaded either, and perhaps changed
+    # `ssl`: nothing is saved then, and a second copy of it would not be the changed one.
+    if "asyncio" in modules or "ssl" in modules:
         return
     modules["ssl"] = None
     try:

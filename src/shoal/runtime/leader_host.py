@@ -164,7 +164,8 @@ class LeaderHost(AnyKey):
         """Nothing to learn: the manager told this leader which nodes may speak to it."""
 
     async def code_of(self, spec: JobSpec) -> bytes:
-        self._around.check_job(spec)
+        # In a thread: the first time imports `cryptography`, and heartbeats do not wait.
+        await asyncio.to_thread(self._around.check_job, spec)
         return await asyncio.to_thread((await self._around.fetch(spec.bundle)).read_bytes)
 
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:

@@ -72,7 +72,7 @@ from shoal.runtime.privacy_ledger import PrivacyLedger
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
 from shoal.runtime.shard_cache import ShardCache
-from shoal.runtime.verdict import verdict_apart
+from shoal.runtime.verdict import checked_apart
 from shoal.sealing.request import NOT_THE_SIGNED_MODEL
 from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
@@ -259,9 +259,9 @@ class WorkerDriver:
         async with self._busy:
             self._interrupted = ""
             try:
-                # Before anything of the job is fetched. In a thread: it waits for another process.
+                # Before anything of the job is fetched.
                 self._begin_step("fetching the code and the model")
-                signer = await asyncio.to_thread(self._check_signature, verdict_apart)
+                signer = await checked_apart(self._check_signature)
                 self._privacy = self._privacy or self._privacy_ledger()
                 settings, first = await self._settings()
                 await self._trainer.kill()

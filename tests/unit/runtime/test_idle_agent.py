@@ -52,6 +52,15 @@ def test_an_agent_without_a_job_loads_neither_numpy_nor_the_worker() -> None:
     assert [module for module in (*LATER, *NEVER_IDLE) if module in loaded] == []
 
 
+def test_what_was_loaded_before_an_agent_begins_stays_as_it_is() -> None:
+    """A sitecustomize may load `ssl` and change it: a second copy would not be the changed one."""
+    loaded = modules_after(
+        "import ssl, sys; from shoal.runtime.agent_main import _import_asyncio; _import_asyncio();"
+        " import asyncio.sslproto; assert sys.modules['ssl'] is ssl is asyncio.sslproto.ssl"
+    )
+    assert "asyncio" in loaded
+
+
 def test_its_first_job_loads_them() -> None:
     loaded = modules_after("import shoal.runtime.agent as agent; agent._import_worker()")
     assert [module for module in LATER if module not in loaded] == ["torch"]
