@@ -3425,10 +3425,13 @@ function cut(columns, whole3, rows) {
 var PART_BYTES = 1 << 20;
 var MEMORY_BYTES = 128 << 20;
 var ROWS_MAX = 2 ** 31;
+var DELETED = "deleted";
 var BrowserRows = class {
   /** Rows do not move. `forget` begins with a fresh count of what was seen. */
   place = "this browser";
   database;
+  /** Name of a text that goes with the rows -> the deletion that was the last one when it was recalled. */
+  recalled = /* @__PURE__ */ new Map();
   /** `door`: the origin of the cluster's door. Each door has rows and accounts of its own. */
   constructor(door) {
     this.database = door === globalThis.location?.origin ? "shoal-rows" : `shoal-rows ${door}`;
@@ -3464,10 +3467,26 @@ var BrowserRows = class {
     return table.count;
   }
   async recall(name) {
-    return await read2(this.database, "notes", (notes) => notes.get(name)) ?? null;
+    let deleted = null;
+    const text = await read2(this.database, "notes", (notes) => {
+      deleted = notes.get(DELETED);
+      return notes.get(name);
+    });
+    if (goesWithRows(name)) this.recalled.set(name, deleted.result);
+    return text ?? null;
   }
+  /** Fails for a text that goes with the rows if they were deleted since it was recalled: another tab of this browser deletes
+   * them too, and knows nothing of what this one has in memory. */
   async keep(name, text) {
-    await write(this.database, ["notes"], (store2) => void store2("notes").put(text, name));
+    await write(this.database, ["notes"], (store2) => {
+      const notes = store2("notes");
+      if (!text || !this.recalled.has(name)) return void notes.put(text, name);
+      const deleted = notes.get(DELETED);
+      deleted.onsuccess = () => {
+        if (deleted.result === this.recalled.get(name)) notes.put(text, name);
+        else notes.transaction.abort();
+      };
+    });
   }
   /** Delete all rows, and the own parts of models that were made of them. The accounts of private jobs stay: what left this
    * device has left it. */
@@ -3477,9 +3496,13 @@ var BrowserRows = class {
       store2("bytes").clear();
       store2("notes").delete(SEEN);
       store2("notes").delete(IDBKeyRange.bound(OWN, `${OWN}￿`));
+      store2("notes").put(JSON.stringify({ deletion: crypto.randomUUID() }), DELETED);
     });
   }
 };
+function goesWithRows(name) {
+  return name === SEEN || name.startsWith(OWN);
+}
 var RowsOfBrowser = class {
   constructor(database, columns) {
     this.database = database;
