@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { firstModel } from "../built/first_model.mjs";
-import { leaving } from "../dist/index.js";
+import { Device, leaving } from "../dist/index.js";
 import { OwnValues } from "../built/own_values.mjs";
 import { FolderRows } from "../dist/node.js";
 
@@ -68,6 +68,26 @@ test("one of another job or another model is set aside, and so is one that canno
     await rows.keep("own-job-1.json", odd);
     assert.deepEqual(await kept(rows), [1, 2, 3], odd);
   }
+});
+
+test("a job that begins while rows are deleted finds no own part", async (t) => {
+  const rows = source(t), own = await read(rows);
+  own.made(1, filled(4));
+  await own.settle(1, true, 1);
+  let isOver = false;
+  rows.forget = async () => {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    await rows.keep("own-job-1.json", "");
+    isOver = true;
+    throw new Error("the disk is full");
+  };
+  const device = new Device({ rows, engine: { threads: 1 } });
+  const deleting = assert.rejects(device.forgetRows(), /full/);
+  const found = await device.ownValues("job-1", LAYOUT, FIRST);
+  assert.deepEqual([isOver, now(found)], [true, [1, 2, 3]]);
+  await deleting;
+  // What could not be deleted stops no later job.
+  assert.deepEqual(now(await device.ownValues("job-1", LAYOUT, FIRST)), [1, 2, 3]);
 });
 
 test("values come back bit by bit, however many there are", async (t) => {

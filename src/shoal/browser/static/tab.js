@@ -2817,12 +2817,17 @@ var Device = class {
     if (!rows?.forget) throw new Error("the rows of this device are not this program's to delete");
     const isAtWork = this.jobs.size > 0;
     if (isAtWork) this.part(say("why.rows-gone"));
-    await this.writing;
-    await rows.forget();
+    await this.afterWriting(() => rows.forget());
     for (const { job, own } of this.shown.about?.jobs ?? []) if (own) this.agreed.delete(job);
     for (const job of Object.keys(this.shown.rows)) this.agreed.delete(job);
     await this.recount();
     if (isAtWork) this.follow();
+  }
+  /** Delete once everything is written. A job that begins meanwhile reads its own part after that, and finds none. */
+  async afterWriting(act) {
+    const done = this.writing.then(act);
+    this.writing = done.then(() => void 0, () => void 0);
+    await done;
   }
   /** How many rows of its own this device has for each of these jobs. */
   async counted(offers) {
@@ -2858,8 +2863,7 @@ var Device = class {
   async forget() {
     this.isStarted = false;
     this.part(say("why.gone"));
-    await this.writing;
-    await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]);
+    await this.afterWriting(() => Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]));
     this.identity = null;
     this.agreed.clear();
     this.tell({ state: "new", reason: "", node: "", cluster: "", about: null, rows: {} });
