@@ -219,6 +219,7 @@ function base64(bytes) {
 var OWN = "own-";
 var JOBS = `${OWN}jobs`;
 var JOBS_KEPT = 20;
+var ID = /^[a-z0-9][a-z0-9-]{0,62}$/;
 var OwnValues = class _OwnValues {
   /** `values`: what the next lease begins with. */
   constructor(source, job, layout, values) {
@@ -240,12 +241,10 @@ var OwnValues = class _OwnValues {
   static async read(source, job, layout, first) {
     let kept = null;
     try {
-      const told2 = JSON.parse(await source.recall(nameOf(job)) || "null");
-      if (told2 !== null) kept = unpacked(told2.values);
-      if (told2 !== null && (told2.job !== job || told2.layout !== layout || kept?.length !== first.length)) throw new Error("it is of another model");
+      const text = await source.recall(nameOf(job));
+      if (text) kept = valuesOf(text, job, layout, first.length);
     } catch (error) {
       console.info(`the device's own part of the model begins again: ${error}`);
-      kept = null;
     }
     return new _OwnValues(source, job, layout, kept ?? first.slice());
   }
@@ -287,7 +286,8 @@ var OwnValues = class _OwnValues {
   async list() {
     if (this.isListed) return;
     const listed = await this.source.recall(JOBS).then((text) => JSON.parse(text || "[]")).catch(() => []);
-    const jobs = [...listed.filter((each) => each !== this.job), this.job];
+    const isOther = (each) => typeof each === "string" && ID.test(each) && each !== this.job;
+    const jobs = [...Array.isArray(listed) ? listed.filter(isOther) : [], this.job];
     for (const oldest of jobs.slice(0, -JOBS_KEPT)) await this.source.keep(nameOf(oldest), "");
     await this.source.keep(JOBS, JSON.stringify(jobs.slice(-JOBS_KEPT)));
     this.isListed = true;
@@ -302,9 +302,28 @@ function packed(values) {
   for (let at = 0; at < bytes.length; at += 8192) parts3.push(String.fromCharCode(...bytes.subarray(at, at + 8192)));
   return btoa(parts3.join(""));
 }
+function valuesOf(text, job, layout, size) {
+  const told2 = parsed(text);
+  const isOfIt = told2?.job === job && told2.layout === layout && typeof told2.values === "string" && told2.values.length === lettersOf(size);
+  if (!isOfIt) throw new Error("it is of another model");
+  const values = unpacked(told2.values);
+  if (!values.every(Number.isFinite)) throw new Error("it has values that are not finite");
+  return values;
+}
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("it is damaged");
+  }
+}
+function lettersOf(values) {
+  return Math.ceil(values * Float32Array.BYTES_PER_ELEMENT / 3) * 4;
+}
 function unpacked(text) {
-  const letters = atob(text);
-  return new Float32Array(Uint8Array.from(letters, (letter) => letter.charCodeAt(0)).buffer);
+  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return new Float32Array(bytes.buffer);
 }
 
 // src/blt_table.ts
@@ -3775,7 +3794,7 @@ function readCsv(file, columns) {
         return fields2;
       });
       return Object.fromEntries(columns.map((column, i) => {
-        const data = texts.flatMap((fields2, row) => places[i].map((place) => parsed(fields2[place], column, wanted[row] + 1)));
+        const data = texts.flatMap((fields2, row) => places[i].map((place) => parsed2(fields2[place], column, wanted[row] + 1)));
         const dtype = column.dtype === "float32" ? "float64" : "int64";
         return [column.name, fitted({ dtype, shape: [wanted.length, ...column.shape], data }, column)];
       }));
@@ -3809,7 +3828,7 @@ function fieldsOf(line, number2) {
   }
   return fields2;
 }
-function parsed(text, column, row) {
+function parsed2(text, column, row) {
   const { name, dtype, classes } = column;
   const found = dtype === "bool" ? TRUTHS[text.trim().toLowerCase()] : dtype === "float32" ? fraction(text.trim()) : classes.length ? classOf(text, column) : whole2(text.trim());
   if (found === void 0) throw new Error(`row ${row}: column ${name} is not ${described({ dtype, shape: [] })}`);
