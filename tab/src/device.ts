@@ -180,12 +180,18 @@ export class Device {
     if (!rows?.forget) throw new Error("the rows of this device are not this program's to delete");
     const isAtWork = this.jobs.size > 0;
     if (isAtWork) this.part(say("why.rows-gone"));
-    await this.writing;
-    await rows.forget();
+    await this.afterWriting(() => rows.forget!());
     for (const { job, own } of this.shown.about?.jobs ?? []) if (own) this.agreed.delete(job);
     for (const job of Object.keys(this.shown.rows)) this.agreed.delete(job);
     await this.recount();
     if (isAtWork) this.follow();
+  }
+
+  /** Delete once everything is written. A job that begins meanwhile reads its own part after that, and finds none. */
+  private async afterWriting(act: () => Promise<unknown>): Promise<void> {
+    const done = this.writing.then(act);
+    this.writing = done.then(() => undefined, () => undefined);
+    await done;
   }
 
   /** How many rows of its own this device has for each of these jobs. */
@@ -227,8 +233,7 @@ export class Device {
   async forget(): Promise<void> {
     this.isStarted = false;
     this.part(say("why.gone"));
-    await this.writing;
-    await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]);
+    await this.afterWriting(() => Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]));
     this.identity = null;
     this.agreed.clear();
     this.tell({ state: "new", reason: "", node: "", cluster: "", about: null, rows: {} });

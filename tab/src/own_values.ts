@@ -8,6 +8,8 @@ export const OWN = "own-";
 /** The jobs that have one, those that this device began last at the end. No job is called so. */
 const JOBS = `${OWN}jobs`;
 const JOBS_KEPT = 20;
+/** Of a job, as `wire/messages/base.py` has it. */
+const ID = /^[a-z0-9][a-z0-9-]{0,62}$/;
 
 export class OwnValues {
   /** The result of a lease, until the leader has answered. */
@@ -23,12 +25,10 @@ export class OwnValues {
   static async read(source: RowSource, job: string, layout: string, first: Float32Array): Promise<OwnValues> {
     let kept: Float32Array | null = null;
     try {
-      const told = JSON.parse((await source.recall(nameOf(job))) || "null");
-      if (told !== null) kept = unpacked(told.values);
-      if (told !== null && (told.job !== job || told.layout !== layout || kept?.length !== first.length)) throw new Error("it is of another model");
+      const text = await source.recall(nameOf(job));
+      if (text) kept = valuesOf(text, job, layout, first.length);
     } catch (error) {
       console.info(`the device's own part of the model begins again: ${error}`);
-      kept = null;
     }
     return new OwnValues(source, job, layout, kept ?? first.slice());
   }
@@ -75,8 +75,10 @@ export class OwnValues {
   /** Note that this job has one, and let go of those of the oldest jobs. */
   private async list(): Promise<void> {
     if (this.isListed) return;
-    const listed = await this.source.recall(JOBS).then((text) => JSON.parse(text || "[]") as string[]).catch(() => []);
-    const jobs = [...listed.filter((each) => each !== this.job), this.job];
+    const listed: unknown = await this.source.recall(JOBS).then((text) => JSON.parse(text || "[]")).catch(() => []);
+    // A list that is damaged must not keep this job's part from being written.
+    const isOther = (each: unknown) => typeof each === "string" && ID.test(each) && each !== this.job;
+    const jobs: string[] = [...(Array.isArray(listed) ? listed.filter(isOther) : []), this.job];
     for (const oldest of jobs.slice(0, -JOBS_KEPT)) await this.source.keep(nameOf(oldest), "");
     await this.source.keep(JOBS, JSON.stringify(jobs.slice(-JOBS_KEPT)));
     this.isListed = true;
@@ -96,7 +98,34 @@ function packed(values: Float32Array): string {
   return btoa(parts.join(""));
 }
 
+/** The values of a text that was kept. Fails if it is of another job or another model, or if no lease could begin with them. */
+function valuesOf(text: string, job: string, layout: string, size: number): Float32Array {
+  const told = parsed(text);
+  const isOfIt = told?.job === job && told.layout === layout && typeof told.values === "string" && told.values.length === lettersOf(size);
+  if (!isOfIt) throw new Error("it is of another model");
+  const values = unpacked(told.values);
+  // Each lease would diverge, and none of them would be taken, so it would never end.
+  if (!values.every(Number.isFinite)) throw new Error("it has values that are not finite");
+  return values;
+}
+
+/** As JSON. An error of the parser has a piece of the text, which belongs in no log. */
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+function parsed(text: string): any {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("it is damaged");
+  }
+}
+
+function lettersOf(values: number): number {
+  return Math.ceil((values * Float32Array.BYTES_PER_ELEMENT) / 3) * 4;
+}
+
 function unpacked(text: string): Float32Array {
-  const letters = atob(text);
-  return new Float32Array(Uint8Array.from(letters, (letter) => letter.charCodeAt(0)).buffer);
+  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  // `Uint8Array.from` makes a list of all letters first, which takes some 25 times as much memory as the values.
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return new Float32Array(bytes.buffer);
 }

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { firstModel } from "../built/first_model.mjs";
-import { leaving } from "../dist/index.js";
+import { Device, leaving } from "../dist/index.js";
 import { OwnValues } from "../built/own_values.mjs";
 import { FolderRows } from "../dist/node.js";
 
@@ -64,10 +64,52 @@ test("one of another job or another model is set aside, and so is one that canno
   assert.deepEqual(await kept(rows, { job: "job-2" }), [1, 2, 3]);
   assert.deepEqual(await kept(rows, { layout: '[["3.weight",[3],"parameter"]]' }), [1, 2, 3]);
   const text = await rows.recall("own-job-1.json");
-  for (const odd of ["", "{", text.replace("job-1", "job-2"), text.replace(/"values":"[^"]*"/, '"values":"AAAA"')]) {
+  const having = (values) => text.replace(/"values":"[^"]*"/, `"values":${JSON.stringify(values)}`);
+  const lettersOf = (...values) => Buffer.from(Float32Array.from(values).buffer).toString("base64");
+  const unlike = [having("AAAA"), having("A".repeat(1 << 20)), having(3), having(lettersOf(1, NaN, 3)), having(lettersOf(1, 2, -Infinity))];
+  for (const odd of ["", "{", "null", "[]", text.slice(0, -4), text.replace("job-1", "job-2"), ...unlike]) {
     await rows.keep("own-job-1.json", odd);
-    assert.deepEqual(await kept(rows), [1, 2, 3], odd);
+    assert.deepEqual(await kept(rows), [1, 2, 3], odd.slice(0, 200));
   }
+});
+
+test("nothing of a damaged text is printed", async (t) => {
+  const rows = source(t), said = [];
+  t.mock.method(console, "info", (line) => said.push(line));
+  await rows.keep("own-job-1.json", '{"job":"job-1","values":"AACAQAAAgEAA"ACAQ"}');
+  assert.deepEqual(await kept(rows), [1, 2, 3]);
+  assert.deepEqual(said, ["the device's own part of the model begins again: Error: it is damaged"]);
+});
+
+test("a list of jobs that is damaged keeps no part from being written", async (t) => {
+  const outside = Array.from({ length: 25 }, (_, i) => `../job-${i}`);
+  for (const odd of ["{", "null", "5", '{"jobs":[]}', "[3, null]", JSON.stringify(outside)]) {
+    const rows = source(t), own = await read(rows);
+    await rows.keep("own-jobs", odd);
+    own.made(1, filled(4));
+    await own.settle(1, true, 1);
+    assert.deepEqual([await kept(rows), JSON.parse(await rows.recall("own-jobs"))], [[4, 4, 4], ["job-1"]], odd);
+  }
+});
+
+test("a job that begins while rows are deleted finds no own part", async (t) => {
+  const rows = source(t), own = await read(rows);
+  own.made(1, filled(4));
+  await own.settle(1, true, 1);
+  let isOver = false;
+  rows.forget = async () => {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    await rows.keep("own-job-1.json", "");
+    isOver = true;
+    throw new Error("the disk is full");
+  };
+  const device = new Device({ rows, engine: { threads: 1 } });
+  const deleting = assert.rejects(device.forgetRows(), /full/);
+  const found = await device.ownValues("job-1", LAYOUT, FIRST);
+  assert.deepEqual([isOver, now(found)], [true, [1, 2, 3]]);
+  await deleting;
+  // What could not be deleted stops no later job.
+  assert.deepEqual(now(await device.ownValues("job-1", LAYOUT, FIRST)), [1, 2, 3]);
 });
 
 test("values come back bit by bit, however many there are", async (t) => {

@@ -59,6 +59,9 @@ class OwnPartFile(OwnValues):
             values = np.empty(self._layout.size, np.float32)
             for name, view in self._layout.views(values).items():
                 view[...] = arrays[name]
+            if not np.isfinite(values).all():
+                # Each lease would diverge, and none of them would be taken, so it would never end.
+                raise ShoalError("it has values that are not finite")
         except FileNotFoundError:
             return None
         except (ShoalError, OSError, LookupError, ValueError) as error:

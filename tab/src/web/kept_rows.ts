@@ -14,6 +14,8 @@ const PART_BYTES = 1 << 20;
 /** Parts that stay in memory; the ones that were used longest ago go first. */
 const MEMORY_BYTES = 128 << 20;
 const ROWS_MAX = 2 ** 31;
+/** The name of a note with a mark of the last deletion. */
+const DELETED = "deleted";
 
 /** What is known of a part without its bytes. */
 interface Part { form: string; count: number }
@@ -22,6 +24,8 @@ export class BrowserRows implements RowSource {
   /** Rows do not move. `forget` begins with a fresh count of what was seen. */
   readonly place = "this browser";
   private readonly database: string;
+  /** Name of a text that goes with the rows -> the deletion that was the last one when it was recalled. */
+  private readonly recalled = new Map<string, string | undefined>();
 
   /** `door`: the origin of the cluster's door. Each door has rows and accounts of its own. */
   constructor(door: string) {
@@ -63,11 +67,29 @@ export class BrowserRows implements RowSource {
   }
 
   async recall(name: string): Promise<string | null> {
-    return (await read<string | undefined>(this.database, "notes", (notes) => notes.get(name))) ?? null;
+    let deleted: IDBRequest<string | undefined> | null = null;
+    const text = await read<string | undefined>(this.database, "notes", (notes) => {
+      // Of the same moment as the text, and answered before it.
+      deleted = notes.get(DELETED);
+      return notes.get(name);
+    });
+    if (goesWithRows(name)) this.recalled.set(name, deleted!.result);
+    return text ?? null;
   }
 
+  /** Fails for a text that goes with the rows if they were deleted since it was recalled: another tab of this browser deletes
+   * them too, and knows nothing of what this one has in memory. */
   async keep(name: string, text: string): Promise<void> {
-    await write(this.database, ["notes"], (store) => void store("notes").put(text, name));
+    await write(this.database, ["notes"], (store) => {
+      const notes = store("notes");
+      // One that is let go is kept as an empty text.
+      if (!text || !this.recalled.has(name)) return void notes.put(text, name);
+      const deleted: IDBRequest<string | undefined> = notes.get(DELETED);
+      deleted.onsuccess = () => {
+        if (deleted.result === this.recalled.get(name)) notes.put(text, name);
+        else notes.transaction.abort();
+      };
+    });
   }
 
   /** Delete all rows, and the own parts of models that were made of them. The accounts of private jobs stay: what left this
@@ -78,8 +100,13 @@ export class BrowserRows implements RowSource {
       store("bytes").clear();
       store("notes").delete(SEEN);
       store("notes").delete(IDBKeyRange.bound(OWN, `${OWN}\uffff`));
+      store("notes").put(JSON.stringify({ deletion: crypto.randomUUID() }), DELETED);
     });
   }
+}
+
+function goesWithRows(name: string): boolean {
+  return name === SEEN || name.startsWith(OWN);
 }
 
 class RowsOfBrowser implements OwnRows {

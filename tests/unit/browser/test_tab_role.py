@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.errors import ShoalError
 from shoal.plan import Plan, Until
 from shoal.scheduling.batches import epoch_order, mix
 from shoal.trainer.portable.draws import Drawn
@@ -56,6 +59,43 @@ def test_ten_thousand_lives_are_decided_alike(tmp_path: Path, lives: int) -> Non
     assert counts["differences"] == 0, played.stderr[:4000]
     assert counts["traces"] == lives
     assert counts["actions"] > 5 * lives
+
+
+def test_a_tab_knows_which_plans_stay_in_step() -> None:
+    """An update of a leader that is gone is in the history of the next one if its version was made: only in step."""
+    bound = {"clip_update": 1.0, "cohort": 2, "workers_min": 8, "epoch_leases": 12, "until": Until(epochs=4)}
+    others = [{"trust": trust} for trust in ("identity", "robust", "robust(clip)", "robust(nearest, 20%)")]
+    choices = [*others, {"trust": "private(8)"} | bound, {"trust": "private(8, 1e-4)"} | bound]
+    plans = []
+    for pace, choice in itertools.product(("sync", "buffered", "async", "auto"), choices):
+        # There is no plan for some of them, such as noise at a pace whose versions have any number of devices.
+        with contextlib.suppress(ShoalError):
+            plans.append(Plan(data="local", pace=pace, worker_momentum=0.0, **choice))
+    assert len(plans) > 2 * len(choices)
+    told = [to_json(plan) for plan in plans]
+    script = f"""
+import {{ Worker }} from "./built/worker_role.mjs";
+const model = Float32Array.of(1);
+const numbers = {{ durable_version: 0, epoch: 0, batches: [1], deadline_s: 9, examples: 1, rate: 0 }};
+const work = {{ job: "job-1", kind: "train", credit: true, ...numbers }};
+console.log(JSON.stringify({json.dumps(told)}.map((plan) => {{
+  const worker = new Worker("job-1", "manager", 1, plan);
+  const hear = (event, told) => worker.handle({{ event, ...told }});
+  const lend = (term, version) => {{
+    const body = {{ ...work, term, lease: term, version, began: version }};
+    return hear("Received", {{ kind: "Work", tensors: {{ model }}, body }});
+  }};
+  hear("Started");
+  hear("Prepared", {{ has_own: true }});
+  hear("Connected", {{ node: "manager" }});
+  lend(1, 0);
+  hear("Trained", {{ lease: 1, examples: 1, loss_sum: 1, seconds: 1, tensors: {{ delta: model }} }});
+  hear("Participated", {{ term: 1, version: 0, lease: 1 }});
+  hear("Disconnected", {{ node: "manager" }});
+  return lend(2, 1).find(({{ action }}) => action === "SettleOwn").taken;
+}})));
+"""
+    assert in_node(script) == [plan.paces == ("sync",) for plan in plans]
 
 
 def test_batches_hold_the_same_examples() -> None:

@@ -96,6 +96,14 @@ def test_a_file_of_another_model_or_a_damaged_one_is_set_aside(tmp_path: Path) -
     assert holds(begun(tmp_path)) == 0
 
 
+def test_a_file_with_values_that_are_not_finite_is_set_aside(tmp_path: Path) -> None:
+    own = begun(tmp_path)
+    # No lease leaves such values. A device that began with them would diverge at every lease.
+    own.made(1, values(float("nan")))
+    own.settle(1, taken=True)
+    assert holds(begun(tmp_path)) == 0
+
+
 def test_files_of_old_jobs_go(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(own_part, "JOBS_KEPT", 3)
     for number in range(5):

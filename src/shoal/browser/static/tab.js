@@ -219,6 +219,7 @@ function base64(bytes) {
 var OWN = "own-";
 var JOBS = `${OWN}jobs`;
 var JOBS_KEPT = 20;
+var ID = /^[a-z0-9][a-z0-9-]{0,62}$/;
 var OwnValues = class _OwnValues {
   /** `values`: what the next lease begins with. */
   constructor(source, job, layout, values) {
@@ -240,12 +241,10 @@ var OwnValues = class _OwnValues {
   static async read(source, job, layout, first) {
     let kept = null;
     try {
-      const told2 = JSON.parse(await source.recall(nameOf(job)) || "null");
-      if (told2 !== null) kept = unpacked(told2.values);
-      if (told2 !== null && (told2.job !== job || told2.layout !== layout || kept?.length !== first.length)) throw new Error("it is of another model");
+      const text = await source.recall(nameOf(job));
+      if (text) kept = valuesOf(text, job, layout, first.length);
     } catch (error) {
       console.info(`the device's own part of the model begins again: ${error}`);
-      kept = null;
     }
     return new _OwnValues(source, job, layout, kept ?? first.slice());
   }
@@ -287,7 +286,8 @@ var OwnValues = class _OwnValues {
   async list() {
     if (this.isListed) return;
     const listed = await this.source.recall(JOBS).then((text) => JSON.parse(text || "[]")).catch(() => []);
-    const jobs = [...listed.filter((each) => each !== this.job), this.job];
+    const isOther = (each) => typeof each === "string" && ID.test(each) && each !== this.job;
+    const jobs = [...Array.isArray(listed) ? listed.filter(isOther) : [], this.job];
     for (const oldest of jobs.slice(0, -JOBS_KEPT)) await this.source.keep(nameOf(oldest), "");
     await this.source.keep(JOBS, JSON.stringify(jobs.slice(-JOBS_KEPT)));
     this.isListed = true;
@@ -302,9 +302,28 @@ function packed(values) {
   for (let at = 0; at < bytes.length; at += 8192) parts3.push(String.fromCharCode(...bytes.subarray(at, at + 8192)));
   return btoa(parts3.join(""));
 }
+function valuesOf(text, job, layout, size) {
+  const told2 = parsed(text);
+  const isOfIt = told2?.job === job && told2.layout === layout && typeof told2.values === "string" && told2.values.length === lettersOf(size);
+  if (!isOfIt) throw new Error("it is of another model");
+  const values = unpacked(told2.values);
+  if (!values.every(Number.isFinite)) throw new Error("it has values that are not finite");
+  return values;
+}
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("it is damaged");
+  }
+}
+function lettersOf(values) {
+  return Math.ceil(values * Float32Array.BYTES_PER_ELEMENT / 3) * 4;
+}
 function unpacked(text) {
-  const letters = atob(text);
-  return new Float32Array(Uint8Array.from(letters, (letter) => letter.charCodeAt(0)).buffer);
+  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return new Float32Array(bytes.buffer);
 }
 
 // src/blt_table.ts
@@ -2817,12 +2836,17 @@ var Device = class {
     if (!rows?.forget) throw new Error("the rows of this device are not this program's to delete");
     const isAtWork = this.jobs.size > 0;
     if (isAtWork) this.part(say("why.rows-gone"));
-    await this.writing;
-    await rows.forget();
+    await this.afterWriting(() => rows.forget());
     for (const { job, own } of this.shown.about?.jobs ?? []) if (own) this.agreed.delete(job);
     for (const job of Object.keys(this.shown.rows)) this.agreed.delete(job);
     await this.recount();
     if (isAtWork) this.follow();
+  }
+  /** Delete once everything is written. A job that begins meanwhile reads its own part after that, and finds none. */
+  async afterWriting(act) {
+    const done = this.writing.then(act);
+    this.writing = done.then(() => void 0, () => void 0);
+    await done;
   }
   /** How many rows of its own this device has for each of these jobs. */
   async counted(offers) {
@@ -2858,8 +2882,7 @@ var Device = class {
   async forget() {
     this.isStarted = false;
     this.part(say("why.gone"));
-    await this.writing;
-    await Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]);
+    await this.afterWriting(() => Promise.all([this.parts.keys.forget(), this.parts.blobs.forget(), this.parts.rows?.forget?.()]));
     this.identity = null;
     this.agreed.clear();
     this.tell({ state: "new", reason: "", node: "", cluster: "", about: null, rows: {} });
@@ -3425,10 +3448,13 @@ function cut(columns, whole3, rows) {
 var PART_BYTES = 1 << 20;
 var MEMORY_BYTES = 128 << 20;
 var ROWS_MAX = 2 ** 31;
+var DELETED = "deleted";
 var BrowserRows = class {
   /** Rows do not move. `forget` begins with a fresh count of what was seen. */
   place = "this browser";
   database;
+  /** Name of a text that goes with the rows -> the deletion that was the last one when it was recalled. */
+  recalled = /* @__PURE__ */ new Map();
   /** `door`: the origin of the cluster's door. Each door has rows and accounts of its own. */
   constructor(door) {
     this.database = door === globalThis.location?.origin ? "shoal-rows" : `shoal-rows ${door}`;
@@ -3464,10 +3490,26 @@ var BrowserRows = class {
     return table.count;
   }
   async recall(name) {
-    return await read2(this.database, "notes", (notes) => notes.get(name)) ?? null;
+    let deleted = null;
+    const text = await read2(this.database, "notes", (notes) => {
+      deleted = notes.get(DELETED);
+      return notes.get(name);
+    });
+    if (goesWithRows(name)) this.recalled.set(name, deleted.result);
+    return text ?? null;
   }
+  /** Fails for a text that goes with the rows if they were deleted since it was recalled: another tab of this browser deletes
+   * them too, and knows nothing of what this one has in memory. */
   async keep(name, text) {
-    await write(this.database, ["notes"], (store2) => void store2("notes").put(text, name));
+    await write(this.database, ["notes"], (store2) => {
+      const notes = store2("notes");
+      if (!text || !this.recalled.has(name)) return void notes.put(text, name);
+      const deleted = notes.get(DELETED);
+      deleted.onsuccess = () => {
+        if (deleted.result === this.recalled.get(name)) notes.put(text, name);
+        else notes.transaction.abort();
+      };
+    });
   }
   /** Delete all rows, and the own parts of models that were made of them. The accounts of private jobs stay: what left this
    * device has left it. */
@@ -3477,9 +3519,13 @@ var BrowserRows = class {
       store2("bytes").clear();
       store2("notes").delete(SEEN);
       store2("notes").delete(IDBKeyRange.bound(OWN, `${OWN}￿`));
+      store2("notes").put(JSON.stringify({ deletion: crypto.randomUUID() }), DELETED);
     });
   }
 };
+function goesWithRows(name) {
+  return name === SEEN || name.startsWith(OWN);
+}
 var RowsOfBrowser = class {
   constructor(database, columns) {
     this.database = database;
@@ -3748,7 +3794,7 @@ function readCsv(file, columns) {
         return fields2;
       });
       return Object.fromEntries(columns.map((column, i) => {
-        const data = texts.flatMap((fields2, row) => places[i].map((place) => parsed(fields2[place], column, wanted[row] + 1)));
+        const data = texts.flatMap((fields2, row) => places[i].map((place) => parsed2(fields2[place], column, wanted[row] + 1)));
         const dtype = column.dtype === "float32" ? "float64" : "int64";
         return [column.name, fitted({ dtype, shape: [wanted.length, ...column.shape], data }, column)];
       }));
@@ -3782,7 +3828,7 @@ function fieldsOf(line, number2) {
   }
   return fields2;
 }
-function parsed(text, column, row) {
+function parsed2(text, column, row) {
   const { name, dtype, classes } = column;
   const found = dtype === "bool" ? TRUTHS[text.trim().toLowerCase()] : dtype === "float32" ? fraction(text.trim()) : classes.length ? classOf(text, column) : whole2(text.trim());
   if (found === void 0) throw new Error(`row ${row}: column ${name} is not ${described({ dtype, shape: [] })}`);
