@@ -19,6 +19,7 @@ from kit import HERE, MOMENTUM, WAIT_S, Site, cluster_in, metrics, run
 from shoal.cli import main
 from shoal.errors import Refused
 from shoal.roles.manager.going_back import TERMS_PASSED_OVER
+from shoal.runtime import local
 from shoal.runtime.backup import BackupSummary, back_up, restore
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
@@ -353,7 +354,11 @@ async def _goes_on(site: Site, job: str) -> None:
 @pytest.mark.parametrize("lead", ["here", "devices"])
 def test_a_cluster_is_upgraded_node_by_node_while_it_trains(previous: Path, lead: str, tmp_path: Path) -> None:
     async def story() -> None:
-        with mock.patch.dict(os.environ, PYTHONPATH=str(previous)):
+        with (
+            mock.patch.dict(os.environ, PYTHONPATH=str(previous)),
+            # Earlier ones start their agents by it, and have no other.
+            mock.patch.object(local, "AGENT_MODULE", "shoal.runtime.agent"),
+        ):
             async with cluster_in(tmp_path, workers=3, manager_options=("--lead", lead)) as site:
                 site.may_lose_the_manager = True
                 site.pace(UPGRADE_SLOW_S)
@@ -362,6 +367,7 @@ def test_a_cluster_is_upgraded_node_by_node_while_it_trains(previous: Path, lead
                     await site.works(job, name)
                 # From here on, what is started is of this checkout.
                 os.environ["PYTHONPATH"] = str(HERE)
+                local.AGENT_MODULE = "shoal.runtime.agent_main"
                 await site.kill_manager()
                 await site.cluster.start_manager()
                 names = sorted(site.cluster.agents)

@@ -21,6 +21,8 @@ from shoal.trainer.processors import THREADS_VARIABLE, share_of_cores
 from shoal.trainer.spawn import end_process, spawn
 
 START_TIMEOUT_S = 60.0
+#: What runs an agent.
+AGENT_MODULE = "shoal.runtime.agent_main"
 
 
 class LocalCluster:
@@ -85,7 +87,7 @@ class LocalCluster:
         if not (home / "node").exists():
             await self._enrol(name, home)
         arguments = (*AgentOptions(home=home).to_argv(), *self._agent_options, *options)
-        process = await self._spawn("shoal.runtime.agent_main", *arguments, log=f"{name}.log")
+        process = await self._spawn(AGENT_MODULE, *arguments, log=f"{name}.log")
         self.agents[name] = process
         return process
 
