@@ -43,8 +43,8 @@ class ModelStack:
 
     def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
         self._layers = layers
-        #: The tensors of as many models as were ever stacked. Fresh memory would take as long as a batch.
-        self._room: dict[str, Tensor] = {}
+        #: Use -> its memory. The system takes long to give fresh memory, and a batch needs megabytes.
+        self._rooms: dict[str, Tensor] = {}
         #: The first layer that has weights. Gradients go no further back.
         linear = (number for number, (_, layer) in enumerate(layers) if isinstance(layer, nn.Linear))
         self._first = next(linear, len(layers))
@@ -86,29 +86,40 @@ class ModelStack:
         losses: list[list[float]] = [[] for _ in leases]
         # Batch by batch: all batches of a stack do not fit into a cache.
         for batches in zip(*leases, strict=True):
-            x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
-            if y.dim() != 2 or y.is_floating_point() or int(y.min()) < 0:
-                # Other targets than one class per example: losses leave some out, or have another mean.
-                raise ValueError("these targets cannot be stacked")
-            for told, value in zip(losses, self._step(weights, x, y, rate).tolist(), strict=True):
+            for told, value in zip(losses, self._step(weights, batches, rate).tolist(), strict=True):
                 told.append(value)
         return weights, losses
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _weights(self, start: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
         """Return the tensors that models start from, this many times."""
-        for name, tensor in start.items():
-            if len(self._room.get(name, ())) < count:
-                self._room[name] = tensor.new_empty((count, *tensor.shape))
-        return {name: self._room[name][:count].copy_(tensor) for name, tensor in start.items()}
+        return {
+            name: self._room(name, (count, *tensor.shape), tensor.dtype).copy_(tensor) for name, tensor in start.items()
+        }
 
-    @torch.no_grad()
-    def _step(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor, rate: float) -> Tensor:
+    def _room(self, use: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return memory of this shape, the same as before if that is large enough."""
+        room = self._rooms.get(use)
+        if room is None or len(room) < shape[0] or room.shape[1:] != shape[1:] or room.dtype != dtype:
+            room = self._rooms[use] = torch.empty(shape, dtype=dtype)
+        return room[: shape[0]]
+
+    def _stacked(self, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        first, y = batches[0][0], torch.stack([y for _, y in batches])
+        if y.dim() != 2 or y.is_floating_point() or int(y.min()) < 0:
+            # Other targets than one class per example: losses leave some out, or have another mean.
+            raise ValueError("these targets cannot be stacked")
+        room = self._room("inputs", (len(batches), *first.shape), first.dtype)
+        return torch.stack([x for x, _ in batches], out=room), y
+
+    @torch.inference_mode()
+    def _step(self, weights: Mapping[str, Tensor], batches: Sequence[tuple[Tensor, Tensor]], rate: float) -> Tensor:
         """Take a step with each model, and return the loss that it had.
 
         The gradients are written out: autograd would keep those of all layers in fresh memory until the end. Products
         have the operands in the order of a single layer's. By PyTorch's own rule for stacks, gradients have other bits.
         """
+        x, y = self._stacked(batches)
         passed: list[tuple[Tensor, Tensor]] = []
         for name, layer in self._layers:
             output = _output(layer, x, weights, name)
@@ -123,7 +134,8 @@ class ModelStack:
                 weight, bias, below = weights[f"{name}weight"], weights.get(f"{name}bias"), change
                 if number > self._first:
                     below = torch.bmm(change, weight)
-                weight.add_(torch.bmm(change.transpose(1, 2), x), alpha=-rate)
+                gradient = self._room(f"{name}gradient", weight.shape, weight.dtype)
+                weight.add_(torch.bmm(change.transpose(1, 2), x, out=gradient), alpha=-rate)
                 if bias is not None:
                     bias.add_(change.sum(1), alpha=-rate)
                 change = below
