@@ -94,14 +94,15 @@ class ModelStack:
     def _weights(self, start: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
         """Return the tensors that models start from, this many times."""
         return {
-            name: self._room(name, (count, *tensor.shape), tensor.dtype).copy_(tensor) for name, tensor in start.items()
+            name: self._room(name, (count, *tensor.shape), tensor).copy_(tensor) for name, tensor in start.items()
         }
 
-    def _room(self, use: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return memory of this shape, the same as before if that is large enough."""
+    def _room(self, use: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return memory of this shape, the same as before if that is large enough. ``like`` has the type of its values,
+        and is where they are."""
         room = self._rooms.get(use)
-        if room is None or len(room) < shape[0] or room.shape[1:] != shape[1:] or room.dtype != dtype:
-            room = self._rooms[use] = torch.empty(shape, dtype=dtype)
+        if room is None or len(room) < shape[0] or room.shape[1:] != shape[1:] or room.dtype != like.dtype:
+            room = self._rooms[use] = like.new_empty(shape)
         return room[: shape[0]]
 
     def _stacked(self, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,7 @@ class ModelStack:
         if y.dim() != 2 or y.is_floating_point() or int(y.min()) < 0:
             # Other targets than one class per example: losses leave some out, or have another mean.
             raise ValueError("these targets cannot be stacked")
-        room = self._room("inputs", (len(batches), *first.shape), first.dtype)
+        room = self._room("inputs", (len(batches), *first.shape), first)
         return torch.stack([x for x, _ in batches], out=room), y
 
     @torch.inference_mode()
@@ -134,7 +135,7 @@ class ModelStack:
                 weight, bias, below = weights[f"{name}weight"], weights.get(f"{name}bias"), change
                 if number > self._first:
                     below = torch.bmm(change, weight)
-                gradient = self._room(f"{name}gradient", weight.shape, weight.dtype)
+                gradient = self._room(f"{name}gradient", weight.shape, weight)
                 weight.add_(torch.bmm(change.transpose(1, 2), x, out=gradient), alpha=-rate)
                 if bias is not None:
                     bias.add_(change.sum(1), alpha=-rate)
