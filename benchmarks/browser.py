@@ -109,7 +109,7 @@ AnyPage = Page | FirefoxPage
 
 async def look_away(page: AnyPage, *, is_hidden: bool) -> None:
     hidden = f"Object.defineProperty(document, 'hidden', {{configurable: true, get: () => {str(is_hidden).lower()}}})"
-    await asyncio.to_thread(page.evaluate, f"{hidden}; document.dispatchEvent(new Event('visibilitychange'))")
+    await asyncio.to_thread(page.evaluate, f"({hidden}, document.dispatchEvent(new Event('visibilitychange')))")
 
 
 async def learns(page: AnyPage, more: int) -> None:
