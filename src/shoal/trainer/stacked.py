@@ -93,9 +93,7 @@ class ModelStack:
     @torch.inference_mode()
     def _weights(self, start: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
         """Return the tensors that models start from, this many times."""
-        return {
-            name: self._room(name, (count, *tensor.shape), tensor).copy_(tensor) for name, tensor in start.items()
-        }
+        return {name: self._room(name, (count, *tensor.shape), tensor).copy_(tensor) for name, tensor in start.items()}
 
     def _room(self, use: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Return memory of this shape, the same as before if that is large enough. ``like`` has the type of its values,
