@@ -14,12 +14,12 @@ from shoal.trainer.spawn import command
 #: Python and `cryptography` may take long to import from the SD card of a small board.
 CHECK_TIMEOUT_S = 120.0
 
-#: A device that is back may prepare all its jobs at the same time: the memory is taken once, not once a job.
+#: A device that is back may prepare all its jobs at the same time: one check's memory is enough for all.
 _ONE_AT_A_TIME = ThreadPoolExecutor(1, thread_name_prefix="signatures")
 
 
 async def checked_apart(check: Callable[[Checker], str]) -> str:
-    """Return what a check says that has another process do the sums. It waits for the checks of other jobs."""
+    """Run a check whose signatures another process checks, after those of other jobs. Return what it returns."""
     return await asyncio.get_running_loop().run_in_executor(_ONE_AT_A_TIME, check, verdict_apart)
 
 
